@@ -19,6 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from benchmarks import probe
+from onefold.runner.worker_setup import make_runner
 
 if TYPE_CHECKING:
     from benchmarks.onefold_tool import Order
@@ -114,12 +115,12 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     """
     from benchmarks.onefold_tool import app, job
     from benchmarks.onefold_tool import orders as queued
-    from onefold.runner.events import Sinks
     from onefold.runner.worker import WorkerSettings
+    from onefold.runtime.events import Sinks
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
-    runner = runtime.runner(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
-    queue = runtime.backend.open_queue(queued.name)
+    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
+    queue = runtime.engine.queues.open(queued.name)
     rest = orders(options.count, options.first)
 
     def work() -> None:

@@ -37,7 +37,7 @@ def onefold_ms() -> float:
     import onefold.backends.aws.sqs
     import onefold.backends.composite
     import onefold.backends.urls
-    import onefold.runtime.wiring
+    import onefold.runtime.runtime
 
     app = onefold.App("bench")
 

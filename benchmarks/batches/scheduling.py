@@ -19,7 +19,7 @@ import onefold
 from benchmarks.trials import Figures
 from onefold import limits
 from onefold.manual_clock import ManualClock
-from onefold.runtime.schedulers import make_scheduler
+from onefold.schedules.scheduler import make_scheduler
 
 START_MS = 1_780_272_000_000  # 2026-06-01T00:00:00Z
 DAY_MINUTES = 1_440
@@ -53,8 +53,8 @@ def measure(folder: Path, schedules: int) -> Figures:
     app = declare(f"sqlite:///{folder.absolute() / 'bench.db'}", clock, schedules)
     declared_ms = (time.perf_counter() - begun) * 1e3
     app.runtime()
-    first_ms = timed_ms(make_scheduler(app, app.schedules).start)
-    scheduler = make_scheduler(app, app.schedules)
+    first_ms = timed_ms(make_scheduler(app.runtime()).start)
+    scheduler = make_scheduler(app.runtime())
     again_ms = timed_ms(scheduler.start)
     turns_ms = 0.0
     for minute in range(MINUTES):

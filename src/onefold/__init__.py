@@ -28,6 +28,7 @@ from onefold.runner.context import Context
 from onefold.runner.handlers import Job
 
 if TYPE_CHECKING:
+    from onefold.backends.urls import memory_store, store
     from onefold.events.bus import Bus
     from onefold.events.transform import InputTransformer
     from onefold.maps.rules import ItemReader
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     from onefold.runner.completion import CompleteRun
     from onefold.runner.handlers import Done, NotDone, StillUnknown
     from onefold.runner.once import once
-    from onefold.runner.outgoing import Receipt
     from onefold.runner.retrying import retrying
-    from onefold.runtime.stores import memory_store, store
+    from onefold.runtime.outgoing import Receipt
     from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick
 
 __all__ = [  # noqa: RUF022 - grouped by what one is doing
@@ -109,17 +109,17 @@ _later = lazy.attributes(
         "Done": "onefold.runner.handlers",
         "LogSink": "onefold.observe.sinks",
         "NotDone": "onefold.runner.handlers",
-        "Receipt": "onefold.runner.outgoing",
+        "Receipt": "onefold.runtime.outgoing",
         "Schedule": "onefold.schedules.schedule",
         "ScheduleRetry": "onefold.schedules.schedule",
         "StillUnknown": "onefold.runner.handlers",
         "Tick": "onefold.schedules.schedule",
         "Reconciliation": "onefold.reconcile.reconciler",
         "Totals": "onefold.reconcile.counts",
-        "memory_store": "onefold.runtime.stores",
+        "memory_store": "onefold.backends.urls",
         "once": "onefold.runner.once",
         "retrying": "onefold.runner.retrying",
-        "store": "onefold.runtime.stores",
+        "store": "onefold.backends.urls",
     },
 )
 

@@ -1,7 +1,7 @@
-"""Numbers that are not ours: limits of Amazon SQS that the embedded queue keeps too. Each has its unit and source.
+"""Numbers that are not ours: limits of Amazon SQS that the embedded queue keeps too, and defaults of Lambda's.
 
-Only constants live here, never a number the user chooses. Sources name the page of the AWS documentation or the
-member of the API model (as in botocore) that states the number.
+Each has its unit and source. Only constants live here, never a number the user chooses. Sources name the page of the AWS
+documentation or the member of the API model (as in botocore) that states the number.
 """
 
 from __future__ import annotations
@@ -31,3 +31,7 @@ ID_CHARS_MAX: Final = 128  # SQS SendMessage: MessageGroupId, MessageDeduplicati
 QUEUE_NAME_CHARS_MAX: Final = 80  # SQS CreateQueue, QueueName, the suffix `.fifo` included
 RECEIVES_MAX: Final = 1_000  # SQS developer guide, configure a dead-letter queue: maxReceiveCount 1 to 1,000
 MOVE_PER_SECOND_MAX: Final = 500  # SQS StartMessageMoveTask, MaxNumberOfMessagesPerSecond
+
+FUNCTION_TIMEOUT_MS_DEFAULT: Final = 3 * SECOND_MS  # Lambda developer guide, "Configure Lambda function timeout"
+FUNCTION_MEMORY_MIB_DEFAULT: Final = 128  # Lambda developer guide, "Configure Lambda function memory": 128 to 10,240 MB
+BATCH_SIZE_DEFAULT: Final = 10  # Lambda API, CreateEventSourceMapping: of an SQS event source mapping

@@ -12,7 +12,7 @@ Never here: what to do about a difference. Invariant: a field whose value is not
 
 from __future__ import annotations
 
-import dataclasses
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
@@ -130,8 +130,20 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
         padded = (_NONE,) * (len(cls.__struct_fields__) - len(given)) + given
         made = tuple(_made(one, getattr(one, "factory", None) if _is_made(one) else None) for one in padded)
         return tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, made, strict=True))
-    if dataclasses.is_dataclass(cls):
-        return tuple((one.name, one.name, _made(one.default, one.default_factory)) for one in dataclasses.fields(cls))
+    if hasattr(cls, "__dataclass_fields__"):
+        dataclasses = sys.modules["dataclasses"]  # who made the class has imported it; a cold start need not
+        none = dataclasses.MISSING
+        return tuple(
+            (
+                one.name,
+                one.name,
+                _made(
+                    msgspec.NODEFAULT if one.default is none else one.default,
+                    None if one.default_factory is none else one.default_factory,
+                ),
+            )
+            for one in dataclasses.fields(cls)
+        )
     models: Mapping[str, Any] = getattr(cls, "model_fields", {}) if hasattr(cls, "model_config") else {}
     return tuple(
         (
@@ -149,6 +161,6 @@ def _is_made(default: object) -> bool:
 
 def _made(default: object, factory: Any) -> object:
     """A default; `_NONE` for none, and for one that somebody's own function makes."""
-    if factory is not None and factory is not dataclasses.MISSING:
+    if factory is not None:
         return factory() if factory in _FACTORIES else _NONE
-    return _NONE if default is dataclasses.MISSING or default is msgspec.NODEFAULT else default
+    return _NONE if default is msgspec.NODEFAULT else default

@@ -40,7 +40,7 @@ def billing(url: str) -> Iterator[Billing]:
 
 
 def dispatch(billing: Billing, count: int) -> int:
-    one = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True), batch=25)
+    one = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True), batch=25)
     for customer in customers(count):
         if one.add(billing.charge.message({"customer": customer})):
             one.flush()

@@ -101,7 +101,7 @@ def test_a_prefix_is_listed_as_step_functions_does(s3: Any, tmp_path: Path) -> N
 
     with inline(app) as world:
         maps.start(app, "look", run=RUN, items=f"s3://{BUCKET}/in/", turns=False)
-        mapper = Mapper(app, look, RUN)
+        mapper = Mapper(app.runtime(), look, RUN)
         while not mapper.over:
             mapper.advance()
             world.run()

@@ -11,8 +11,9 @@ import onefold
 from onefold.admin import reconcile, repair
 from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
-from onefold.runner.events import Sinks
-from onefold.runner.outgoing import Outgoing
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 from onefold.testing import Endpoint, sqs
 from tests.crash import victim
@@ -69,8 +70,8 @@ def dispatched(one: Shop) -> None:
     """The tick is handled; none of its messages is."""
     one.app.deliver([one.monthly.outgoing(DUE_MS)])
     runtime = one.app.runtime()
-    runner = runtime.runner(one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
-    (run,) = runner.begin(runtime.backend.open_queue("shop-schedules").receive(10))
+    runner = make_runner(runtime, one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
+    (run,) = runner.begin(runtime.engine.queues.open("shop-schedules").receive(10))
     runner.perform(run)
     runner.finish([run])
 

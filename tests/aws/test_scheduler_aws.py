@@ -10,7 +10,7 @@ import pytest
 from onefold import App, Tick, errors
 from onefold.manual_clock import ManualClock
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing import Endpoint, sqs
 from onefold.testing.wire_faults import wire_faults
@@ -49,7 +49,7 @@ def an_app(url: str, clock: ManualClock) -> App:
 def test_two_schedulers_send_each_tick_and_begin_its_run(endpoint: Endpoint, url: str) -> None:
     clock = clock_at("2026-06-01T01:59:00")
     apps = [an_app(url, clock) for _ in range(2)]
-    schedulers = [Scheduler(app, app.schedules, Sinks()) for app in apps]
+    schedulers = [Scheduler(app.runtime(), Sinks()) for app in apps]
     for _ in range(60):
         for one in schedulers:
             one.catch_up()
@@ -66,7 +66,7 @@ def test_a_tick_whose_queue_was_deleted_is_a_dead_letter_as_eventbridge_schedule
 ) -> None:
     clock, told = clock_at("2026-06-01T01:59:00"), Told()
     app = an_app(url, clock)
-    scheduler = Scheduler(app, app.schedules, Sinks([told]))
+    scheduler = Scheduler(app.runtime(), Sinks([told]))
     scheduler.catch_up()
     app.runtime().engine.queues.drop("steady-schedules")
     clock.advance(MINUTE_MS)
@@ -87,7 +87,7 @@ def test_through_a_faulty_wire_no_tick_is_lost(endpoint: Endpoint, url: str, mon
         while app is None:
             try:
                 app = an_app(url, clock)
-                scheduler = Scheduler(app, app.schedules, Sinks([told]))
+                scheduler = Scheduler(app.runtime(), Sinks([told]))
             except errors.TransientError:
                 app = None
         for _ in range(60 + 20):

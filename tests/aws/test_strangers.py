@@ -22,10 +22,12 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.state import Change
 from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy, SystemEntropy
+from onefold.lambdas.serving import ServeSettings, Serving
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
 from onefold.runner.grouping import Grouper
-from onefold.runtime.serving import ServeSettings, Serving
+from onefold.runner.settlement import backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from onefold.testing import Endpoint, inline, sqs
 from onefold.testing.endpoint import _Thread
 from tests.crash import victim
@@ -73,9 +75,9 @@ class Bank:
     def work(self) -> None:
         """Receive and run until nothing comes; what was given back for later stays where it is."""
         runtime = self.app.runtime()
-        runner = runtime.runner(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
-        grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
-        queues: list[Any] = [runtime.backend.open_queue(name) for name in ("mails", "payments", "orders.fifo")]
+        runner = make_runner(runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
+        grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
+        queues: list[Any] = [runtime.engine.queues.open(name) for name in ("mails", "payments", "orders.fifo")]
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
             victim.perform(runner, grouper, runner.begin(received))
 

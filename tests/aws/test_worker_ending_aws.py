@@ -45,7 +45,7 @@ class Polls:
         self.queues: list[Any] = []
         self.shop: Workshop | None = None
         for name in app.queues:
-            queue: Any = app.runtime().backend.open_queue(name)
+            queue: Any = app.runtime().engine.queues.open(name)
             self._note(queue)
             self.queues.append(LongPoll(queue, clock=app.runtime().clock, wake=lambda: None))
 
@@ -86,5 +86,5 @@ def test_what_a_receive_brings_after_the_end_goes_back_in_order(app: onefold.App
     for thread in polls.queues[-1]._threads:
         thread.join(PATIENCE_S + POLL_S)
         assert not thread.is_alive()
-    found = app.runtime().backend.open_queue("four.fifo").receive(10)
+    found = app.runtime().engine.queues.open("four.fifo").receive(10)
     assert [one.key for one in found] == [str(number) for number in range(5)]

@@ -18,9 +18,9 @@ from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SystemEntropy
+from onefold.lambdas.serving import DataFileLock
 from onefold.manual_clock import ManualClock
 from onefold.maps.sources import FolderResults
-from onefold.runtime.serving import DataFileLock
 from onefold.testing.records import NOW
 
 

@@ -9,9 +9,11 @@ import os
 from typing import Any
 
 from onefold.runner.completion import Closer
-from onefold.runner.events import Sinks
 from onefold.runner.grouping import Grouper
-from onefold.runtime.wiring import Runtime
+from onefold.runner.settlement import backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
+from onefold.runtime.runtime import Runtime
 from tests.crash import victim
 from tests.run.billing import RUN, Billing
 
@@ -21,11 +23,11 @@ BATCH = 2
 def dispatch(billing: Billing) -> None:
     """Receive the tick and dispatch its run; what is dispatched stays in its queue."""
     runtime = billing.runtime
-    runner = runtime.runner(
-        billing.app.jobs, billing.app.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
+    runner = make_runner(
+        runtime, billing.app.jobs, billing.app.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
     )
-    grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
-    victim.perform(runner, grouper, runner.begin(runtime.backend.open_queue("ticks").receive(1)))
+    grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
+    victim.perform(runner, grouper, runner.begin(runtime.engine.queues.open("ticks").receive(1)))
 
 
 def close(billing: Billing, runtime: Runtime) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onefold
 from onefold.runner.worker import WorkerSettings
-from onefold.runtime.workers import make_worker
+from onefold.runner.worker_setup import make_worker
 
 COUNT = 40
 

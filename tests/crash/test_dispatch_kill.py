@@ -169,10 +169,12 @@ class _Queues(_Part):
 def dispatch_until_death(billing: Billing, engine: PartByPart) -> str | None:
     """Dispatch on that engine; the call at which the process died."""
     runtime: Any = billing.runtime
-    real, runtime.engine = runtime.engine, engine
+    opened = runtime._opened
+    assert opened is not None
+    real, opened.engine = opened.engine, engine
     try:
         dispatch = Dispatch(
-            billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True), batch=dispatch_victim.BATCH
+            runtime, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True), batch=dispatch_victim.BATCH
         )
         for customer in ALL if not dispatch.over else ():
             if dispatch.add(billing.charge.message({"customer": customer})):
@@ -183,7 +185,7 @@ def dispatch_until_death(billing: Billing, engine: PartByPart) -> str | None:
     except Death as death:
         return str(death)
     finally:
-        runtime.engine = real
+        opened.engine = real
     return None
 
 

@@ -407,7 +407,7 @@ class FifoOnSecondThought(Fifo):
         if not letters:
             kept_promise(done, {"o-1", "o-2", "o-3"}, reruns=True)
             assert done.booked == ["o-1", "o-2", "o-3"]
-            assert self.app.runtime().backend.state.names("stopped/") == []
+            assert self.app.runtime().engine.state.names("stopped/") == []
         else:
             assert (done.booked, letters) == ([], ["o-1", "o-2", "o-3"])
 

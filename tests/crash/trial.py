@@ -20,11 +20,13 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
 from onefold.runner.runner import Runner
-from onefold.runtime.wiring import Runtime
+from onefold.runner.settlement import backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Event, Sinks
+from onefold.runtime.runtime import Runtime
 from tests.crash.wires import Death, Side, Wire
 
 LEASE_MS = 30_000
@@ -102,8 +104,8 @@ class Trial:
     def run(self, runtime: Runtime) -> None:
         """Send, work until the death or the end, and let another process finish."""
         self.scenario.send()
-        real = runtime.backend
-        runtime.backend = self.wire.backend(real, one_transaction=self.one_transaction)
+        real = backend_of(runtime.engine)
+        self._backend = self.wire.backend(real, one_transaction=self.one_transaction)
         try:
             self._work(runtime)
         except Death as death:
@@ -115,15 +117,23 @@ class Trial:
             else:
                 owner, now_ms = runtime.owner, self.clock.now_ms()
                 runtime.engine.database.write(lambda connection: bury_in(connection, owner, "second", now_ms))  # type: ignore[attr-defined]  # as above
-        runtime.owner = "second"
+        runtime._opened.owner = "second"  # type: ignore[union-attr]
         self._living = Wire()
-        runtime.backend = self._living.backend(real, one_transaction=self.one_transaction)
+        self._backend = self._living.backend(real, one_transaction=self.one_transaction)
         self._work(runtime)
 
     def _work(self, runtime: Runtime) -> None:
         """What a worker's loop does, in this thread, until nothing is left in the queues that have jobs."""
-        runner = runtime.runner(self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self]), history="brief")
-        self._grouper = Grouper(runner, runtime.backend, self.clock, runtime.entropy)
+        runner = make_runner(
+            runtime,
+            self.app.jobs,
+            self.app.job_of,
+            lease_ms=LEASE_MS,
+            sinks=Sinks([self]),
+            history="brief",
+            backend=self._backend,
+        )
+        self._grouper = Grouper(runner, self._backend, self.clock, runtime.entropy)
         for _ in range(ROUNDS_MAX):
             received = [one for name in self.app.queues for one in self._receive(runtime, name)]
             if received:
@@ -135,7 +145,7 @@ class Trial:
         raise AssertionError(f"not drained after {ROUNDS_MAX} rounds; died {self.died}")
 
     def _receive(self, runtime: Runtime, name: str) -> list[Delivery]:
-        deliveries: list[Delivery] = runtime.backend.open_queue(name).receive(10)
+        deliveries: list[Delivery] = self._backend.open_queue(name).receive(10)
         return deliveries
 
     def _is_empty(self, name: str) -> bool:

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 import onefold
-from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
 from onefold.runner.runner import Runner
-from onefold.runtime.wiring import Runtime
+from onefold.runner.settlement import backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
+from onefold.runtime.runtime import Runtime
 
 LEASE_MS = 30_000
 
@@ -67,10 +69,10 @@ class Shop:
 
 def work(app: onefold.App, runtime: Runtime) -> None:
     """What a worker's loop does, in this thread, until nothing is visible."""
-    runner = runtime.runner(app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
-    grouper = Grouper(runner, runtime.backend, runtime.clock, runtime.entropy)
+    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
+    grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
     while True:
-        received = [one for name in app.queues for one in runtime.backend.open_queue(name).receive(10)]
+        received = [one for name in app.queues for one in runtime.engine.queues.open(name).receive(10)]
         if not received:
             return
         perform(runner, grouper, runner.begin(received))

@@ -19,11 +19,11 @@ from onefold.manual_clock import ManualClock
 from onefold.record import attempt as script
 from onefold.runner import calling
 from onefold.runner.completion import Closer
-from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
+from onefold.runtime.events import Event, Sinks
 from tests.crash.judge import Judge, Violation
 from tests.crash.observers import AdverseQueue, Gate, Never, ObservedCommit, ObservedStore
 from tests.crash.stage import START_MS, Stage

@@ -14,7 +14,7 @@ from onefold.contracts.queue import Ack
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, RecordKey
 from onefold.demo import worker
 from onefold.demo.fulfilment import Booked, Courier, Invoice, PartnerAnswer, shop
-from onefold.runner.settlement import Backend
+from onefold.runner.settlement import Backend, backend_of
 
 KEY = RecordKey("", "fulfil", "1")
 NOW_MS = 1_700_000_000_000
@@ -24,7 +24,7 @@ DONE = Complete(result=b"null", expires_at_ms=NOW_MS + 10**10)
 @pytest.fixture
 def backend() -> Iterator[Backend]:
     with closing(shop("probe", "sqlite://:memory:", Courier(1))) as app:
-        yield worker.without_fence(app.runtime().backend)
+        yield worker.without_fence(backend_of(app.runtime().engine))
 
 
 def claim(backend: Backend, owner: str, now_ms: int = NOW_MS) -> object:

@@ -11,7 +11,7 @@ from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
 from onefold.observe.sinks import json_line, plain_line
 from onefold.options import Function
-from onefold.runner.events import EVENTS, Event
+from onefold.runtime.events import EVENTS, Event
 from tests.deploy.declared import declared, demo, planned
 
 

@@ -24,7 +24,7 @@ from onefold.deploy import cloudformation, names
 from onefold.deploy.iam import GRANTS, Statement
 from onefold.deploy.plan import plan
 from onefold.deploy.stack import stack_of
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 from tests.emulators import servers
 

@@ -14,7 +14,7 @@ from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
 from onefold.events.transform import InputTransformer
 from onefold.maps.rules import Catcher, ItemBatch, ItemReader, MapSpec, Retrier, Tolerated
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import ScheduleRetry, Tick
 
 BUCKET = "shop-files"

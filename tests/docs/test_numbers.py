@@ -15,6 +15,7 @@ import pytest
 
 import onefold
 import onefold.testing
+from onefold import lambda_function as lambda_handler
 from onefold import limits
 from onefold.backends import urls
 from onefold.backends.aws.dynamodb.items import ITEM_BYTES_MAX
@@ -22,13 +23,12 @@ from onefold.backends.sqlite import file
 from onefold.deploy import package
 from onefold.events import bus, rules
 from onefold.lambdas import batching as mapping
-from onefold.lambdas import functions, settings
+from onefold.lambdas import functions, serving, settings
 from onefold.local import faults, history, queue_operations
 from onefold.maps import jobs
 from onefold.reconcile import survey as surveying
 from onefold.runner import executors, lambda_invocation
 from onefold.runner import lambda_invocation as batch
-from onefold.runtime import lambda_handler, serving
 from onefold.schedules import scheduler, ticks
 from tests.docs.test_pages import ROOT
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onefold
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 
 app = onefold.App("billing", url=os.environ.get("BILLING_URL"))

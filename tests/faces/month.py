@@ -13,7 +13,8 @@ from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing.inline import Recorder, World
 
@@ -34,7 +35,7 @@ class Month:
         self.clock = clock
         self.session = session
         self.events = recorder.events
-        self.scheduler = Scheduler(app, app.schedules, Sinks([recorder]))
+        self.scheduler = Scheduler(app.runtime(), Sinks([recorder]))
 
     def fire(self) -> None:
         """Let the scheduler send what is due, and work it off."""
@@ -48,7 +49,7 @@ class Month:
 
     def dispatch_sent(self) -> None:
         """The same for a tick that was sent already."""
-        queue = self.world._runtime.backend.open_queue("billing-schedules")
+        queue = self.world._runtime.engine.queues.open("billing-schedules")
         self.world._perform(self.world._runner.begin(queue.receive(10)))
 
     def bill(self, customer: str) -> RecordKey:
@@ -83,8 +84,8 @@ def opened(
     module = importlib.import_module(module_name)
     clock, recorder = ManualClock(start_ms), Recorder()
     with module.app.reopened(module.app.url, clock, SeededEntropy(7)) as runtime:
-        runner = runtime.runner(
-            module.app.jobs, module.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history="brief"
+        runner = make_runner(
+            runtime, module.app.jobs, module.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history="brief"
         )
         jobs = Jobs(named=module.app.jobs, of=module.app.job_of, history="brief")
         world = World(module.app, clock, runner, recorder)

@@ -15,7 +15,8 @@ from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from onefold.testing.inline import Recorder, World
 
 START_MS = 1_700_000_000_000
@@ -69,8 +70,8 @@ class Office:
         """Open it on an engine."""
         clock, recorder = ManualClock(START_MS), Recorder()
         with self.app.reopened(url, clock, SeededEntropy(7)) as runtime:
-            runner = runtime.runner(
-                self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history=history
+            runner = make_runner(
+                runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history=history
             )
             jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=history)
             world = World(self.app, clock, runner, recorder)

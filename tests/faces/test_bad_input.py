@@ -179,7 +179,7 @@ def test_a_key_that_another_producer_chose_too_long_is_malformed() -> None:
     app, _ = make("sqlite://:memory:")
     with onefold.testing.inline(app) as world:
         attributes = {JOB_ATTRIBUTE: Attribute("handle"), KEY_ATTRIBUTE: Attribute("k" * 513)}
-        app.runtime().backend.open_queue("orders").send([Entry(body='{"order_id":"a"}', attributes=attributes)])
+        app.runtime().engine.queues.open("orders").send([Entry(body='{"order_id":"a"}', attributes=attributes)])
         world.run()
         assert "malformed" in world.names()
         assert "completed" not in world.names()
@@ -357,7 +357,7 @@ def test_a_locked_file_is_told_and_takes_the_message_later(tmp_path: Path, monke
     other.execute("ROLLBACK")
     other.close()
     assert book.send(Order("o-1")).message_id
-    assert app.runtime().backend.open_queue("orders").depth().visible == 1
+    assert app.runtime().engine.queues.open("orders").depth().visible == 1
     app.close()
 
 

@@ -12,7 +12,8 @@ from onefold.admin.session import AdminSession
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runtime.wiring import Runtime
+from onefold.registry import Registry
+from onefold.runtime.runtime import Runtime
 
 HOUR_MS = 3_600_000
 LEASE_MS = 60_000
@@ -26,7 +27,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def session(tmp_path: Path, clock: ManualClock) -> Iterator[AdminSession]:
     """On a file where a call runs."""
-    runtime = Runtime(f"sqlite:///{tmp_path}/a.db", (), clock=clock, entropy=SeededEntropy(0))
+    runtime = Runtime(Registry("a"), f"sqlite:///{tmp_path}/a.db", clock=clock, entropy=SeededEntropy(0))
     now_ms = clock.now_ms()
     ask = Ask(
         key=RecordKey("", "charge", "o-1"), fingerprint="", owner="elsewhere", lease_until_ms=now_ms + LEASE_MS,

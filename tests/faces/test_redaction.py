@@ -25,7 +25,7 @@ from onefold.entropy import SystemEntropy
 from onefold.lambdas.outcomes import LogLine
 from onefold.observe.sinks import LogSink
 from onefold.record.error_text import summary_of
-from onefold.runner.events import Event
+from onefold.runtime.events import Event
 
 PW = "s3cr3t"
 FORMS = [

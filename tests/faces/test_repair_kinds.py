@@ -11,7 +11,7 @@ import onefold
 from onefold.admin import reconcile, repair
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import RecordKey
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
 from onefold.testing.inline import World, inline
 
@@ -54,7 +54,7 @@ def lost(shop: Shop, world: World, *keys: str) -> AdminSession:
     """The tick is handled, and then messages with these keys are lost."""
     shop.app.deliver([shop.schedule.outgoing(DUE_MS)])
     if shop.schedule.dispatches:
-        queue = world._runtime.backend.open_queue("shop-schedules")
+        queue = world._runtime.engine.queues.open("shop-schedules")
         world._perform(world._runner.begin(queue.receive(10)))
     session = shop.session()
     for key in keys:

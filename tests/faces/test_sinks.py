@@ -19,7 +19,7 @@ from onefold.observe import timeline
 from onefold.observe.sinks import LogSink, failure_kind, json_line, plain_line
 from onefold.observe.timeline import Evidence
 from onefold.observe.wording import age, counted, instant, one_line, operation, pause
-from onefold.runner.events import EVENTS, Event, Sinks
+from onefold.runtime.events import EVENTS, Event, Sinks
 from tests.faces.office import Office, Order
 
 EVENT = Event(

@@ -18,7 +18,7 @@ from onefold.observe.sinks import json_line, plain_line
 from onefold.record.delivery import Failed
 from onefold.record.error_text import TRACE_CHARS_MAX
 from onefold.record.failures import classify
-from onefold.runner.events import Event
+from onefold.runtime.events import Event
 from tests.faces import traced
 
 RECEIVED = Received(

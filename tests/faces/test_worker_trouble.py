@@ -12,7 +12,7 @@ from onefold import errors
 from onefold.admin.session import AdminSession
 from onefold.cli.commands.worker import Trouble, Waits
 from onefold.contracts.store import RecordKey
-from onefold.runner.events import EVENTS, Event
+from onefold.runtime.events import EVENTS, Event
 from onefold.testing import inline
 
 BUSY = Event(at_ms=0, name="engine-busy", detail={"summary": "The disk is full. Free space."})

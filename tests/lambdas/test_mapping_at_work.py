@@ -16,9 +16,9 @@ from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.mapping import Mapping
 from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
+from onefold.lambdas.run_function import wire_form
 from onefold.lambdas.settings import MappingSettings
 from onefold.local.identifiers import QueueAddresses
-from onefold.runtime.functions import wire_form
 from tests.local.house import House
 
 Say = Callable[[list[dict[str, Any]]], Outcome]

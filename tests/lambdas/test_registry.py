@@ -13,10 +13,10 @@ from onefold import errors
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.outcomes import Answered, LogLine, Outcome
 from onefold.lambdas.registry import Registry
+from onefold.lambdas.run_function import wire_form
 from onefold.lambdas.settings import FunctionSettings
 from onefold.local.fault_rules import parse_faults
 from onefold.local.identifiers import QueueAddresses
-from onefold.runtime.functions import wire_form
 from tests.local.house import House, play, turns
 
 Script = Callable[[House, Registry], Coroutine[Any, Any, None]]

@@ -73,7 +73,7 @@ class Mill:
 
 def drive(mill: Mill, world: World, *, steps_max: int = 500, advance_ms: int = 500) -> MapProgress:
     """Drive the run and do its items until it is over."""
-    mapper = Mapper(mill.app, mill.map, RUN)
+    mapper = Mapper(mill.app.runtime(), mill.map, RUN)
     for _ in range(steps_max):
         mapper.advance()
         if mapper.over:
@@ -154,34 +154,18 @@ class MortalEngine:
         return answers
 
 
-class MortalHouse:
-    """The app, with a mortal engine."""
+class MortalRuntime:
+    """The app's runtime, with a mortal engine."""
 
     def __init__(self, app: Any, countdown: Countdown, *, apart: bool) -> None:
-        self._app, self._countdown = app, countdown
-        self._runtime = Mortal(app.runtime(), "runtime", (), countdown)
-        self._engine = MortalEngine(app.runtime().engine, countdown, apart=apart)
+        self._inner, self._countdown = app.runtime(), countdown
+        self.engine = MortalEngine(self._inner.engine, countdown, apart=apart)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
+        return getattr(self._inner, name)
 
-    def runtime(self) -> Any:
-        house = self
-
-        class Opened:
-            engine = house._engine
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(house._app.runtime(), name)
-
-            def results(self, place: str) -> Any:
-                found = house._app.runtime().results(place)
-                return Mortal(found, "results", ("writing", "remove"), house._countdown)
-
-        return Opened()
-
-    def deliver(self, outgoing: Any) -> Any:
-        self._countdown.step("before deliver")
-        answer = self._app.deliver(outgoing)
-        self._countdown.step("after deliver")
+    def send(self, outgoing: Any) -> Any:
+        self._countdown.step("before send")
+        answer = self._inner.send(outgoing)
+        self._countdown.step("after send")
         return answer

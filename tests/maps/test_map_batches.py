@@ -70,7 +70,7 @@ def test_the_ways_out_of_a_repaired_file_lead_to_each_item_once(batches: Batches
         alone = mill.folder / "repaired.csv"
         alone.write_text("id,qty\n2,2\n")
         maps.start(app, "grind", run="nightly/1-repaired", items=str(alone), turns=False)
-        mapper = Mapper(app, mill.map, "nightly/1-repaired")
+        mapper = Mapper(app.runtime(), mill.map, "nightly/1-repaired")
         while not mapper.over:
             mapper.advance()
             world.run()
@@ -82,7 +82,7 @@ def test_a_run_in_batches_that_goes_on_names_no_way_that_is_closed(batches: Batc
     with inline(app) as world:
         items = mill.file(40)
         maps.start(app, "grind", run=RUN, items=items, turns=False)
-        Mapper(app, mill.map, RUN).advance()
+        Mapper(app.runtime(), mill.map, RUN).advance()
         world.run()
         mill.file(40, bad={39: "39,40"})
         with pytest.raises(errors.UsageError, match="is not the file") as changed:

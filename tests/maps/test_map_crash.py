@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onefold.admin import maps
+from onefold.maps import mapper as mapper_module
 from onefold.maps.mapper import Mapper
+from onefold.maps.sources import result_location
 from onefold.testing.inline import World, inline
-from tests.maps.map_world import RUN, Countdown, Killed, Mill, MortalHouse, NotThereError, drive
+from tests.maps.map_world import RUN, Countdown, Killed, Mill, Mortal, MortalRuntime, NotThereError, drive
 
 ITEMS = 14
 
 
-def until_killed(mill: Mill, world: World, countdown: Countdown, *, apart: bool) -> None:
+def until_killed(mill: Mill, world: World, countdown: Countdown, monkey: pytest.MonkeyPatch, *, apart: bool) -> None:
     """Drive with a driver that is ended at one step; it may also come to the run's end."""
-    house = MortalHouse(mill.app, countdown, apart=apart)
+    runtime = MortalRuntime(mill.app, countdown, apart=apart)
+
+    def mortal(place: str, s3_client: Any) -> Any:
+        return Mortal(result_location(place, s3_client), "results", ("writing", "remove"), countdown)
+
+    monkey.setattr(mapper_module, "result_location", mortal)
     try:
-        mapper = Mapper(house, mill.map, RUN)  # type: ignore[arg-type]  # stands for the app
+        mapper = Mapper(runtime, mill.map, RUN)  # type: ignore[arg-type]  # stands for the app's
         for _ in range(60):
             mapper.advance()
             if mapper.over:
@@ -48,7 +56,8 @@ def test_a_driver_that_ends_anywhere(tmp_path: Path, apart: bool, redriven: bool
                 mill.ill.clear()
                 maps.redrive(mill.app, RUN, items=items, turns=False)
             countdown = Countdown(at)
-            until_killed(mill, world, countdown, apart=apart)
+            with pytest.MonkeyPatch.context() as monkey:
+                until_killed(mill, world, countdown, monkey, apart=apart)
             places.add(countdown.where)
             world.clock.advance(1_000)
             found = drive(mill, world)
@@ -63,4 +72,4 @@ def test_a_driver_that_ends_anywhere(tmp_path: Path, apart: bool, redriven: bool
             break
     else:
         raise AssertionError("there were more steps than were tried")
-    assert {"before deliver", "after ledger.append", "before state.put", "after results.writing"} <= places
+    assert {"before send", "after ledger.append", "before state.put", "after results.writing"} <= places

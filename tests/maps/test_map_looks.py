@@ -32,7 +32,7 @@ def test_a_redrive_shows_what_is_done_from_its_first_moment_on(tmp_path: Path) -
         begun = maps.redrive(mill.app, RUN, turns=False)
         assert (begun.done, begun.failed, begun.under_way) == (first.done, 0, 0)
         assert begun.pending == 50 - first.done
-        mapper, seen = Mapper(mill.app, mill.map, RUN), [begun.done]
+        mapper, seen = Mapper(mill.app.runtime(), mill.map, RUN), [begun.done]
         while not mapper.over:
             mapper.advance()
             now = maps.progress(mill.app, RUN)
@@ -74,7 +74,7 @@ def test_a_run_that_sends_no_more_says_so_until_it_is_over(tmp_path: Path) -> No
     mill = Mill(tmp_path, concurrency=4)
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(20), turns=False)
-        Mapper(mill.app, mill.map, RUN).advance()
+        Mapper(mill.app.runtime(), mill.map, RUN).advance()
         found = maps.stop(mill.app, RUN)
         assert (found.status, found.over) == ("stopping", False)
         with pytest.raises(errors.UsageError, match="is not over: stopping"):
@@ -87,7 +87,7 @@ def test_a_run_with_too_many_failures_is_ending_while_what_was_sent_finishes(tmp
     mill.ill = {"0": fails, "1": lambda attempt: BusyError("later") if attempt == 1 else None}
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(20), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         mapper.advance()
         world.run()
         mapper.advance()

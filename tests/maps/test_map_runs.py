@@ -20,6 +20,7 @@ from onefold.maps import state as map_state
 from onefold.maps.mapper import Mapper
 from onefold.maps.results import write_results
 from onefold.maps.rules import ItemBatch, ItemReader
+from onefold.maps.sources import result_location, source_of
 from onefold.maps.state import OtherDriverError
 from onefold.options import ItemCatch, ItemRetry
 from onefold.runner import runs
@@ -61,7 +62,7 @@ def test_workers_drive_it_by_turns(tmp_path: Path) -> None:
 def test_no_more_are_under_way_than_allowed(tmp_path: Path) -> None:
     with mill_at(tmp_path, concurrency=5) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(20), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         for _ in range(5):
             mapper.advance()
             assert world.depth("items").visible == 5
@@ -136,7 +137,7 @@ def test_retries_by_name_with_their_own_counts(tmp_path: Path) -> None:
         mill.ill["2"] = always(BusyError)
         mill.ill["3"] = always(NotThereError)
         maps.start(mill.app, "grind", run=RUN, items=mill.file(4), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         while not mapper.over:
             mapper.advance()
             world.run()
@@ -167,11 +168,11 @@ def test_a_caught_item_has_succeeded_and_operations_know(tmp_path: Path) -> None
     mill.map = grind
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(5), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
-        driver = world._driver
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
+        driver = world._runner
         while not mapper.over:
             mapper.advance()
-            deliveries = mill.app.runtime().backend.open_queue("items").receive(10)
+            deliveries = mill.app.runtime().engine.queues.open("items").receive(10)
             world._perform(driver.begin(deliveries))
         assert maps.progress(mill.app, RUN).status == "succeeded"
         (told,) = mill.app.runtime().engine.queues.peek(queue.name)
@@ -245,7 +246,7 @@ def test_two_rows_of_one_key_that_both_fail_come_to_an_end_again_and_again(tmp_p
         mill.ill["0"] = always(NotThereError)
         items = mill.file(3, bad={1: "0,9"})
         maps.start(mill.app, "grind", run=RUN, items=items, turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         mapper.advance()
         world.run()
         assert drive(mill, world).failed == 2  # another driver, from the records
@@ -265,8 +266,8 @@ def test_a_file_of_results_that_is_full_is_followed_by_the_next(tmp_path: Path) 
         drive(mill, world)
         opened = mill.app.runtime()
         state = map_state.must_read(opened.engine.state, RUN).state
-        place = opened.results(state.results)
-        source = opened.source(state.source)
+        place = result_location(state.results, opened.s3_client)
+        source = source_of(state.source, opened.s3_client)
         write_results(mill.map, state, source, opened.engine.store, place, bytes_max=1_500)
         files = sorted(one.name for one in (tmp_path / "results" / RUN).glob("SUCCEEDED_*"))
         assert len(files) > 2
@@ -286,7 +287,7 @@ def test_a_payload_that_its_queue_does_not_take_is_malformed(tmp_path: Path) -> 
     (tmp_path / "in.csv").write_text(f"id,text\n1,short\n2,{'x' * 2_000}\n3,a\ufffeb\n4,short\n", encoding="utf-8")
     with inline(app) as world:
         maps.start(app, "grind", run=RUN, items=str(tmp_path / "in.csv"), turns=False)
-        mapper = Mapper(app, grind, RUN)
+        mapper = Mapper(app.runtime(), grind, RUN)
         while not mapper.over:
             mapper.advance()
             world.run()
@@ -362,11 +363,11 @@ def test_a_file_that_has_changed_is_refused_with_the_way_out(tmp_path: Path) -> 
     with mill_at(tmp_path) as (mill, world):
         items = mill.file(40)
         maps.start(mill.app, "grind", run=RUN, items=items, turns=False)
-        Mapper(mill.app, mill.map, RUN).advance()
+        Mapper(mill.app.runtime(), mill.map, RUN).advance()
         world.run()
         mill.file(40, bad={39: "39,40"})
         with pytest.raises(errors.UsageError, match="is not the file that run nightly/1 was started with") as refused:
-            Mapper(mill.app, mill.map, RUN)
+            Mapper(mill.app.runtime(), mill.map, RUN)
         assert "onefold map redrive nightly/1 --items" in refused.value.todo
         with pytest.raises(errors.UsageError, match="is not the file"):
             maps.resume(mill.app, RUN, turns=False)
@@ -396,13 +397,13 @@ def test_another_declaration_is_refused(tmp_path: Path) -> None:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(3), turns=False)
         other = replace(mill.map, spec=replace(mill.map.spec, reader=ItemReader(delimiter="pipe")))
         with pytest.raises(errors.UsageError, match="declared otherwise"):
-            Mapper(mill.app, other, RUN)
+            Mapper(mill.app.runtime(), other, RUN)
 
 
 def test_two_that_drive_one_run_are_told_apart(tmp_path: Path) -> None:
     with mill_at(tmp_path) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(40), turns=False)
-        first, second = (Mapper(mill.app, mill.map, RUN) for _ in range(2))
+        first, second = (Mapper(mill.app.runtime(), mill.map, RUN) for _ in range(2))
         first.advance()
         with pytest.raises(OtherDriverError):
             second.advance()
@@ -413,7 +414,7 @@ def test_what_is_read_again_is_what_may_not_be_over(tmp_path: Path) -> None:
     with mill_at(tmp_path, tolerated_count=1) as (mill, world):
         mill.ill["0"] = lambda attempt: None
         maps.start(mill.app, "grind", run=RUN, items=mill.file(100), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         for _ in range(4):
             mapper.advance()
             world.run()
@@ -425,7 +426,7 @@ def test_what_is_read_again_is_what_may_not_be_over(tmp_path: Path) -> None:
 def test_messages_that_are_gone_are_sent_again(tmp_path: Path) -> None:
     with mill_at(tmp_path) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(6), turns=False)
-        mapper = Mapper(mill.app, mill.map, RUN)
+        mapper = Mapper(mill.app.runtime(), mill.map, RUN)
         mapper.advance()
         mill.app.runtime().engine.queues.purge("items")
         while not mapper.over:
@@ -558,7 +559,7 @@ def test_a_run_that_is_stopped_in_its_midst_ends_by_itself(
             mill.ill["6"] = stop
             world.run_for(20_000)
         else:
-            Mapper(mill.app, mill.map, RUN).advance()
+            Mapper(mill.app.runtime(), mill.map, RUN).advance()
             stopped: list[bool] = []
             monkeypatch.setattr(world.clock, "wait", lambda _, wait_ms: world.clock.advance(wait_ms))
 
@@ -647,8 +648,8 @@ def test_to_watch_a_map_run_that_failed_comes_to_an_end(tmp_path: Path) -> None:
 
 def first_turn(world: World) -> None:
     """The turn that sends the first items, and nothing more."""
-    turns = world.app.runtime().backend.open_queue("mill-maps")
-    world._perform(world._driver.begin(turns.receive(1)))
+    turns = world.app.runtime().engine.queues.open("mill-maps")
+    world._perform(world._runner.begin(turns.receive(1)))
 
 
 def test_messages_that_are_gone_are_sent_again_by_turns_too(tmp_path: Path) -> None:
@@ -677,7 +678,7 @@ def test_a_turn_that_was_replaced_by_one_that_has_lost_its_lease_takes_the_run_u
     with mill_at(tmp_path) as (mill, world):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(40))
         begun = str(maps.progress(mill.app, RUN).started_at_ms)
-        straggler, advance = Mapper(mill.app, mill.map, RUN, chain=begun), Mapper.advance
+        straggler, advance = Mapper(mill.app.runtime(), mill.map, RUN, chain=begun), Mapper.advance
         steps: list[int] = []
 
         def after_the_straggler(mapper: Mapper) -> int:

@@ -14,7 +14,6 @@ from onefold import errors
 from onefold.admin import maps
 from onefold.maps import mapper
 from onefold.maps.sources import S3Results, S3Source
-from onefold.runtime.wiring import Runtime
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, Mill, drive
 
@@ -69,14 +68,16 @@ def test_results_that_s3_refuses_halt_the_run_in_plain_words(tmp_path: Path, mon
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(3))
         with monkeypatch.context() as refusing:
-            refusing.setattr(Runtime, "results", lambda *_: S3Results("s3://nightly/out", Client("AccessDenied", 403)))
+            refusing.setattr(
+                mapper, "result_location", lambda *_: S3Results("s3://nightly/out", Client("AccessDenied", 403))
+            )
             world.run_for(10_000)
             found = maps.progress(mill.app, RUN)
             assert found.status == "halted"
             assert "cannot be written: AccessDenied: no" in (found.failure or "")
         maps.resume(mill.app, RUN, turns=False)
         assert drive(mill, world).status == "succeeded"
-        assert mapper.Mapper(mill.app, mill.map, RUN).over
+        assert mapper.Mapper(mill.app.runtime(), mill.map, RUN).over
 
 
 class Dropped:

@@ -198,7 +198,7 @@ def test_a_worker_makes_one_call_to_receive_and_one_to_delete_a_batch(endpoint: 
     mapped = Mapped("resident", endpoint, concurrency=1)
     mapped.book.send_many({"id": f"{number}"} for number in range(BATCH))
     assert counting.calls["sqs:SendMessageBatch"] == 1
-    queue = mapped.app.runtime().backend.open_queue("orders")
+    queue = mapped.app.runtime().engine.queues.open("orders")
     counting.forget()
     deliveries = queue.receive(BATCH)
     assert len(deliveries) == BATCH

@@ -23,7 +23,7 @@ from onefold.record import fates, guard
 from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
 from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
 from onefold.record.fates import ProbeAnswer
-from onefold.runner.events import EVENTS
+from onefold.runtime.events import EVENTS
 from tests.crash.stage import Stage, staged
 from tests.crash.world import Bounds, World
 

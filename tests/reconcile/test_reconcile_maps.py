@@ -64,7 +64,7 @@ def send(shop: Shop, world: World) -> None:
     """One step of the run: its children are sent."""
     from onefold.maps.mapper import Mapper
 
-    Mapper(shop.app, shop.enrich, RUN).advance()
+    Mapper(shop.app.runtime(), shop.enrich, RUN).advance()
 
 
 def test_a_map_run_begins_with_a_look(shop: Shop, world: World) -> None:

@@ -15,8 +15,8 @@ from onefold.contracts.store import RecordKey
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
 from onefold.runner import runs
-from onefold.runner.events import Sinks
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.events import Sinks
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Schedule, Tick
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing.inline import World, inline
@@ -84,7 +84,7 @@ def outcome(world: World) -> findings.ReconcileOutcome:
 def test_the_scheduler_sends_a_look_with_the_tick(kind: str, count: int) -> None:
     shop = Shop(kind)
     with inline(shop.app, start_ms=START_MS) as world:
-        scheduler = Scheduler(shop.app, shop.app.schedules, Sinks())
+        scheduler = Scheduler(shop.app.runtime(), Sinks())
         assert scheduler.catch_up() == 0
         world.clock.advance(DUE_MS - START_MS)
         assert scheduler.catch_up() == 1
@@ -140,7 +140,7 @@ def _fails(tick: Tick) -> None:
 def test_a_look_does_not_depend_on_the_tick_being_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop("dispatcher")
     with inline(shop.app, start_ms=START_MS) as world:
-        scheduler = Scheduler(shop.app, shop.app.schedules, Sinks())
+        scheduler = Scheduler(shop.app.runtime(), Sinks())
         scheduler.catch_up()
         world.clock.advance(DUE_MS - START_MS)
         scheduler.catch_up()
@@ -180,18 +180,19 @@ def test_a_run_does_not_stand_before_its_look_is_sent(monkeypatch: pytest.Monkey
     with inline(shop.app, start_ms=DUE_MS) as world:
         state = world.app.runtime().engine.state
         run = runs.of_tick(RUN, "billing", DUE_MS, DUE_MS, dispatches=True)
-        deliver = shop.app.deliver
-        monkeypatch.setattr(shop.app, "deliver", _is_away)
+        runtime = shop.app.runtime()
+        send = runtime.send
+        monkeypatch.setattr(runtime, "send", _is_away)
         with pytest.raises(onefold.StorageBusy):
-            runs.begin_followed(shop.app, run)
+            runs.begin_followed(runtime, run)
         assert runs.read(state, RUN) is None
-        monkeypatch.setattr(shop.app, "deliver", deliver)
+        monkeypatch.setattr(runtime, "send", send)
         monkeypatch.setattr(runs, "begin", _is_away)  # killed between the two
         with pytest.raises(onefold.StorageBusy):
-            runs.begin_followed(shop.app, run)
+            runs.begin_followed(runtime, run)
         monkeypatch.undo()
-        runs.begin_followed(shop.app, run)
-        runs.begin_followed(shop.app, run)
+        runs.begin_followed(runtime, run)
+        runs.begin_followed(runtime, run)
         assert world.depth("onefold-reconcile").delayed == 2  # one for each try that sent it, under one key
         world.clock.advance(30 * 60_000)
         world.run()

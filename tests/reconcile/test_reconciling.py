@@ -19,7 +19,7 @@ from onefold.reconcile import reconciler as reconciling
 from onefold.reconcile.counts import Totals, compare
 from onefold.reconcile.survey import Survey
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.testing.inline import World, inline
 
 RUN = "billing/2026-06-01T02:00:00Z"
@@ -407,7 +407,7 @@ def test_a_key_that_was_never_dispatched_is_named_by_its_beginning(shop: Shop, w
 
 def begin_with_follow_ups(world: World) -> None:
     """What a scheduler does in the transaction that begins a run."""
-    assert runs.send_looks(world.app, RUN, "billing", world.clock.now_ms()) == []
+    assert runs.send_looks(world.app.runtime(), RUN, "billing", world.clock.now_ms()) == []
 
 
 def declared(shop: Shop, **options: Any) -> list[reconciling.Reconciliation]:

@@ -21,12 +21,13 @@ from onefold.contracts.store import Record, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
 from onefold.runner.runner import Runner
-from onefold.runner.settlement import Backend
-from onefold.runtime.wiring import Runtime
+from onefold.runner.settlement import Backend, backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Event, Sinks
+from onefold.runtime.runtime import Runtime
 
 
 class JumpingClock(ManualClock):
@@ -183,7 +184,7 @@ class Bench:
         self.app = app
         self.runtime = runtime
         self.clock = clock
-        self.backend = runtime.backend
+        self.backend = backend_of(runtime.engine)
         self.owner = runtime.owner
         self._processes = 0
 
@@ -194,11 +195,16 @@ class Bench:
 
     def runner(self, backend: Backend, owner: str, sinks: Sinks, history: History = "brief") -> Runner:
         """A runner of another owner, on a backend made of this one's."""
-        self.runtime.backend, self.runtime.owner = backend, owner
+        opened = self.runtime._opened
+        assert opened is not None
+        opened.owner = owner
         try:
-            return self.runtime.runner(self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history)
+            return make_runner(
+                self.runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history,
+                backend=backend,
+            )  # fmt: skip
         finally:
-            self.runtime.backend, self.runtime.owner = self.backend, self.owner
+            opened.owner = self.owner
 
     def receive(self, count_max: int = 10) -> list[Delivery]:
         """What is visible now, in every queue that has jobs."""

@@ -14,9 +14,9 @@ import onefold
 from onefold.runner import runs
 from onefold.runner.completion import CompleteRun
 from onefold.runner.dispatcher import as_handler
-from onefold.runner.outgoing import Outgoing
 from onefold.runner.runs import Counts, RunState
-from onefold.runtime.wiring import Runtime
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.runtime import Runtime
 
 RUN = "billing/2026-06-01T02:00:00Z"
 NOMINAL_MS = 1_780_279_200_000
@@ -66,7 +66,7 @@ class Billing:
 
         self.charge, self.report = charge, report
         function = self._in_task if tasks else self._dispatch
-        handler = as_handler(function, self.app, payload=Tick, owner="money", batch=batch)
+        handler = as_handler(function, self.app._runtime, payload=Tick, owner="money", batch=batch)
         self.tick = self.app.job(self.ticks, key="{run}", name="billing", retry=QUICK)(handler)
 
     def message(self, customer: str) -> Outgoing:

@@ -18,7 +18,7 @@ from typing import Any
 from onefold.clock import SystemClock
 from onefold.runner import runs
 from onefold.runner.dispatcher import Dispatch
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from tests.run.billing import NOMINAL_MS, RUN, Billing
 
 PAGE_BYTES = resource.getpagesize()
@@ -32,7 +32,7 @@ def resident_mb() -> float:
 def measure(path: Path, count: int, looks: Sequence[int] = ()) -> dict[str, Any]:
     """Dispatch `count` messages into a new file; looks are numbers of messages after which memory is read."""
     billing, clock = Billing(f"sqlite:///{path}"), SystemClock()
-    dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
+    dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
     resident: dict[int, float] = {}
     began_ms = clock.monotonic_ms()
     for number, one in enumerate(_messages(billing, count), 1):

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from msgspec import structs
 
-from onefold import App
+from onefold import App, lambda_function
 from onefold.backends.aws.messages import of_lambda
+from onefold.clock import Never
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Record, RecordKey
@@ -25,8 +27,7 @@ from onefold.lambdas.records import WireForm, record_of
 from onefold.local.identifiers import attributes_md5, body_md5
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.runner.settlement import Backend
-from onefold.runtime.wiring import Never
+from onefold.runner.settlement import Backend, backend_of
 from tests.run.shop import Shop
 from tests.run.workshop import PATIENCE_S, Told
 
@@ -203,14 +204,14 @@ def mapped(
     """
     clock, told = clock or ManualClock(START_MS), Told()
     app.sinks = (*app.sinks, told)
-    with app.reopened("sqlite://:memory:", clock, SeededEntropy(1)) as runtime:
+    with app.reopened("sqlite://:memory:", clock, SeededEntropy(1)) as runtime, pytest.MonkeyPatch.context() as monkey:
         made = Mapped(app, clock, app.lambda_handler(**options), told)
-        real = runtime.backend
+        real = backend_of(runtime.engine)
         backend = structs.replace(
             real,
             open_queue=lambda name: Adopting(real.open_queue(name), made.disowned),  # type: ignore[arg-type, return-value]
         )
-        runtime.backend = wrap(backend) if wrap is not None else backend
+        monkey.setattr(lambda_function, "backend_of", lambda _: wrap(backend) if wrap is not None else backend)
         yield made
 
 

@@ -41,7 +41,7 @@ def closer_of(billing: Billing) -> Closer:
 
 def dispatched(billing: Billing, count: int) -> None:
     """A run of so many operations, all sent and none begun."""
-    dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
+    dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
     for customer in customers(count):
         dispatch.add(billing.charge.message({"customer": customer}))
     dispatch.end()
@@ -85,7 +85,7 @@ def test_what_is_dead_or_held_does_not_hold_it_up_but_a_retry_does(billing: Bill
 
 
 def test_it_does_not_start_while_the_generator_still_yields(billing: Billing, world: World) -> None:
-    dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
+    dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
     dispatch.add(billing.charge.message({"customer": "a"}))
     dispatch.flush()
     world.run_for(completion.ALL_MS)
@@ -98,7 +98,7 @@ def test_it_does_not_start_while_the_generator_still_yields(billing: Billing, wo
 
 
 def test_it_starts_at_once_when_everything_was_done_before_the_dispatch_ended(billing: Billing, world: World) -> None:
-    dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
+    dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
     dispatch.add(billing.charge.message({"customer": "a"}))
     dispatch.flush()
     world.run()
@@ -168,7 +168,7 @@ def test_a_run_that_is_gone_on_with_after_its_end_starts_nothing_again(billing: 
     world.run()
     assert len(billing.closed) == 1
     runs.note(billing.runtime.engine.state, RUN, expected=None, ended_at_ms=None)
-    dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
+    dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", NOMINAL_MS, 1, dispatches=True))
     dispatch.add(billing.charge.message({"customer": "c-00000"}))
     dispatch.add(billing.charge.message({"customer": "one more"}))
     dispatch.end()

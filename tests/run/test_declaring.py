@@ -13,7 +13,7 @@ import pytest
 
 import onefold
 from onefold.runner.declaring import JOB_NAME_CHARS_MAX
-from onefold.runtime import wiring
+from onefold.runtime import runtime as runtime_module
 
 
 def handle(payload: dict[str, str]) -> None: ...
@@ -209,16 +209,16 @@ def test_threads_that_send_first_open_one_engine(monkeypatch: pytest.MonkeyPatch
     both = threading.Barrier(2)
     made: list[object] = []
 
-    class Slow(wiring.Runtime):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            with suppress(threading.BrokenBarrierError):
-                both.wait(0.2)  # as long as opening a file may take; two that open at once meet here
-            super().__init__(*args, **options)
-            made.append(self)
+    def slow(*args: Any, **options: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # as long as opening a file may take; two that open at once meet here
+        made.append(open_engine(*args, **options))
+        return made[-1]
 
-    monkeypatch.setattr(wiring, "Runtime", Slow)
+    open_engine = runtime_module.urls.open_engine
+    monkeypatch.setattr(runtime_module.urls, "open_engine", slow)
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(app.runtime())) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(app.runtime().engine)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -46,7 +46,7 @@ def test_messages_carry_the_run_and_each_has_a_row(billing: Billing, world: Worl
     seen: list[list[str | None]] = []
     billing.before = lambda customer: seen.append(billing.waiting())
     billing.tick.send(Tick())
-    delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
+    delivered = world.app.runtime().engine.queues.open("ticks").receive(1)
     world._perform(world._runner.begin(delivered))
     assert [len(waiting) for waiting in seen] == [0] * 10 + [10] * 2  # enqueued while it yields, ten at a time
     messages = billing.runtime.engine.queues.peek("bills", limit=100)
@@ -68,7 +68,7 @@ def test_a_run_that_was_dispatched_is_not_dispatched_again(billing: Billing, wor
         billing.tick.send(Tick())
     world.run()
     engine = billing.runtime.engine
-    again = Dispatch(billing.app, runs.of_tick(RUN, "billing", None, 0, dispatches=True))
+    again = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", None, 0, dispatches=True))
     assert again.over
     assert billing.yielded == billing.charged == customers(5)
     assert engine.ledger.tally(RUN) == {"completed": 5}
@@ -95,14 +95,14 @@ def test_a_generator_that_raises_after_10000_items_goes_on_where_it_stopped() ->
     billing.before = fail_once
     with inline(billing.app) as world:
         billing.tick.send(Tick())
-        delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
+        delivered = world.app.runtime().engine.queues.open("ticks").receive(1)
         world._perform(world._runner.begin(delivered))
         run = billing.run()
         assert (run.dispatched, run.expected) == (10_000, None)
         assert run.failure == "ConnectionError: the database went away"
         assert billing.runtime.engine.queues.depth("bills").visible == 10_000  # what was sent stays
         world.clock.advance(1_000)
-        delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
+        delivered = world.app.runtime().engine.queues.open("ticks").receive(1)
         world._perform(world._runner.begin(delivered))
         run = billing.run()
         assert (run.dispatched, run.expected, run.failure) == (10_700, 10_700, None)
@@ -133,7 +133,7 @@ def test_a_tick_whose_run_cannot_be_read_is_buried_all_the_same() -> None:
 
     of_a_newer_version = f'{{"name":"{name}","title":"billing","kind":"stream","started_at_ms":0}}'.encode()
     with inline(app) as world:
-        state = app.runtime().backend.state
+        state = app.runtime().engine.state
         assert state.put([Change(runs.place(name), of_a_newer_version, 0)]) == [True]
         app.deliver([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
         world.run_for(60_000)
@@ -279,7 +279,7 @@ def test_big_messages_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(dispatcher, "BATCH_BYTES", 1_000)
     billing = Billing(batch=500)
     with inline(billing.app):
-        dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", None, 0, dispatches=True), batch=500)
+        dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", None, 0, dispatches=True), batch=500)
         due = [dispatch.add(billing.charge.message({"customer": "x" * 300 + str(number)})) for number in range(4)]
         assert due == [False, False, False, True]
 
@@ -287,7 +287,7 @@ def test_big_messages_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_slow_generator_is_checkpointed_every_second() -> None:
     billing = Billing(batch=500)
     with inline(billing.app) as world:
-        dispatch = Dispatch(billing.app, runs.of_tick(RUN, "billing", None, 0, dispatches=True), batch=500)
+        dispatch = Dispatch(billing.app.runtime(), runs.of_tick(RUN, "billing", None, 0, dispatches=True), batch=500)
         due = []
         for number in range(5):
             world.clock.advance(300)
@@ -300,7 +300,7 @@ def test_a_slow_generator_is_checkpointed_every_second() -> None:
 
 def test_of_two_processes_that_dispatch_one_run_one_stops(billing: Billing, world: World) -> None:
     begun = runs.of_tick(RUN, "billing", NOMINAL_MS, 0, dispatches=True)
-    first, second = Dispatch(billing.app, begun), Dispatch(billing.app, begun)
+    first, second = Dispatch(billing.app.runtime(), begun), Dispatch(billing.app.runtime(), begun)
     for number, one in enumerate((first, second)):
         one.add(billing.charge.message({"customer": f"c-{number}"}))
     first.flush()
@@ -319,7 +319,7 @@ def test_a_dispatch_that_has_run_out_of_time_stops_between_batches(billing: Bill
 
     billing.before = lose
     billing.tick.send(Tick())
-    delivered = world.app.runtime().backend.open_queue("ticks").receive(1)
+    delivered = world.app.runtime().engine.queues.open("ticks").receive(1)
     world._perform(world._runner.begin(delivered))
     run = billing.run()
     assert run.dispatched == 10
@@ -354,7 +354,7 @@ def test_a_unique_job_is_dispatched_as_any_other() -> None:
             raise failures.pop()
         yield charge.message({"customer": "b"})
 
-    app.job(ticks, key="{run}", name="billing")(as_handler(dispatch, app, batch=1))
+    app.job(ticks, key="{run}", name="billing")(as_handler(dispatch, app._runtime, batch=1))
     with inline(app) as world:
         app.jobs["billing"].send(Tick())
         world.run_for(60_000)
@@ -367,4 +367,4 @@ async def coroutine(tick: Tick) -> None: ...
 @pytest.mark.parametrize("function", [lambda tick: None, lambda: (yield), 7, coroutine])
 def test_what_is_no_generator_of_a_tick_is_no_dispatcher(function: Any) -> None:
     with pytest.raises(errors.UsageError, match="cannot be a dispatcher"):
-        as_handler(function, onefold.App("none"))
+        as_handler(function, onefold.App("none")._runtime)

@@ -134,7 +134,7 @@ def test_a_group_waits_for_a_message_that_has_no_job_here() -> None:
     shop = Shop(fifo=True)
     with inline(shop.app) as world:
         other = {"onefold.job": Attribute("invoice")}
-        queue = world.app.runtime().backend.open_queue("orders.fifo")
+        queue = world.app.runtime().engine.queues.open("orders.fifo")
         queue.send([Entry(body='{"id":"i-1"}', attributes=other, group="c", dedup_id="i-1")])
         shop.ship.send_many([*group(1), *group(2, customer="d")])
         world.run_for(120_000, step_ms=5_000)

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 import onefold
 from onefold import errors
 from onefold.contracts.queue import Delivery, QueueCapabilities, RetryIn
-from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.heartbeat import Heartbeat
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.poll import Poller
+from onefold.runtime.events import Sinks
 from tests.run.bench import Bench, opened
 
 LEASE_MS = 30_000

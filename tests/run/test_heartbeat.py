@@ -20,11 +20,13 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
-from onefold.runner.events import Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.heartbeat import REST_MS_MAX, Bell, Heartbeat, Periodic, Watchdog
 from onefold.runner.runner import Runner
+from onefold.runner.settlement import backend_of
 from onefold.runner.worker import WorkerSettings
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from onefold.steady_clock import HOLD_MS, SteadyClock
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
@@ -41,8 +43,8 @@ class Ward:
     def __init__(self, app: onefold.App, clock: ManualClock) -> None:
         self.app, self.clock, self.told = app, clock, Told()
         runtime = app.runtime()
-        self.backend = runtime.backend
-        self.queue = runtime.backend.open_queue("orders")
+        self.backend = backend_of(runtime.engine)
+        self.queue = runtime.engine.queues.open("orders")
         self.runner = self.new_runner()
         self.in_flight = self.runner.in_flight
         self.stopped: list[tuple[Execution, Outcome]] = []
@@ -52,8 +54,13 @@ class Ward:
         self.watchdog = Watchdog(self.in_flight, clock=clock, stop=self.stop, told=self.overran.append)
 
     def new_runner(self) -> Runner:
-        return self.app.runtime().runner(
-            self.app.jobs, self.app.job_of, lease_ms=LEASE_MS, sinks=Sinks([self.told]), history="off"
+        return make_runner(
+            self.app.runtime(),
+            self.app.jobs,
+            self.app.job_of,
+            lease_ms=LEASE_MS,
+            sinks=Sinks([self.told]),
+            history="off",
         )
 
     def new_heartbeat(self, backend: Any) -> Heartbeat:
@@ -109,10 +116,11 @@ def test_a_clock_set_forward_ends_no_lease_of_a_process_that_is_at_work(lease_ms
 
     ship.send_many([Order("o-1"), Order("o-2")])
     runtime = app.runtime()
-    queue, store = runtime.backend.open_queue("orders"), runtime.backend.store
-    runner = runtime.runner(app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
+    backend = backend_of(runtime.engine)
+    queue, store = backend.open_queue("orders"), backend.store
+    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
     heartbeat = Heartbeat(
-        runner.in_flight, runtime.backend, clock=runtime.steady, lease_ms=lease_ms, also=lambda: None,
+        runner.in_flight, backend, clock=runtime.steady, lease_ms=lease_ms, also=lambda: None,
         stop=lambda *_: None, lost=lambda _: None, busy=lambda _: None,
     )  # fmt: skip
     runner.in_flight.take(deliveries := queue.receive(2, lease_ms), wall.monotonic_ms())
@@ -289,7 +297,7 @@ def file_app(path: Path) -> onefold.App:
 
 def test_a_worker_keeps_what_it_holds_while_a_handler_takes_its_time(tmp_path: Path) -> None:
     app, begun, release = file_app(tmp_path), threading.Event(), threading.Event()
-    clock = app._clock
+    clock = app._runtime.clock
     assert isinstance(clock, ManualClock)
     queue = app.queue("orders")
 
@@ -302,7 +310,7 @@ def test_a_worker_keeps_what_it_holds_while_a_handler_takes_its_time(tmp_path: P
     shop = Workshop(app, WorkerSettings(threads=1, prefetch=4))
     shop.start()
     assert begun.wait(PATIENCE_S)
-    other = app.runtime().backend.open_queue("orders")
+    other = app.runtime().engine.queues.open("orders")
     assert shop.worker.snapshot().in_hand == 5
     for _ in range(4):
         shop.pass_time(clock, LEASE_MS)
@@ -316,7 +324,7 @@ def test_a_worker_keeps_what_it_holds_while_a_handler_takes_its_time(tmp_path: P
 
 def test_an_overrunning_task_is_cancelled_and_its_outcome_unknown(tmp_path: Path) -> None:
     app, begun, cleaned = file_app(tmp_path), threading.Event(), threading.Event()
-    clock = app._clock
+    clock = app._runtime.clock
     assert isinstance(clock, ManualClock)
     queue = app.queue("orders")
 
@@ -369,7 +377,7 @@ def test_a_task_that_lost_its_lease_is_cancelled_and_settles_nothing(tmp_path: P
     report = shop.end()
 
     assert (report.counts.lost, report.counts.completed) == (1, 0)
-    assert app.runtime().backend.open_queue("orders").depth().in_flight == 1  # left to whoever takes over
+    assert app.runtime().engine.queues.open("orders").depth().in_flight == 1  # left to whoever takes over
     app.close()
 
 

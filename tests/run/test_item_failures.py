@@ -98,7 +98,7 @@ def test_the_rows_of_a_caught_run_are_taken_back(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,qty\n0,0\n1,1\n2,2\n")
     with inline(app) as world:
         maps.start(app, "grind", run=RUN, items=str(tmp_path / "in.csv"), turns=False)
-        mapper = Mapper(app, grind, RUN)
+        mapper = Mapper(app.runtime(), grind, RUN)
         operations_name = operations.name
         told = []
         while not mapper.over:

@@ -13,8 +13,8 @@ from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
+from onefold.lambda_function import engine_url
 from onefold.runner.lambda_container import ExecutorPools
-from onefold.runtime.lambda_handler import engine_url
 from tests.run.mapped import (
     REGION,
     LambdaContext,

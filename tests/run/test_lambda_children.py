@@ -11,9 +11,9 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.contracts.store import Ask, RecordKey
+from onefold.lambda_function import LambdaHandler
 from onefold.maps.rules import BUSY, ItemReader
 from onefold.options import ItemCatch, ItemRetry
-from onefold.runtime.lambda_handler import LambdaHandler
 
 RUN = "enrich/n-1"
 
@@ -165,7 +165,7 @@ def test_a_store_that_fails_for_now_is_no_failure_of_the_item(
         raise errors.StorageBusy("Throttled.", todo="Wait.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(app.runtime().backend.store, verb, busy)
+        patched.setattr(app.runtime().engine.store, verb, busy)
         assert raised(lambda: handler(event("1")))[0] == BUSY  # which every state machine tries again
     assert did.seen == ([] if verb == "claim" else ["1"])
 

@@ -16,9 +16,9 @@ from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.state import Change
 from onefold.entropy import SystemEntropy
-from onefold.runner import names
 from onefold.runner.worker import WorkerSettings
-from onefold.runtime.workers import make_worker
+from onefold.runner.worker_setup import make_worker
+from onefold.runtime import names
 
 Owned = list[tuple[str, str, tuple[str, ...]]]
 
@@ -114,7 +114,7 @@ def test_a_name_is_asked_for_once_in_a_process(shop: Callable[..., Shop], monkey
 
 
 def test_a_schedule_of_another_app_is_not_taken_over(shop: Callable[..., Shop], url: str) -> None:
-    from onefold.runtime.schedulers import make_scheduler
+    from onefold.schedules.scheduler import make_scheduler
 
     def declared(name: str) -> onefold.App:
         app = onefold.App(name, url=url)
@@ -126,9 +126,9 @@ def test_a_schedule_of_another_app_is_not_taken_over(shop: Callable[..., Shop], 
 
     first, second = declared("parcels"), declared("invoices")
     try:
-        make_scheduler(first, first.schedules)
+        make_scheduler(first.runtime())
         with pytest.raises(errors.ConflictError, match="'nightly' of the app 'invoices'"):
-            make_scheduler(second, second.schedules)
+            make_scheduler(second.runtime())
     finally:
         first.close()
         second.close()

@@ -21,7 +21,7 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner import orphans
 from onefold.runner.worker import WorkerSettings
-from onefold.runtime.workers import make_worker
+from onefold.runner.worker_setup import make_runner, make_worker
 from onefold.testing import inline
 from onefold.testing.inline import Recorder, World
 from tests.run.workshop import Workshop, finished
@@ -53,7 +53,7 @@ def send(
 ) -> None:
     attributes = {"onefold.job": Attribute(job)} | ({"onefold.app": Attribute(app)} if app else {})
     name = "orders.fifo" if group else "orders"
-    queue = world.app.runtime().backend.open_queue(name)
+    queue = world.app.runtime().engine.queues.open(name)
     queue.send([Entry(body=body, attributes=attributes, group=group, dedup_id=job if group else None)])
 
 
@@ -178,8 +178,8 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
     with shops[0].app.reopened(url, clock, SeededEntropy(1)), shops[1].app.reopened(url, clock, SeededEntropy(2)):
         for shop in shops:
             runtime, recorder = shop.app.runtime(), Recorder()
-            sinks = onefold.runner.events.Sinks([recorder])
-            runner = runtime.runner(shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
+            sinks = onefold.runtime.events.Sinks([recorder])
+            runner = make_runner(runtime, shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
             names.give(
                 AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True
             )  # their keys never meet
@@ -231,7 +231,7 @@ def test_a_worker_until_empty_ends_when_nobody_takes_what_is_left(tmp_path: Path
     with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", SystemClock(), SeededEntropy(1)) as runtime:
         group = "blocked" if fifo else None
         nobodys = Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group=group, dedup_id=group)
-        runtime.backend.open_queue(shop.queue.name).send([nobodys])
+        runtime.engine.queues.open(shop.queue.name).send([nobodys])
         for name in ["blocked", "free"] if fifo else ["free"]:
             shop.book.send(Order(name))
         report, _ = finished(shop.app)
@@ -243,7 +243,7 @@ def test_a_worker_until_empty_ends_when_nobody_takes_what_is_left(tmp_path: Path
 def test_what_another_worker_runs_is_waited_for_beside_what_nobody_takes(tmp_path: Path) -> None:
     shop, clock = Shop(), ManualClock()
     with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
-        queue = runtime.backend.open_queue("orders")
+        queue = runtime.engine.queues.open("orders")
         shop.book.send(Order("elsewhere"))
         (elsewhere,) = queue.receive(1, 60_000)
         queue.send([Entry(body="{}", attributes={"onefold.job": Attribute("nobody")})])
@@ -262,7 +262,7 @@ def test_what_another_worker_runs_is_waited_for_beside_what_nobody_takes(tmp_pat
 def test_what_comes_later_in_a_blocked_group_does_not_keep_a_worker_either(tmp_path: Path) -> None:
     shop, clock = Shop(fifo=True), ManualClock()
     with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
-        queue = runtime.backend.open_queue("orders.fifo")
+        queue = runtime.engine.queues.open("orders.fifo")
         queue.send([Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group="x", dedup_id="n")])
         shop.book.send(Order("elsewhere"))
         nobodys, elsewhere = queue.receive(2, 60_000)
@@ -283,7 +283,7 @@ def test_dead_letters_near_their_end_are_warned_about(tmp_path: Path) -> None:
     shop = Shop()
     clock, recorder = ManualClock(1_700_000_000_000), Recorder()
     with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
-        runtime.backend.open_queue("orders-dead").send([Entry(body="x")])
+        runtime.engine.queues.open("orders-dead").send([Entry(body="x")])
         for days in (0, 13.5):
             clock.advance(int(days * DAY_MS))
             worker = make_worker(

@@ -57,7 +57,7 @@ def work(shop: ModuleType, **settings: Any) -> Workshop:
 
 def record(shop: ModuleType, job: str, key: str) -> Any:
     runtime = shop.app.runtime()
-    return runtime.backend.store.read([RecordKey("", job, key)], runtime.clock.now_ms())[0]
+    return runtime.engine.store.read([RecordKey("", job, key)], runtime.clock.now_ms())[0]
 
 
 def result(shop: ModuleType, job: str, key: str) -> Any:
@@ -185,10 +185,10 @@ def test_probes_are_asked_in_children_too(shop: ModuleType) -> None:
     shop.ask.send(shop.Order("a", "found"))
     shop.ask.send(shop.Order("b", "lost"))
     first = Workshop(shop.app, WorkerSettings(lease_ms=1_000))
-    begun = first.runner.begin(runtime.backend.open_queue("orders").receive(2, 0))  # started, and never ended
+    begun = first.runner.begin(runtime.engine.queues.open("orders").receive(2, 0))  # started, and never ended
     assert len(begun) == 2
     first.waiter.close()
-    runtime.backend.store.renew([run.claimed.hold for run in begun if run.claimed], runtime.clock.now_ms())
+    runtime.engine.store.renew([run.claimed.hold for run in begun if run.claimed], runtime.clock.now_ms())
 
     worker = work(shop)
 
@@ -268,7 +268,7 @@ def test_children_end_with_their_parent_and_its_work_is_freed(shop: ModuleType, 
     assert has_ended(pid)
     runtime.engine.maintain(dead.append)
     assert dead == [owner]
-    (delivery,) = runtime.backend.open_queue("orders").receive(1)
+    (delivery,) = runtime.engine.queues.open("orders").receive(1)
     assert delivery.key == "w"
 
 

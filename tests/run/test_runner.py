@@ -164,7 +164,7 @@ def test_a_job_says_itself_what_its_exceptions_mean() -> None:
 def test_a_malformed_message_is_dead_lettered_and_never_run() -> None:
     shop = Shop()
     with inline(shop.app) as world:
-        queue = world.app.runtime().backend.open_queue("orders")
+        queue = world.app.runtime().engine.queues.open("orders")
         queue.send([Entry(body="no JSON at all"), Entry(body='{"id":null}'), Entry(body='{"street":"x"}')])
         world.run()
         assert shop.calls == []
@@ -176,7 +176,7 @@ def test_a_malformed_message_is_dead_lettered_and_never_run() -> None:
 def test_a_message_that_others_sent_is_a_job_too() -> None:
     shop = Shop()
     with inline(shop.app) as world:
-        world.app.runtime().backend.open_queue("orders").send([Entry(body='{"id": "o-1"}')])
+        world.app.runtime().engine.queues.open("orders").send([Entry(body='{"id": "o-1"}')])
         shop.ship.send({"id": "o-1"})
         world.run()
         assert sorted(names(world)) == ["completed", "duplicate"]
@@ -459,7 +459,7 @@ def test_a_message_for_an_unknown_job_is_given_back_and_waits() -> None:
     shop = Shop(dead_after=3)
     with inline(shop.app) as world:
         attributes = {"onefold.job": Attribute("invoice")}
-        world.app.runtime().backend.open_queue("orders").send([Entry(body='{"id":"i-1"}', attributes=attributes)])
+        world.app.runtime().engine.queues.open("orders").send([Entry(body='{"id":"i-1"}', attributes=attributes)])
         world.run_for(600_000, step_ms=10_000)
         assert set(names(world)) == {"released", "waits-for-job"}
         assert names(world).count("waits-for-job") == 1

@@ -160,9 +160,9 @@ def test_who_goes_on_with_a_run_that_was_begun_by_half_opens_it() -> None:
     with inline(app):
         state = app.runtime().engine.state
         state.put(runs.began(BEGUN)[:1])  # where a put is not one step, a crash leaves the other value out
-        runs.begin_followed(app, BEGUN)
+        runs.begin_followed(app.runtime(), BEGUN)
         assert runs.open_names(state) == ["billing/1"]
         runs.note(state, BEGUN.name, ended_at_ms=9)
         state.put([Change(runs.OPEN_PREFIX + BEGUN.name, None, 1)])
-        runs.begin_followed(app, BEGUN)
+        runs.begin_followed(app.runtime(), BEGUN)
         assert runs.open_names(state) == [], "one that is over stays closed"

@@ -11,7 +11,7 @@ import pytest
 from onefold import App, Job, Tick, errors
 from onefold.manual_clock import ManualClock
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from onefold.testing import inline
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Place, at, clock_at, places
@@ -349,7 +349,7 @@ def test_a_hundred_schedules_that_are_due_together_are_one_transaction(path: Pat
     app = App("shop", url=f"sqlite:///{path}", clock=(clock := clock_at("2026-06-01T01:59:00")))
     for number in range(100):
         app.schedule(HOURLY, name=f"s{number}")(_nothing)
-    scheduler = Scheduler(app, app.schedules, Sinks())
+    scheduler = Scheduler(app.runtime(), Sinks())
     scheduler.catch_up()
     engine = app.runtime().engine
     calls: list[int] = []

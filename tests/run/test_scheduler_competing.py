@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onefold import App, Tick
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.ticking import MINUTE_MS, at, clock_at
 
@@ -41,7 +41,7 @@ def keys(app: App) -> Counter[str]:
 def test_four_threads_that_turn_at_once_send_each_tick_once(tmp_path: Path) -> None:
     clock = clock_at("2026-06-01T01:59:30")
     apps = [declared(tmp_path / "shop.db", clock) for _ in range(SCHEDULERS)]
-    schedulers = [Scheduler(app, app.schedules, Sinks()) for app in apps]
+    schedulers = [Scheduler(app.runtime(), Sinks()) for app in apps]
     begin, end = threading.Barrier(SCHEDULERS), threading.Barrier(SCHEDULERS, action=lambda: clock.advance(MINUTE_MS))
     failures: list[BaseException] = []
 
@@ -78,13 +78,13 @@ def test_four_threads_that_turn_at_once_send_each_tick_once(tmp_path: Path) -> N
 PROCESS = """
 import sys
 import onefold
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 
 app = onefold.App("shop", url=f"sqlite:///{sys.argv[1]}")
 for number in range(300):
     app.schedule("at(2020-01-01T00:00:00)", name=f"s{number}")(lambda tick: None)
-scheduler = Scheduler(app, app.schedules, Sinks())
+scheduler = Scheduler(app.runtime(), Sinks())
 print("ready", flush=True)
 sys.stdin.readline()
 scheduler.start()

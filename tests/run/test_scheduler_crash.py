@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.ticking import MINUTE_MS, Crash, Loose, Perilous, Place, at, clock_at, places
 
@@ -25,19 +25,11 @@ EVERY = "cron(0/20 * * * ? *)"
 DUE = [f"2026-06-01T{hour:02}:{minute:02}:00Z" for hour in (2, 3) for minute in (0, 20, 40)]
 
 
-class House:
-    """The app on an engine that ends the process."""
-
-    def __init__(self, place: Place, engine: Any) -> None:
-        self._app, self._engine = place.app, engine
-        self.name, self.history, self.reconcilers = place.app.name, place.app.history, place.app.reconcilers
-
-    def runtime(self) -> Any:
-        self._app.runtime().engine = self._engine
-        return self._app.runtime()
-
-    def deliver(self, outgoing: Any) -> Any:
-        return self._app.deliver(outgoing)
+def on(place: Place, engine: Any) -> Any:
+    """The runtime of the app, on an engine that ends the process."""
+    runtime: Any = place.app.runtime()
+    runtime._opened.engine = engine
+    return runtime
 
 
 def crash() -> None:
@@ -49,14 +41,14 @@ def history(path: Path, ends_at: int | None, *, after: bool, loose: bool) -> tup
     with places(Place(path, clock_at("2026-06-01T01:50:00"), EVERY, missed="all")) as (one,):
         inner = one.app.runtime().engine
         engine = Perilous(Loose(inner) if loose else inner, ends_at, after=after, end=crash)
-        house = House(one, engine)
+        runtime = on(one, engine)
         end_ms = at("2026-06-01T03:59:00")
-        one.scheduler = Scheduler(house, one.app.schedules, Sinks())
+        one.scheduler = Scheduler(runtime, Sinks())
         while one.clock.now_ms() < end_ms:
             try:
                 one.step(MINUTE_MS)
             except Crash:
-                one.scheduler = Scheduler(house, one.app.schedules, Sinks())
+                one.scheduler = Scheduler(runtime, Sinks())
         found = runs.read_all(inner.state, runs.names(inner.state, "nightly/"))
         assert [one.run.name.partition("/")[2] for one in found if one is not None] == DUE
         return engine.calls, Counter(one.ticks())
@@ -79,9 +71,9 @@ def test_a_crash_at_any_write_loses_no_tick(tmp_path: Path, loose: bool) -> None
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from tests.run.test_scheduler_crash import EVERY, House
+from tests.run.test_scheduler_crash import EVERY, on
 from tests.run.ticking import MINUTE_MS, Perilous, Place, clock_at
 
 def end():
@@ -92,7 +84,7 @@ clock = clock_at("1970-01-01T00:00:00")
 clock.jump(now_ms)
 one = Place(path, clock, EVERY, missed="all")
 engine = Perilous(one.app.runtime().engine, ends_at, after=after, end=end)
-scheduler = Scheduler(House(one, engine), one.app.schedules, Sinks())
+scheduler = Scheduler(on(one, engine), Sinks())
 scheduler.catch_up()
 for _ in range(3):
     clock.advance(20 * MINUTE_MS)

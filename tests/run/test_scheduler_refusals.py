@@ -15,9 +15,9 @@ from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.runner import runs
-from onefold.runner.events import Sinks
-from onefold.runner.outgoing import Outgoing, Receipt
-from onefold.runtime import schedulers
+from onefold.runtime.events import Sinks
+from onefold.runtime.outgoing import Outgoing, Receipt
+from onefold.schedules import scheduler as schedulers
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places
 
@@ -25,31 +25,24 @@ HOURLY = "cron(0 * * * ? *)"
 DEAD = "shop-schedules-dead"
 
 
-class House:
-    """The app on an engine without transactions, whose queue is throttled for a while."""
-
-    def __init__(self, place: Place, *, refuses: int) -> None:
-        self._app = place.app
-        self.name, self.history, self.reconcilers = place.app.name, place.app.history, place.app.reconcilers
-        self.refuses = refuses
-        runtime = place.app.runtime()
-        runtime.engine = Loose(runtime.engine)  # type: ignore[assignment]
-
-    def runtime(self) -> Any:
-        return self._app.runtime()
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        if self.refuses:
-            self.refuses -= 1
-            raise errors.OverLimitError("The queue is throttled.", todo="Wait.")
-        return self._app.deliver(outgoing)
-
-
 def throttled(place: Place, *, refuses: int) -> Callable[[], Scheduler]:
-    house = House(place, refuses=refuses)
+    """A scheduler on an engine without transactions, whose queue is throttled for a while."""
+    runtime: Any = place.app.runtime()
+    runtime._opened.engine = Loose(runtime.engine)
+    send, left = runtime.send, refuses
+
+    def refusing(outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        nonlocal left
+        if left:
+            left -= 1
+            raise errors.OverLimitError("The queue is throttled.", todo="Wait.")
+        answer: list[Receipt] = send(outgoing)
+        return answer
+
+    runtime.send = refusing
 
     def again() -> Scheduler:
-        place.scheduler = Scheduler(house, place.app.schedules, Sinks([place.told]))
+        place.scheduler = Scheduler(runtime, Sinks([place.told]))
         return place.scheduler
 
     again()

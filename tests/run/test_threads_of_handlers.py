@@ -18,8 +18,8 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.runner import worker_setup as workers
 from onefold.runner.worker import WorkerSettings
-from onefold.runtime import workers
 from onefold.testing import inline
 
 

@@ -48,7 +48,7 @@ def mill() -> Mill:
 def without_transactions(mill: Mill) -> None:
     """As where messages are on SQS and records elsewhere."""
     runtime: Any = mill.app.runtime()
-    runtime.engine = Loose(runtime.engine)
+    runtime._opened.engine = Loose(runtime.engine)
 
 
 @pytest.fixture(params=["one transaction", "none"])

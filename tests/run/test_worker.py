@@ -16,7 +16,9 @@ import onefold
 from onefold import errors
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
+from onefold.runner.settlement import backend_of
 from onefold.runner.worker import WorkerSettings
+from onefold.runner.worker_setup import make_runner
 from tests.run.workshop import PATIENCE_S, Workshop, finished, working
 
 
@@ -38,7 +40,7 @@ def orders(count: int, first: int = 0) -> list[Order]:
 
 def record(app: onefold.App, job: str, key: str) -> Any:
     runtime = app.runtime()
-    return runtime.backend.store.read([RecordKey("", job, key)], runtime.clock.now_ms())[0]
+    return runtime.engine.store.read([RecordKey("", job, key)], runtime.clock.now_ms())[0]
 
 
 # -- doing the work --------------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ def test_messages_of_one_group_keep_their_order(app: onefold.App) -> None:
 def test_an_idle_worker_is_woken_by_a_send(app: onefold.App) -> None:
     queue, ran = app.queue("orders"), threading.Event()
     clock = ManualClock()  # it stands still: only a wake-up can help
-    app._clock = clock
+    app._runtime.clock = clock
 
     @app.job(queue, key="{id}")
     def ship(order: Order) -> None:
@@ -220,7 +222,7 @@ def test_an_idle_worker_is_woken_by_a_send(app: onefold.App) -> None:
 def test_a_delayed_message_keeps_an_emptying_worker_waiting_or_not(app: onefold.App) -> None:
     queue = app.queue("orders")
     clock = ManualClock()
-    app._clock = clock
+    app._runtime.clock = clock
 
     @app.job(queue, key="{id}")
     def ship(order: Order) -> None: ...
@@ -251,7 +253,7 @@ def test_messages_of_an_unknown_job_are_given_back(app: onefold.App) -> None:
     with working(app) as shop:
         shop.told.wait_for("released")
         shop.told.wait_for("completed")
-    depth = app.runtime().backend.open_queue("orders").depth()
+    depth = app.runtime().engine.queues.open("orders").depth()
     assert (depth.visible, depth.in_flight) == (0, 1)  # hidden for half a minute, for a worker that knows it
 
 
@@ -274,7 +276,7 @@ def test_a_drain_gives_back_in_order_and_finishes_what_runs(app: onefold.App) ->
     shop.worker.drain()
     draining = shop.told.wait_for("worker-draining")[0]
     shop.told.wait_for("released", 7)
-    waiting = app.runtime().backend.open_queue("orders").receive(10)
+    waiting = app.runtime().engine.queues.open("orders").receive(10)
     release.set()
     report = shop.end()
 
@@ -310,7 +312,7 @@ def test_a_drain_gives_back_what_waits_behind_a_running_group_member(app: onefol
 
 def test_the_grace_time_bounds_a_drain(app: onefold.App) -> None:
     queue, clock = app.queue("orders"), ManualClock()
-    app._clock = clock
+    app._runtime.clock = clock
     begun, release = threading.Event(), threading.Event()
 
     @app.job(queue, key="{id}")
@@ -373,7 +375,7 @@ def test_stopping_at_once_leaves_what_runs_to_whoever_takes_over(app: onefold.Ap
 
     assert (report.code, report.left) == (3, ("ship o-0",))
     assert (standing.status, standing.attempts) == ("in_progress", 1)
-    assert app.runtime().backend.open_queue("orders").depth().in_flight == 1
+    assert app.runtime().engine.queues.open("orders").depth().in_flight == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -437,7 +439,7 @@ def test_a_busy_engine_is_told_and_the_work_goes_on(app: onefold.App) -> None:
     def ship(order: Order) -> None: ...
 
     ship.send_many(orders(30))
-    backend = app.runtime().backend
+    backend = backend_of(app.runtime().engine)
     shop = Workshop(
         app,
         WorkerSettings(until_empty=True),
@@ -454,7 +456,7 @@ def test_a_busy_engine_is_told_and_the_work_goes_on(app: onefold.App) -> None:
 
 def test_a_start_that_could_not_be_marked_comes_back(app: onefold.App) -> None:
     queue, clock = app.queue("orders"), ManualClock()
-    app._clock = clock
+    app._runtime.clock = clock
     ran: list[int] = []
 
     @app.job(queue, key="{id}")
@@ -462,10 +464,12 @@ def test_a_start_that_could_not_be_marked_comes_back(app: onefold.App) -> None:
         ran.append(ctx.attempt)
 
     ship.send(Order("o-0"))
-    backend = app.runtime().backend
+    backend = backend_of(app.runtime().engine)
     delivery = backend.open_queue("orders").receive(1, 1_000)[0]
     runtime = app.runtime()
-    other = runtime.runner(app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runner.events.Sinks(), history="off")
+    other = make_runner(
+        runtime, app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runtime.events.Sinks(), history="off"
+    )
     assert other.begin([delivery])  # and then it dies
     clock.advance(2_000)
 
@@ -488,7 +492,7 @@ def test_a_defect_ends_the_worker_with_its_error(app: onefold.App) -> None:
     def ship(order: Order) -> None: ...
 
     ship.send(Order("o-0"))
-    backend = app.runtime().backend
+    backend = backend_of(app.runtime().engine)
     broken = errors.InvariantBroken("two and two are five")
     shop = Workshop(
         app,
@@ -513,7 +517,7 @@ def test_maintenance_is_called_and_may_fail_for_a_while(app: onefold.App) -> Non
         return 0
 
     clock = ManualClock()
-    app._clock = clock
+    app._runtime.clock = clock
     shop = Workshop(app, WorkerSettings(), maintain=maintain)
     shop.start()
     assert called.acquire(timeout=PATIENCE_S)

@@ -15,11 +15,12 @@ from onefold import errors
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
 from onefold.runner.execution import InFlight
 from onefold.runner.executors import Unit
 from onefold.runner.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
 from onefold.runner.worker import WorkerSettings
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from tests.run.workshop import PATIENCE_S, Workshop, working
 
 
@@ -241,9 +242,9 @@ def test_a_run_whose_earlier_one_ended_with_its_process_is_performed_alone(app: 
 
     ship.send_many([Order(f"o-{number}") for number in range(6)])
     runtime = app.runtime()
-    other = runtime.runner(app.jobs, app.job_of, lease_ms=1_000, sinks=Sinks(), history="off")
-    assert len(other.begin(runtime.backend.open_queue("orders").receive(3, 1_000))) == 3  # and then it dies
-    app._clock.advance(1_000)  # type: ignore[attr-defined]
+    other = make_runner(runtime, app.jobs, app.job_of, lease_ms=1_000, sinks=Sinks(), history="off")
+    assert len(other.begin(runtime.engine.queues.open("orders").receive(3, 1_000))) == 3  # and then it dies
+    app._runtime.clock.advance(1_000)  # type: ignore[attr-defined]
 
     shop = Workshop(app, WorkerSettings(until_empty=True))
     submit = shop.worker._threads.submit

@@ -15,7 +15,7 @@ from onefold import App, Tick
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from tests.run.workshop import Told
 
@@ -49,11 +49,11 @@ class Place:
             self.seen.append(tick.run)
 
         self.schedule = nightly
-        self.scheduler = Scheduler(self.app, self.app.schedules, Sinks([self.told]))
+        self.scheduler = Scheduler(self.app.runtime(), Sinks([self.told]))
 
     def again(self) -> Scheduler:
         """Another scheduler of the same app, as after a restart."""
-        self.scheduler = Scheduler(self.app, self.app.schedules, Sinks([self.told]))
+        self.scheduler = Scheduler(self.app.runtime(), Sinks([self.told]))
         return self.scheduler
 
     def step(self, by_ms: int = 0) -> int:

@@ -10,12 +10,13 @@ from typing import Any
 from onefold import App
 from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Event, Sinks
 from onefold.runner.grouping import Grouper
 from onefold.runner.processes import Spawn
 from onefold.runner.runner import Runner
-from onefold.runner.settlement import Backend
+from onefold.runner.settlement import Backend, backend_of
 from onefold.runner.worker import ExitReport, Worker, WorkerSettings
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Event, Sinks
 
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second
 
@@ -68,8 +69,9 @@ class Workshop:
         self.told = Told()
         self.lease_ms = lease_ms or settings.lease_ms
         self.waiter = runtime.engine.waiter()
-        backend = backend or runtime.backend
-        runner: Runner = runtime.runner(
+        backend = backend or backend_of(runtime.engine)
+        runner: Runner = make_runner(
+            runtime,
             app.jobs,
             app.job_of,
             lease_ms=self.lease_ms,

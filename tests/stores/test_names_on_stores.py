@@ -12,7 +12,7 @@ from onefold.admin import names as admin
 from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
-from onefold.runner import names
+from onefold.runtime import names
 from tests.stores.test_looking_at_records import PLACES, session
 
 pytestmark = pytest.mark.slow

@@ -28,8 +28,8 @@ from onefold.reconcile import findings
 from onefold.reconcile.findings import Example, ReconcileOutcome, example_of
 from onefold.reconcile.survey import Survey
 from onefold.runner import runs
-from onefold.runner.events import EVENTS
 from onefold.runner.runs import RunState
+from onefold.runtime.events import EVENTS
 from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import between, run_name
 from onefold.schedules.schedule import Schedule

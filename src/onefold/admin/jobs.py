@@ -22,7 +22,7 @@ from onefold.record import breaker
 from onefold.record.breaker import Breaker
 from onefold.runner.admission import breaker_name
 from onefold.runner.handlers import Job
-from onefold.runner.outgoing import Receipt
+from onefold.runtime.outgoing import Receipt
 
 _TRIES = 20
 

@@ -20,19 +20,20 @@ from onefold.contracts.state import Change
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_columns, check_shape, check_source, is_cut
 from onefold.maps.formats import count
-from onefold.maps.jobs import MapApp, MapJob, MapTurn
+from onefold.maps.jobs import MapJob, MapTurn
 from onefold.maps.mapper import Mapper
 from onefold.maps.rules import REDRIVES_MAX
-from onefold.maps.sources import Position, Source, SourceIdentity
+from onefold.maps.sources import Position, Source, SourceIdentity, source_of
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.maps.turns import halt
 from onefold.runner import runs
-from onefold.runner.events import Event, Sinks, kept
-from onefold.runner.runs import send_looks, tell_refused
-from onefold.runner.settlement import together
+from onefold.runner.runs import report_refused, send_looks
+from onefold.runtime.events import Event, Sinks, kept
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
-    from onefold.runtime.wiring import Runtime
+    from onefold.app import App
+    from onefold.runtime.runtime import Runtime
 
 _TRIES = 20
 _MALFORMED_SHOWN = 20
@@ -84,7 +85,7 @@ class Quarantined(Struct, frozen=True, kw_only=True):
     round: int
 
 
-def find(app: MapApp, name: str) -> MapJob:
+def find(app: App, name: str) -> MapJob:
     """A declared map by its name.
 
     Raises:
@@ -102,17 +103,17 @@ def find(app: MapApp, name: str) -> MapJob:
     )
 
 
-def of_run(app: MapApp, run: str) -> tuple[MapJob, MapState]:
+def of_run(app: App, run: str) -> tuple[MapJob, MapState]:
     """A run and the map it is of.
 
     Raises:
         NotFoundError: no such run, or its map is declared no more.
     """
-    state = map_state.must_read(_opened(app).engine.state, run).state
+    state = map_state.must_read(app.runtime().engine.state, run).state
     return find(app, state.map), state
 
 
-def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: bool = True) -> MapProgress:
+def start(app: App, name: str, *, run: str, items: str | None = None, turns: bool = True) -> MapProgress:
     """Start a run: its source is read through once, for its number of items and for what it is.
 
     Args:
@@ -132,9 +133,9 @@ def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: 
         raise errors.UsageError(
             f"Map {name} declares no source.", todo="Say which file: --items FILE, or declare source=."
         )
-    opened = _opened(app)
+    opened = app.runtime()
     _refuse_known(opened, run)
-    source = opened.source(place)
+    source = source_of(place, opened.s3_client)
     identity, total = _measured(source, mapping)
     now_ms = opened.steady.now_ms()
     state = MapState(
@@ -154,17 +155,17 @@ def start(app: MapApp, name: str, *, run: str, items: str | None = None, turns: 
         map_state.write(opened.engine.state, state, 0)
         if empty is not None and kept(empty.name, app.history, run=run):
             opened.engine.ledger.append([empty.row()])
-        tell_refused(app, run, send_looks(app, run, name, now_ms))
+        report_refused(opened, run, send_looks(opened, run, name, now_ms))
         if turns:
             mapping.turns.deliver([mapping.turns.outgoing(MapTurn(run=run, begun_at_ms=now_ms))])
 
-    _together(opened, write)
+    transaction(opened.engine, write)
     if empty is not None:
         Sinks(app.sinks).emit(empty)
     return progress(app, run)
 
 
-def resume(app: MapApp, run: str, *, turns: bool = True) -> MapProgress:
+def resume(app: App, run: str, *, turns: bool = True) -> MapProgress:
     """Let a run go on that halted, or that nobody drives: its file is read through and compared first.
 
     Raises:
@@ -177,19 +178,19 @@ def resume(app: MapApp, run: str, *, turns: bool = True) -> MapProgress:
             todo=f"`onefold map redrive {run}` does what has failed, and what was not sent.",
         )
     check_shape(mapping, state)
-    opened = _opened(app)
-    check_source(opened.source(state.source), state, mapping, wholly=True)
+    opened = app.runtime()
+    check_source(source_of(state.source, opened.s3_client), state, mapping, wholly=True)
 
     def write() -> None:
         _change(opened, run, lambda before: replace(before, status="running", failure=None))
         runs.note(opened.engine.state, run, failure=None)
         _turn(mapping, opened, run, turns)
 
-    _together(opened, write)
+    transaction(opened.engine, write)
     return progress(app, run)
 
 
-def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = True) -> MapProgress:
+def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True) -> MapProgress:
     """Do again what failed, and do what was not sent; what is done stays done.
 
     Args:
@@ -200,7 +201,7 @@ def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = Tr
             another source for a run in batches of which some are done.
     """
     mapping, state = of_run(app, run)
-    opened = _opened(app)
+    opened = app.runtime()
     if not state.over or state.status == "halted":
         raise errors.UsageError(
             f"Run {run} is not over: {_status(state)}.",
@@ -222,7 +223,7 @@ def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = Tr
         )
     check_shape(mapping, state)
     place = state.source if items is None else _absolute(items)
-    source = opened.source(place)
+    source = source_of(place, opened.s3_client)
     if items is None:
         check_source(source, state, mapping, wholly=True)
     identity, total = _measured(source, mapping)
@@ -239,11 +240,11 @@ def redrive(app: MapApp, run: str, *, items: str | None = None, turns: bool = Tr
         _reopen(opened, run)
         _turn(mapping, opened, run, turns)
 
-    _together(opened, write)
+    transaction(opened.engine, write)
     return progress(app, run)
 
 
-def stop(app: MapApp, run: str) -> MapProgress:
+def stop(app: App, run: str) -> MapProgress:
     """Send no more items of a run; what was sent may finish. It can be redriven.
 
     Raises:
@@ -253,7 +254,7 @@ def stop(app: MapApp, run: str) -> MapProgress:
     if state.over and state.status != "halted":
         raise errors.UsageError(f"Run {run} is over: {state.status}.")
     said = "Stopped by a person; `onefold map redrive` does the rest."
-    opened = _opened(app)
+    opened = app.runtime()
 
     def ended(before: MapState) -> MapState:
         if before.status == "halted":  # nobody drives it: there is nothing to wait for
@@ -266,11 +267,11 @@ def stop(app: MapApp, run: str) -> MapProgress:
         if state.status == "halted":
             runs.note(opened.engine.state, run, failure=said)
 
-    _together(opened, write)
+    transaction(opened.engine, write)
     return progress(app, run)
 
 
-def drive(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
+def drive(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
     """Drive a run in this thread until it is over, and report now and then; its items are done by workers all the same.
 
     Raises:
@@ -278,17 +279,17 @@ def drive(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapPr
             process drives it, too.
     """
     mapping, _ = of_run(app, run)
-    opened = _opened(app)
+    opened = app.runtime()
     never = opened.never()
     try:
-        mapper = Mapper(app, mapping, run)
+        mapper = Mapper(opened, mapping, run)
         while not mapper.over:
             try:
                 wait_ms = mapper.advance()
             except OtherDriverError:
                 if mapper.is_replaced():
                     raise
-                mapper = Mapper(app, mapping, run)  # it was stopped: what was sent may finish
+                mapper = Mapper(opened, mapping, run)  # it was stopped: what was sent may finish
                 continue
             report(_progress(mapping, mapper.state))
             if wait_ms and not mapper.over:
@@ -299,22 +300,22 @@ def drive(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapPr
     return progress(app, run)
 
 
-def progress(app: MapApp, run: str) -> MapProgress:
+def progress(app: App, run: str) -> MapProgress:
     """The state of a run. Raises as `of_run`."""
     return _progress(*of_run(app, run))
 
 
-def listed(app: MapApp, limit: int = _LISTED) -> list[MapProgress]:
+def listed(app: App, limit: int = _LISTED) -> list[MapProgress]:
     """The map runs that were started last, the latest first."""
-    found = sorted(map_state.read_all(_opened(app).engine.state), key=lambda state: state.started_at_ms, reverse=True)
+    found = sorted(map_state.read_all(app.runtime().engine.state), key=lambda state: state.started_at_ms, reverse=True)
     return [_progress(app.maps.get(state.map), state) for state in found[:limit]]
 
 
-def quarantine(app: MapApp, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
+def quarantine(app: App, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
     """The first rows of the run's last round that are no items."""
     _, state = of_run(app, run)
     found: list[Quarantined] = []
-    for page in _opened(app).engine.ledger.walk_run(run):
+    for page in app.runtime().engine.ledger.walk_run(run):
         for row in page:
             if row.event == "malformed" and row.key is None and row.detail.get("round") == state.round:
                 line, reason = row.detail["line"], row.detail["reason"]
@@ -362,16 +363,11 @@ def _remark(mapping: MapJob, state: MapState) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _opened(app: MapApp) -> Runtime:
-    opened: Runtime = app.runtime()  # type: ignore[assignment]  # the app's own
-    return opened
-
-
 def _absolute(place: str) -> str:
     return place if not place or "://" in place else str(Path(place).absolute())
 
 
-def _results(app: MapApp, mapping: MapJob, run: str) -> str:
+def _results(app: App, mapping: MapJob, run: str) -> str:
     given = mapping.spec.results
     if given is None:
         file = app.url.removeprefix("sqlite:///") if app.url.startswith("sqlite:///") else os.path.join(".onefold", "_")
@@ -427,8 +423,3 @@ def _reopen(opened: Runtime, run: str) -> None:
 def _turn(mapping: MapJob, opened: Runtime, run: str, turns: bool) -> None:
     if turns:
         mapping.turns.send(MapTurn(run=run, begun_at_ms=opened.clock.now_ms()))
-
-
-def _together(opened: Runtime, write: Callable[[], None]) -> None:
-    together(opened.engine, write)
-    opened.engine.notify()

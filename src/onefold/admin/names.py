@@ -1,6 +1,6 @@
 """The names of operations as an operator sees them: whose each is, and handing one over.
 
-Never here: what a process does with a name that is not its own (`runner/names.py`). Invariant: a name is given only by
+Never here: what a process does with a name that is not its own (`runtime/names.py`). Invariant: a name is given only by
 changing the very value that was read.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from onefold import errors
 from onefold.admin.session import AdminSession
 from onefold.contracts.state import Change
-from onefold.runner.names import PREFIX, TRIES, Taken, decoded, place_of
+from onefold.runtime.names import PREFIX, TRIES, Taken, decoded, place_of
 
 
 def taken(session: AdminSession) -> list[Taken]:

@@ -21,7 +21,7 @@ from onefold.contracts.admin import MoveTask, Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.settings import QueueSettings, differences
 from onefold.contracts.store import RecordKey
-from onefold.runtime.wiring import differing
+from onefold.runtime.runtime import differing
 
 _STEP_MS = 200  # between two steps of a move task that this process carries
 _NOTED_AT_ONCE = 1_000  # messages of a purge that one transaction deletes and writes rows of

@@ -15,7 +15,7 @@ from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.reconciler import LookMessage, ReconcilePass, Reconciler
 from onefold.record.error_text import summary_of
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runtime.events import Sinks
 
 BY_HAND = 0  # the number of a look that no message asked for
 

@@ -30,7 +30,7 @@ from onefold.maps import state as map_state
 from onefold.maps.checks import check_source
 from onefold.maps.children import MapChild, children
 from onefold.maps.jobs import MapJob
-from onefold.maps.sources import Position
+from onefold.maps.sources import Position, source_of
 from onefold.maps.state import MapState
 from onefold.reconcile.survey import Survey, SurveyedOperation
 from onefold.record.error_text import summary_of
@@ -38,7 +38,7 @@ from onefold.runner import context, runs
 from onefold.runner.context import Context
 from onefold.runner.dispatcher import in_run
 from onefold.runner.handlers import positional
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Schedule, TickMessage
 
 MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next one takes the next
@@ -173,7 +173,7 @@ class Repair:
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""
-        source = self._app.runtime().source(state.source)
+        source = source_of(state.source, self._app.runtime().s3_client)
         check_source(source, state, mapping, wholly=True)
         return _collect(lambda: _outgoing(children(mapping, self._run, source, Position())), wanted)
 

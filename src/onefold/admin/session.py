@@ -22,9 +22,10 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
+from onefold.registry import Registry
 from onefold.runner.handlers import Job, run_of
-from onefold.runner.settlement import together
-from onefold.runtime.wiring import Runtime
+from onefold.runtime.runtime import Runtime
+from onefold.runtime.transactions import transaction, wake_workers
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
@@ -124,9 +125,13 @@ class AdminSession:
         Raises:
             Exception: whatever the call raised; nothing of it was written, where there is a transaction.
         """
-        answer = together(self.engine, write)
-        self.engine.notify()
-        return answer
+
+        def call() -> T:
+            answer = write()
+            wake_workers(self.engine)
+            return answer
+
+        return transaction(self.engine, call)
 
     def settings(self) -> dict[str, QueueSettings]:
         """All queues of the engine by name."""
@@ -176,8 +181,9 @@ def open_session(
             else "Check the URL.",
         )
     runtime = Runtime(
-        url, (), clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True, looks=looks
-    )
+        Registry(""), url, clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True,
+        looks=looks,
+    )  # fmt: skip
     return AdminSession(runtime, actor=actor, jobs=jobs)
 
 

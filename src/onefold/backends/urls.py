@@ -30,6 +30,7 @@ from msgspec import Struct
 from onefold import errors, redact, settings
 from onefold.backends.composite import CompositeEngine, NoQueues
 from onefold.clock import SystemClock
+from onefold.entropy import SystemEntropy
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
@@ -432,3 +433,30 @@ def s3_client(url: str) -> Any:
         at = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         endpoints = {"s3": at} if at else {}
     return part("aws.session").Session(region, endpoints).client("s3")
+
+
+def store(url: str, *, clock: Clock | None = None) -> Store:
+    """A record store for `onefold.once`.
+
+    Args:
+        url: `sqlite:///records.db` (created when it is not there), `redis://host/0`, `postgresql://host/shop`,
+            `dynamodb://eu-west-1/onefold`, or an app's `aws://` URL.
+        clock: where time comes from; the machine's own unless given.
+
+    Raises:
+        UsageError: unknown scheme, or an extra that is not installed.
+        StorageError: the file, table or server cannot be used.
+    """
+    if not isinstance(url, str):
+        raise errors.UsageError(
+            f"onefold.store({url!r:.80}): a store is named by a URL, as text.",
+            meaning="None comes from a variable of the environment that is not set." if url is None else "",
+            todo="Write for example onefold.store('sqlite:///records.db').",
+        )
+    return open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
+
+
+def memory_store() -> Store:
+    """A store in this process's memory: for tests and for deduplication that need not survive a restart."""
+    memory: Store = part("memory").MemoryStore()
+    return memory

@@ -36,8 +36,12 @@ from onefold.check.facts import (
 )
 from onefold.check.intrinsics import NO_VALUE, flag, is_function, text_of, whole_number, why_not
 from onefold.check.scope import Scope
-from onefold.lambdas.settings import BATCH_SIZE_DEFAULT, MEMORY_MIB_DEFAULT, TIMEOUT_MS_DEFAULT
-from onefold.limits import SECOND_MS
+from onefold.limits import (
+    BATCH_SIZE_DEFAULT,
+    FUNCTION_MEMORY_MIB_DEFAULT,
+    FUNCTION_TIMEOUT_MS_DEFAULT,
+    SECOND_MS,
+)
 
 
 class Properties:
@@ -276,8 +280,8 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
         runtime=runtime,
         handler=handler,
         code=_code(properties, runtime, handler, asset),
-        timeout_ms=properties.number("Timeout", TIMEOUT_MS_DEFAULT // SECOND_MS) * SECOND_MS,
-        memory_mib=properties.number("MemorySize", MEMORY_MIB_DEFAULT),
+        timeout_ms=properties.number("Timeout", FUNCTION_TIMEOUT_MS_DEFAULT // SECOND_MS) * SECOND_MS,
+        memory_mib=properties.number("MemorySize", FUNCTION_MEMORY_MIB_DEFAULT),
         environment=_environment(properties),
         reserved_concurrency=properties.number_or_none("ReservedConcurrentExecutions"),
         unresolved=properties.unresolved,

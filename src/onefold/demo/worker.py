@@ -9,8 +9,8 @@ earlier run had started, because the fence it started under says so; every write
 compared; and the probe looks instead of fencing. What was completed is still known, so the fault is the one that many
 home-made guards have, not a guard that does nothing.
 
-Here: the worker of `runtime/workers.py` with the demo's shop, and wrappers around the real contracts for the fault. Never
-here: what a worker does, or kills. Invariant: without `--plant` no wrapper is used; what is not named above, the real
+Here: the worker of `runner/worker_setup.py` with the demo's shop, and wrappers around the real contracts for the fault.
+Never here: what a worker does, or kills. Invariant: without `--plant` no wrapper is used; what is not named above, the real
 store does.
 """
 
@@ -33,9 +33,9 @@ from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record,
 from onefold.demo.fulfilment import Booked, Courier, Invoice, Probe, shop
 from onefold.limits import DAY_MS
 from onefold.runner.handlers import Found
-from onefold.runner.settlement import Backend
+from onefold.runner.settlement import Backend, backend_of
 from onefold.runner.worker import Worker, WorkerSettings
-from onefold.runtime.workers import make_worker
+from onefold.runner.worker_setup import make_worker
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Commit, EffectTransaction, RowsOf, Store
@@ -57,10 +57,9 @@ def main(arguments: list[str]) -> int:
         probe = partial(only_looking, courier)
     app = shop(options.setup, options.url, courier, probe=probe)
     runtime = app.runtime()
-    if options.plant is not None:
-        runtime.backend = without_fence(runtime.backend)
+    backend = without_fence(backend_of(runtime.engine)) if options.plant is not None else None
     settings = WorkerSettings(threads=options.threads)
-    worker = make_worker(runtime, app.jobs, app.job_of, settings=settings, history=app.history)
+    worker = make_worker(runtime, app.jobs, app.job_of, settings=settings, history=app.history, backend=backend)
     signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stop_now() if worker.draining else worker.drain())
     threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
     sys.stdout.write(f"ready {runtime.owner}\n")

@@ -20,7 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -36,42 +36,22 @@ from onefold.contracts.store import OutboxItem
 from onefold.duration import Duration
 from onefold.events import replay
 from onefold.events.patterns import matches, view_of
-from onefold.events.replay import EventRuntime, Replay
+from onefold.events.replay import Replay
 from onefold.events.routing import Router
 from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
 from onefold.record.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
 from onefold.runner import context
-from onefold.runner.settlement import together
+from onefold.runner.declaring import queue_of
+from onefold.runtime.runtime import Runtime
+from onefold.runtime.transactions import transaction, wake_workers
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"
 _ENVELOPE_BYTES: Final = 4_096  # kept free in a message for the attributes of a dead letter
 _BUS_NAME: Final = r"[.\-_A-Za-z0-9]{1,60}"  # API reference, CreateEventBus; ours is shorter: queues are named after it
 _ANY_QUEUE: Final = QueueSettings(name="any", message_bytes_max=limits.MESSAGE_BYTES_MAX - _ENVELOPE_BYTES)
-
-
-class BusApp(Protocol):
-    """What a bus needs of its app."""
-
-    @property
-    def buses(self) -> dict[str, Bus]:
-        """Declared so far, by name."""
-        ...
-
-    @property
-    def queues(self) -> Mapping[str, Queue]:
-        """Declared queues by name."""
-        ...
-
-    def queue(self, name: str, *, retention: Duration) -> Queue:
-        """Declare a queue."""
-        ...
-
-    def runtime(self) -> EventRuntime:
-        """The opened engine."""
-        ...
 
 
 class PutAnswer(Struct, frozen=True, gc=False):
@@ -104,7 +84,7 @@ class Bus:
         rules, archives: declared on it, by name.
     """
 
-    def __init__(self, name: str, app: BusApp, *, account: str = ACCOUNT, region: str = REGION) -> None:
+    def __init__(self, name: str, runtime: Runtime, *, account: str = ACCOUNT, region: str = REGION) -> None:
         if not re.fullmatch(_BUS_NAME, name):
             raise errors.UsageError(
                 f"{name!r:.80} is not a name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
@@ -115,7 +95,7 @@ class Bus:
         self.origin: Origin = Origin(account, region)
         self.rules: dict[str, Rule] = {}
         self.archives: dict[str, EventArchive] = {}
-        self._app = app
+        self._runtime = runtime
         self._router: Router[Rule] | None = None
         self._lock = threading.Lock()
         forks.in_child(self._start_anew)
@@ -164,7 +144,7 @@ class Bus:
             )
         made = make_rule(
             name, bus=self.name, arn=self._arn(name), pattern=pattern,
-            targets=(to,) if isinstance(to, Queue) else tuple(to), known=self._app.queues,
+            targets=(to,) if isinstance(to, Queue) else tuple(to), known=self._runtime.registry.queues,
             dead_letter=lambda: dead_letter or self._undelivered_queue(),
             input_path=input_path, input_transformer=input_transformer, constant=constant, group=group, enabled=enabled,
         )  # fmt: skip
@@ -192,7 +172,7 @@ class Bus:
         return made
 
     def _undelivered_queue(self) -> Queue:
-        return self._app.queue(f"{self.name.replace('.', '-')}-undelivered", retention="14d")
+        return self._runtime.registry.add_queue(queue_of(f"{self.name.replace('.', '-')}-undelivered", retention="14d"))
 
     def _arn(self, rule: str) -> str:
         path = rule if self.name == "default" else f"{self.name}/{rule}"
@@ -216,7 +196,7 @@ class Bus:
             StorageBusy: nothing was put. TransientError: EventBridge did not take some for now.
         """
         given = [one if isinstance(one, EventEntry) else entry_of(one) for one in entries]
-        runtime = self._app.runtime()
+        runtime = self._runtime
         now_ms = runtime.clock.now_ms()
         answers: list[PutAnswer] = []
         taken: list[Envelope] = []
@@ -240,7 +220,7 @@ class Bus:
 
     def _put_elsewhere(
         self,
-        runtime: EventRuntime,
+        runtime: Runtime,
         answers: Sequence[PutAnswer],
         taken: Sequence[Envelope],
         inside: context.Context | None,
@@ -254,7 +234,7 @@ class Bus:
         sent = iter(runtime.engine.queues.open(place).send(entries) if entries else ())
         return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]
 
-    def archives_of(self, runtime: EventRuntime) -> Archive:
+    def archives_of(self, runtime: Runtime) -> Archive:
         """The engine's archives.
 
         Raises:
@@ -284,11 +264,11 @@ class Bus:
             ConflictError: a replay of this name is over, or of something else.
         """
         from_ms, to_ms = duration.instant_ms(start, "start"), duration.instant_ms(end, "end")
-        runtime = self._app.runtime()
+        runtime = self._runtime
         replay.begin(self, runtime, archive, from_ms, to_ms, name=name, rules=rules)
         return replay.run(self, runtime, name)
 
-    def _seal(self, entry: EventEntry, runtime: EventRuntime, now_ms: int) -> Envelope | Fault:
+    def _seal(self, entry: EventEntry, runtime: Runtime, now_ms: int) -> Envelope | Fault:
         made = sealed(entry, self.origin, event_id(runtime.entropy.token(), runtime.entropy.token()), now_ms)
         if isinstance(made, Fault):
             return made
@@ -308,7 +288,7 @@ class Bus:
         return kept
 
     def _store(
-        self, runtime: EventRuntime, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
+        self, runtime: Runtime, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
     ) -> None:
         def store() -> None:
             for archive, events in kept.items():
@@ -316,8 +296,7 @@ class Bus:
                     self.archives_of(runtime).keep(archive.place, events)
             self.deliver(runtime, parcels)
 
-        together(runtime.engine, store)
-        runtime.engine.notify()
+        transaction(runtime.engine, store)
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
@@ -341,7 +320,7 @@ class Bus:
 
     def parcel(self, rule: Rule, queue: str, event: Envelope, now_ms: int) -> Parcel:
         """What an event becomes for one target of a rule; where it cannot be made, for the rule's dead-letter queue."""
-        settings = self._app.queues[queue].settings
+        settings = self._runtime.registry.queues[queue].settings
         try:
             body = transformed(rule.transformation, event, Rendering(rule.name, rule.arn, now_ms))
         except NowhereError:
@@ -372,7 +351,7 @@ class Bus:
         attributes = {name: Attribute(value) for name, value in told.items()}
         return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
 
-    def deliver(self, runtime: EventRuntime, parcels: Sequence[Parcel]) -> None:
+    def deliver(self, runtime: Runtime, parcels: Sequence[Parcel]) -> None:
         """Send parcels, in order for each queue; inside `Engine.together`. What a queue refuses becomes a dead letter.
 
         Raises:
@@ -393,6 +372,8 @@ class Bus:
         for name, several in dead.items():
             for parcel, refused in _send(runtime.engine, name, several):
                 raise _no_way_out(parcel, refused)
+        if parcels:
+            wake_workers(runtime.engine)
 
     def _outbox(
         self, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
@@ -433,11 +414,12 @@ def _no_way_out(parcel: Parcel, refused: Refused) -> errors.UsageError:
     )
 
 
-def declare_bus(app: BusApp, name: str, *, account: str | None, region: str | None) -> Bus:
+def declare_bus(runtime: Runtime, name: str, *, account: str | None, region: str | None) -> Bus:
     """What `App.bus` does; arguments and errors as there."""
-    bus = app.buses.get(name)
+    buses = runtime.registry.buses
+    bus = buses.get(name)
     if bus is None:
-        bus = app.buses[name] = Bus(name, app, account=account or ACCOUNT, region=region or REGION)
+        bus = buses[name] = Bus(name, runtime, account=account or ACCOUNT, region=region or REGION)
     elif account not in (None, bus.origin.account) or region not in (None, bus.origin.region):
         raise errors.ConflictError(
             f"Bus {name} is declared with account {bus.origin.account} in {bus.origin.region} already.",

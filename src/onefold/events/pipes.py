@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -46,10 +46,11 @@ from onefold.record.delivery import AfterFailure
 from onefold.record.envelopes import Envelope
 from onefold.record.failures import Lists
 from onefold.record.keys import key_rule
+from onefold.registry import Registry
 from onefold.runner.context import Context
 from onefold.runner.declaring import policy_of, types_of
 from onefold.runner.handlers import Job, Rules, positional, run_of
-from onefold.runner.outgoing import Sender
+from onefold.runtime.runtime import Runtime
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, CreatePipe
 _WHOLE_BODY: Final = "<$.body>"
@@ -88,30 +89,6 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
         return _WHOLE_BODY if self.transform is None and self.enrich is None else self.transform
 
 
-class PipeApp(Sender, Protocol):
-    """What `declare_pipe` needs of an app."""
-
-    @property
-    def name(self) -> str:
-        """Of the app."""
-        ...
-
-    @property
-    def queues(self) -> dict[str, Queue]:
-        """Declared queues by name."""
-        ...
-
-    @property
-    def jobs(self) -> dict[str, Job[Any, Any]]:
-        """Declared jobs by name."""
-        ...
-
-    @property
-    def pipes(self) -> dict[str, Pipe]:
-        """Declared pipes by name."""
-        ...
-
-
 class _CompiledPipe(Struct, frozen=True, eq=False):
     """A pipe as its job needs it."""
 
@@ -147,7 +124,7 @@ class PipeJob(Job[str, Any]):
 
 
 def declare_pipe(
-    app: PipeApp,
+    runtime: Runtime,
     source: Queue,
     target: Queue,
     *,
@@ -163,13 +140,14 @@ def declare_pipe(
     owner: str | None,
 ) -> Pipe:
     """What `App.pipe` does; arguments and errors as there."""
-    _check_queues(app, source, target)
+    registry = runtime.registry
+    _check_queues(registry, source, target)
     title = f"{source.name}-to-{target.name}".replace(".fifo", "") if name is None else name
     if not re.fullmatch(_NAME, str(title)):
         raise errors.UsageError(
             f"{title!r:.80} is not a name for a pipe.", todo="Give it a name= of 1 to 64 of A-Z a-z 0-9 . - and _."
         )
-    if title in app.jobs:
+    if title in registry.jobs:
         raise errors.ConflictError(f"A job or pipe {title} is declared already.", todo="Give this one another name=.")
     if target.settings.fifo and group is None:
         raise errors.UsageError(
@@ -191,7 +169,7 @@ def declare_pipe(
     policy = policy_of(
         source, "repeatable", "rerun", timeout, Retry() if retry is None else retry, after_failure, keep, owner
     )
-    app.jobs[title] = PipeJob(
+    registry.jobs[title] = PipeJob(
         _handler(way),
         way.filters,
         name=title,
@@ -203,14 +181,13 @@ def declare_pipe(
             group=None,
             source="text",
         ),
-        sender=app,
-        app=app.name,
+        runtime=runtime,
         probe=None,
         classes=dict(Lists().pairs()),
         limit=None,
         unique=False,
     )
-    app.pipes[title] = pipe
+    registry.pipes[title] = pipe
     return pipe
 
 
@@ -220,16 +197,16 @@ def _never(_body: object) -> str:
     )
 
 
-def _check_queues(app: PipeApp, source: Queue, target: Queue) -> None:
+def _check_queues(registry: Registry, source: Queue, target: Queue) -> None:
     for queue in (source, target):
-        if app.queues.get(getattr(queue, "name", "")) is not queue:
+        if registry.queues.get(getattr(queue, "name", "")) is not queue:
             raise errors.UsageError(
                 f"{getattr(queue, 'name', queue)!r:.80} is not a queue of this app.",
                 todo="Pass what app.queue(...) returned.",
             )
     if source is target:
         raise errors.UsageError(f"A pipe from {source.name} to itself goes round for ever.", todo="Give it a target.")
-    other = next((job.name for job in app.jobs.values() if job.policy.queue == source.name), None)
+    other = next((job.name for job in registry.jobs.values() if job.policy.queue == source.name), None)
     if other is not None:
         raise errors.ConflictError(
             f"Queue {source.name} has {other} already, and a message goes one way only.",

@@ -12,78 +12,26 @@ Sources: EventBridge user guide, "Archive and replay events"; API reference, Sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.archive import Archive
-from onefold.contracts.engine import Engine
 from onefold.contracts.state import Change, Versioned
-from onefold.events.rules import EventArchive, Rule
-from onefold.record.envelopes import Envelope, replayed
-from onefold.runner.settlement import together
+from onefold.record.envelopes import replayed
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
-    from onefold.outside import Clock, Entropy
+    from onefold.events.bus import Bus
+    from onefold.runtime.runtime import Runtime
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, StartReplay, ReplayName
 _PREFIX: Final = "replay/"
 PAGE: Final = 200  # events in one transaction
-
-
-class EventRuntime(Protocol):
-    """An opened engine as a bus and its replays need it; `runtime.wiring.Runtime` is one."""
-
-    @property
-    def engine(self) -> Engine:
-        """Its contracts."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-        ...
-
-    @property
-    def entropy(self) -> Entropy:
-        """Chance, for ids."""
-        ...
-
-
-class ReplayedBus(Protocol):
-    """What a replay needs of a bus; `events/bus.py` has it."""
-
-    @property
-    def name(self) -> str:
-        """Of the bus."""
-        ...
-
-    @property
-    def rules(self) -> Mapping[str, Rule]:
-        """Declared rules by name."""
-        ...
-
-    @property
-    def archives(self) -> Mapping[str, EventArchive]:
-        """Declared archives by name."""
-        ...
-
-    def archives_of(self, runtime: EventRuntime) -> Archive:
-        """The engine's archives."""
-        ...
-
-    def parcels(self, event: Envelope, now_ms: int, rules: Iterable[str] | None = None) -> Sequence[Any]:
-        """What an event becomes for each target."""
-        ...
-
-    def deliver(self, runtime: EventRuntime, parcels: Sequence[Any]) -> None:
-        """Send them, inside `Engine.together`."""
-        ...
 
 
 class Replay(Struct, frozen=True, kw_only=True):
@@ -116,8 +64,8 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 
 def begin(
-    bus: ReplayedBus,
-    runtime: EventRuntime,
+    bus: Bus,
+    runtime: Runtime,
     archive: str,
     from_ms: int,
     to_ms: int,
@@ -174,7 +122,7 @@ def begin(
     return found
 
 
-def step(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
+def step(bus: Bus, runtime: Runtime, name: str) -> Replay:
     """Deliver one page of events; the replay's state afterwards. Call it until it is not `running`.
 
     Raises:
@@ -191,12 +139,10 @@ def step(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
             raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
         return after
 
-    after = together(runtime.engine, page)
-    runtime.engine.notify()
-    return after
+    return transaction(runtime.engine, page)
 
 
-def _deliver(bus: ReplayedBus, runtime: EventRuntime, replay: Replay) -> Replay:
+def _deliver(bus: Bus, runtime: Runtime, replay: Replay) -> Replay:
     archive = bus.archives.get(replay.archive)
     gone = (
         replay.archive if archive is None else next((one for one in replay.rules or () if one not in bus.rules), None)
@@ -222,7 +168,7 @@ def _deliver(bus: ReplayedBus, runtime: EventRuntime, replay: Replay) -> Replay:
     )
 
 
-def run(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
+def run(bus: Bus, runtime: Runtime, name: str) -> Replay:
     """Run a replay to its end; errors as `step`."""
     while True:
         now = step(bus, runtime, name)
@@ -230,7 +176,7 @@ def run(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
             return now
 
 
-def cancel(bus: ReplayedBus, runtime: EventRuntime, name: str) -> Replay:
+def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
     """End a running replay; what it has delivered stays. One that is over stays as it is.
 
     Raises:
@@ -251,7 +197,7 @@ def listed(state: State, bus: str) -> list[Replay]:
     return sorted((one[0] for one in found if one is not None), key=lambda one: one.started_at_ms)
 
 
-def _of(state: State, bus: ReplayedBus, name: str) -> tuple[Replay, int]:
+def _of(state: State, bus: Bus, name: str) -> tuple[Replay, int]:
     found = _read(state, f"{_PREFIX}{bus.name}/{name}")
     if found is None:
         raise errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")

@@ -25,12 +25,10 @@ ACCOUNT_DEFAULT: Final = "000000000000"
 # that is the number in Lambda's own error text.
 EVENT_BYTES_MAX: Final = 6 * 1024 * 1024
 ANSWER_BYTES_MAX: Final = EVENT_BYTES_MAX + 100
-TIMEOUT_MS_DEFAULT: Final = 3 * limits.SECOND_MS  # Lambda developer guide, "Configure Lambda function timeout"
 TIMEOUT_MS_MIN: Final = limits.SECOND_MS
 TIMEOUT_MS_MAX: Final = 900 * limits.SECOND_MS
 VISIBILITY_FACTOR: Final = 6  # Lambda developer guide, SQS: a queue's visibility, at least so many times the timeout
 INIT_MS_MAX: Final = 10 * limits.SECOND_MS  # Lambda developer guide, "execution environment lifecycle", init phase
-MEMORY_MIB_DEFAULT: Final = 128  # Lambda developer guide, "Configure Lambda function memory": 128 to 10,240 MB
 MEMORY_MIB_MIN: Final = 128
 MEMORY_MIB_MAX: Final = 10_240
 CONCURRENCY_DEFAULT: Final = 1_000  # Lambda developer guide, "function scaling": per account and region
@@ -46,9 +44,6 @@ RESERVED: Final = frozenset(
     )
 )  # fmt: skip
 
-BATCH_SIZE_DEFAULT: Final = (
-    10  # Lambda API, CreateEventSourceMapping; "Creating and configuring an SQS event source mapping"
-)
 BATCH_SIZE_MAX: Final = 10_000
 FIFO_BATCH_SIZE_MAX: Final = 10
 BATCH_SIZE_MAX_WITHOUT_WINDOW: Final = 10
@@ -79,8 +74,8 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
     name: str
     handler: str
     code_dir: str
-    timeout_ms: int = TIMEOUT_MS_DEFAULT
-    memory_mib: int = MEMORY_MIB_DEFAULT
+    timeout_ms: int = limits.FUNCTION_TIMEOUT_MS_DEFAULT
+    memory_mib: int = limits.FUNCTION_MEMORY_MIB_DEFAULT
     env: Mapping[str, str] = {}
     region: str = REGION_DEFAULT
     account: str = ACCOUNT_DEFAULT
@@ -110,7 +105,7 @@ class MappingSettings(Struct, frozen=True, kw_only=True):
     uuid: str
     queue: str
     function: str
-    batch_size: int = BATCH_SIZE_DEFAULT
+    batch_size: int = limits.BATCH_SIZE_DEFAULT
     window_ms: int = 0
     concurrency_max: int | None = None
     filters: tuple[str, ...] = ()

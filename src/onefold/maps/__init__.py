@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from onefold.maps.jobs import MapJob, Options, declare
     from onefold.maps.lambda_children import StepFunctionsChildren, child_of
     from onefold.maps.rules import ItemBatch, ItemReader
-    from onefold.maps.sources import result_location, source_of
     from onefold.maps.turns import Turns
 
 __all__ = [
@@ -28,8 +27,6 @@ __all__ = [
     "Turns",
     "child_of",
     "declare",
-    "result_location",
-    "source_of",
 ]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
@@ -42,8 +39,6 @@ __getattr__: Callable[[str], Any] = lazy.attributes(
         "child_of": "onefold.maps.lambda_children",
         "ItemBatch": "onefold.maps.rules",
         "ItemReader": "onefold.maps.rules",
-        "result_location": "onefold.maps.sources",
-        "source_of": "onefold.maps.sources",
         "Turns": "onefold.maps.turns",
     },
 )

@@ -17,8 +17,8 @@ from onefold.maps.formats import read
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import Batcher
 from onefold.maps.sources import Item, Malformed, Position, Source
-from onefold.runner.events import kept_text
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.events import kept_text
+from onefold.runtime.outgoing import Outgoing
 
 _MALFORMED_MAX = 200  # after so many malformed rows in a row they come out without waiting for the next child
 _SHOWN_CHARS = 2_000

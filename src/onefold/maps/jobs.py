@@ -9,8 +9,8 @@ Never here: reading files, storage, when a run has failed. Invariant: an item ha
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec, digest, payload_type
-from onefold.contracts.ledger import History
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
@@ -35,19 +34,15 @@ from onefold.maps.rules import (
     Retrier,
     Tolerated,
 )
-from onefold.maps.sources import Item, ResultLocation, Source
+from onefold.maps.sources import Item
 from onefold.options import DeadLetter, ItemCatch, ItemRetry, Queue, Retry, check_option
 from onefold.record.delivery import Effect
 from onefold.record.keys import KeyFunction, KeyRule, key_rule
 from onefold.runner.context import Context
-from onefold.runner.declaring import types_of
-from onefold.runner.dispatcher import House, Opened
+from onefold.runner.declaring import declare_job, queue_of, types_of
 from onefold.runner.handlers import Job
-from onefold.runner.outgoing import Outgoing
-
-if TYPE_CHECKING:
-    from onefold.outside import Clock, Entropy, Waiter
-    from onefold.runner.events import Sink
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.runtime import Runtime
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
 TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was
@@ -165,79 +160,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
         return RecordKey("", self.job.name, f"{run}/{key}")
 
 
-class MapRuntime(Opened, Protocol):
-    """An opened engine that can also open sources and locations for results."""
-
-    entropy: Entropy
-
-    @property
-    def steady(self) -> Clock:
-        """The time of what is stored."""
-        ...
-
-    def never(self) -> Waiter:
-        """For pauses that nobody ends early."""
-        ...
-
-    def results(self, place: str) -> ResultLocation:
-        """The directory or S3 prefix of that name."""
-        ...
-
-    def source(self, place: str) -> Source:
-        """The file, directory, object or prefix of that name."""
-        ...
-
-
-class MapApp(House, Protocol):
-    """What maps need of an app."""
-
-    @property
-    def name(self) -> str:
-        """Of the app."""
-        ...
-
-    @property
-    def url(self) -> str:
-        """Of its engine."""
-        ...
-
-    @property
-    def maps(self) -> dict[str, MapJob]:
-        """Declared so far, by name."""
-        ...
-
-    @property
-    def jobs(self) -> dict[str, Job[Any, Any]]:
-        """All jobs, by name."""
-        ...
-
-    @property
-    def history(self) -> History:
-        """What the ledger keeps."""
-        ...
-
-    @property
-    def sinks(self) -> Iterable[Sink]:
-        """What hears of events."""
-        ...
-
-    def runtime(self) -> MapRuntime:
-        """The opened engine."""
-        ...
-
-    def queue(self, name: str, *, function: None, dead_letter: DeadLetter) -> Queue:
-        """Declare a queue; the same again when it was declared before."""
-        ...
-
-    def job(
-        self, queue: Queue, *, key: str | KeyFunction, name: str, effect: Effect, timeout: Duration, retry: Retry,
-        owner: str | None,
-    ) -> Any:  # fmt: skip
-        """Declare a job."""
-        ...
-
-
-Take = Callable[[MapApp, MapJob, MapTurn, Context], str]
+Take = Callable[[Runtime, MapJob, MapTurn, Context], str]
 """Drives a run for a while, and sends the next turn."""
 
 
@@ -265,14 +188,14 @@ DEFAULT_RETRY: Final = (ItemRetry(jitter="full"),)
 DEFAULT_CONCURRENCY: Final = CONCURRENCY_DEFAULT
 
 
-def declare(app: MapApp, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
+def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
     """What `App.map` does; arguments and errors as there.
 
     Args:
         take: what a turn does (`maps/turns.py`).
     """
-    if not isinstance(queue, Queue):
-        raise errors.UsageError(f"{queue!r} is not a queue.", todo="Pass what app.queue(...) returned.")
+    registry = runtime.registry
+    registry.check_own(queue)
     if queue.settings.fifo:
         raise errors.UsageError(
             f"Queue {queue.name} is a FIFO queue.",
@@ -290,7 +213,7 @@ def declare(app: MapApp, queue: Queue, given: Options, take: Take) -> Callable[[
 
     def declared(function: Callable[..., Any]) -> MapJob:
         name = given.name if given.name is not None else function.__name__
-        if name in app.maps:
+        if name in registry.maps:
             raise errors.ConflictError(f"Map {name} is declared twice.", todo="Give one of them another name=.")
         spec = MapSpec(
             name=name, queue=queue.name, source=given.source, concurrency=given.concurrency, results=given.results,
@@ -298,7 +221,8 @@ def declare(app: MapApp, queue: Queue, given: Options, take: Take) -> Callable[[
         )  # fmt: skip
         annotation = _item_type(function, spec)
         rule = key_rule(given.key, annotation, what=f"key of {name}")
-        job = app.job(
+        job: Job[Any, Any] = declare_job(
+            runtime,
             queue,
             key=_batch_key(rule) if spec.batch is not None else given.key,
             name=name,
@@ -308,11 +232,13 @@ def declare(app: MapApp, queue: Queue, given: Options, take: Take) -> Callable[[
             owner=given.owner,
         )(function)
         job.judge_failure = ItemFailures(spec=spec).judge
-        turns = app.queue(f"{app.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
-        made = app.maps[name] = MapJob(
+        turns = registry.add_queue(
+            queue_of(f"{registry.name}-maps", function=None, dead_letter=DeadLetter(after=TURN_RECEIVES))
+        )
+        made = registry.maps[name] = MapJob(
             spec=spec,
             job=job,
-            turns=_turns(app, turns, name, given.owner, take),
+            turns=_turns(runtime, turns, name, given.owner, take),
             item=payload_type(annotation),
             key=rule,
             queue=queue.settings,
@@ -391,12 +317,13 @@ def _runs_of(spec: MapSpec, queue: Queue) -> Retry:
     return Retry(attempts=most, base="0s", jitter="none", crashes=CRASHES_MAX)
 
 
-def _turns(app: MapApp, queue: Queue, name: str, owner: str | None, take: Take) -> Job[MapTurn, str]:
+def _turns(runtime: Runtime, queue: Queue, name: str, owner: str | None, take: Take) -> Job[MapTurn, str]:
     def turn(message: MapTurn, ctx: Context) -> str:
-        return take(app, app.maps[name], message, ctx)
+        return take(runtime, runtime.registry.maps[name], message, ctx)
 
     turn.__annotations__ = {"message": MapTurn, "ctx": Context, "return": str}
-    made: Job[MapTurn, str] = app.job(
+    made: Job[MapTurn, str] = declare_job(
+        runtime,
         queue,
         key="{run}/{begun_at_ms}/{number}",
         name=f"{name}-run",

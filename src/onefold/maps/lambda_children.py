@@ -30,7 +30,7 @@ from onefold.runner.handlers import Job
 from onefold.runner.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
 from onefold.runner.lambda_handler import remaining_ms_of
 from onefold.runner.lambda_invocation import Invocation
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row

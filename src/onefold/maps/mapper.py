@@ -28,16 +28,17 @@ from onefold.contracts.store import Record
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_shape, check_source
 from onefold.maps.children import MapChild, children, taken
-from onefold.maps.jobs import MapApp, MapJob, Still
+from onefold.maps.jobs import MapJob, Still
 from onefold.maps.results import write_results
 from onefold.maps.rules import EXCEEDED, EXCEEDED_CAUSE, exceeded
-from onefold.maps.sources import Malformed, Source
+from onefold.maps.sources import Malformed, Source, result_location, source_of
 from onefold.maps.span import OpenChild, Span, amended, amending, has_failed, is_over, status_of
 from onefold.maps.state import MapState, VersionedMapState
 from onefold.runner import runs
 from onefold.runner.completion import Closer
-from onefold.runner.outgoing import Outgoing
-from onefold.runner.settlement import together
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.runtime import Runtime
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     pass
@@ -56,7 +57,7 @@ class Mapper:
     """Drives one run. For one thread at a time.
 
     Args:
-        app: the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
+        runtime: of the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
         chain: of turns that follow one another, of which at most one has its lease; None for a chain of its own.
 
     Attributes:
@@ -69,18 +70,17 @@ class Mapper:
 
     def __init__(
         self,
-        app: MapApp,
+        runtime: Runtime,
         mapping: MapJob,
         run: str,
         still: Still = Still(),  # noqa: B008 - frozen
         chain: str | None = None,
     ) -> None:
-        opened = app.runtime()
-        self._app, self._mapping = app, mapping
-        self._engine: Engine = opened.engine
-        self._clock = opened.steady
-        self._owner = opened.owner
-        token = opened.entropy.token()
+        self._runtime, self._mapping = runtime, mapping
+        self._engine: Engine = runtime.engine
+        self._clock = runtime.steady
+        self._owner = runtime.owner
+        token = runtime.entropy.token()
         self._chain = chain if chain is not None else token
         self._token = f"{self._chain}/{token}"
         self._standing = map_state.must_read(self._engine.state, run)
@@ -92,7 +92,7 @@ class Mapper:
         if self.state.over:
             return
         check_shape(mapping, self.state)
-        self._source: Source = opened.source(self.state.source)
+        self._source: Source = source_of(self.state.source, runtime.s3_client)
         self._stamp = check_source(self._source, self.state, self._mapping)
         self._stream: Iterator[MapChild] = iter(())
         self._begin()
@@ -339,13 +339,11 @@ class Mapper:
             if rows:
                 self._engine.ledger.append(rows)
             if outgoing:
-                self._app.deliver(outgoing)
+                self._runtime.send(outgoing)
             return map_state.write(self._engine.state, after, self._standing.version)
 
-        self._standing = together(self._engine, write)
+        self._standing = transaction(self._engine, write)
         self._noted_ms = self._clock.monotonic_ms()
-        if outgoing:
-            self._engine.notify()  # workers woken inside the transaction were woken too early
 
     def _row_of(self, bad: Malformed, now_ms: int) -> Row:
         detail: dict[str, str | int | bool | None] = {
@@ -373,7 +371,7 @@ class Mapper:
                     break
                 if child.outgoing is not None and child.record in lost:
                     ((_, record),) = self._records([child])
-                    self._app.deliver([amending(child.outgoing, record if self.state.round else None)])
+                    self._runtime.send([amending(child.outgoing, record if self.state.round else None)])
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -383,9 +381,9 @@ class Mapper:
         status = "succeeded" if state.ending is None else state.ending
         now_ms = self._clock.now_ms()
         after = replace(state, status=status, ended_at_ms=now_ms)
-        opened = self._app.runtime()
+        place = result_location(after.results, self._runtime.s3_client)
         try:
-            write_results(self._mapping, after, self._source, opened.engine.store, opened.results(after.results))
+            write_results(self._mapping, after, self._source, self._engine.store, place)
         except OSError as error:
             self._put(state)
             raise errors.UsageError(
@@ -400,7 +398,7 @@ class Mapper:
             runs.note(self._engine.state, state.run, dispatched=state.children, failure=state.failure)
         self._put(after)
         if status == "succeeded":
-            Closer(self._engine, self._app.jobs, self._clock).close(state.run)
+            Closer(self._engine, self._runtime.registry.jobs, self._clock).close(state.run)
 
     def _clear(self) -> None:
         """Take the dead letters of the last round away: their items are judged by their records, and sent anew."""
@@ -434,7 +432,7 @@ class Mapper:
     def _put(self, after: MapState) -> None:
         mine = replace(after, driver=self._token)
         version = self._standing.version
-        self._standing = together(self._engine, lambda: map_state.write(self._engine.state, mine, version))
+        self._standing = transaction(self._engine, lambda: map_state.write(self._engine.state, mine, version))
         self._noted_ms = self._clock.monotonic_ms()
 
 

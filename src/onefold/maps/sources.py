@@ -18,7 +18,7 @@ import os
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -314,19 +314,19 @@ class _Unpacked(gzip.GzipFile):
         self._packed.close()
 
 
-def source_of(place: str, client: Any = None) -> Source:
+def source_of(place: str, s3_client: Callable[[], Any] | None = None) -> Source:
     """The source that a path or URL names.
 
     Args:
-        place: path of a file or directory, or `s3://bucket/key`. client: boto3's for S3, where it is needed.
+        place: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's for S3, where it is needed.
 
     Raises:
         UsageError: another scheme, or S3 without a client.
     """
     if place.startswith("s3://"):
-        if client is None:
+        if s3_client is None:
             raise errors.UsageError(f"{place} needs an S3 client.", todo="pip install 'onefold[aws]'.")
-        return S3Source(place, client)
+        return S3Source(place, s3_client())
     scheme, there, _ = place.partition("://")
     if there:
         raise errors.UsageError(f"{place} has the scheme {scheme!r}.", todo="Give a path or an s3:// URL.")
@@ -482,6 +482,6 @@ def _refusals() -> Iterator[None]:
         raise OSError(f"{answer['Error']['Code']}: {answer['Error']['Message']}") from error
 
 
-def result_location(place: str, client: Any = None) -> ResultLocation:
+def result_location(place: str, s3_client: Callable[[], Any]) -> ResultLocation:
     """The folder or bucket that a path or an s3:// URL names."""
-    return S3Results(place, client) if place.startswith("s3://") else FolderResults(place)
+    return S3Results(place, s3_client()) if place.startswith("s3://") else FolderResults(place)

@@ -22,7 +22,7 @@ from onefold.contracts.queue import AMENDS_ATTRIBUTE, Attribute
 from onefold.contracts.store import Record, RecordKey
 from onefold.maps.children import MapChild
 from onefold.maps.sources import Position
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing
 
 _OPEN, _DONE, _FAILED = 0, 1, 2
 _COMPACT = 4_096

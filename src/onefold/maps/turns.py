@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts.engine import Engine
 from onefold.maps import state as map_state
-from onefold.maps.jobs import MapApp, MapJob, MapTurn
+from onefold.maps.jobs import MapJob, MapTurn
 from onefold.maps.mapper import Mapper
 from onefold.maps.state import OtherDriverError
 from onefold.runner import runs
 from onefold.runner.context import Context
+from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
@@ -55,28 +56,28 @@ class Turns:
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[Mapper, int]] = {}  # by run and chain, the latest last; with when
 
-    def take(self, app: MapApp, mapping: MapJob, turn: MapTurn, ctx: Context) -> str:
+    def take(self, runtime: Runtime, mapping: MapJob, turn: MapTurn, ctx: Context) -> str:
         """Drive a run for a while, and send the next turn; returns how far it is, for people.
 
         Raises:
             TransientError: the engine could not be used; the turn is delivered again.
             PayloadError: the run is one of another map; nothing of it was changed.
         """
-        opened, chain = app.runtime(), str(turn.begun_at_ms)
-        _refuse_other(opened.engine, mapping, turn.run)
+        chain = str(turn.begun_at_ms)
+        _refuse_other(runtime.engine, mapping, turn.run)
         with self._lock:
             mapper, _ = self._kept.pop((turn.run, chain), (None, 0))
         try:
-            if mapper is None or not mapper.take_up(opened.engine, turn.still):
-                mapper = Mapper(app, mapping, turn.run, turn.still, chain=chain)
+            if mapper is None or not mapper.take_up(runtime.engine, turn.still):
+                mapper = Mapper(runtime, mapping, turn.run, turn.still, chain=chain)
             try:
-                moved, whole = _drive(opened.clock, mapper, ctx), True
+                moved, whole = _drive(runtime.clock, mapper, ctx), True
             except OtherDriverError:
                 if mapper.is_replaced():
                     return "another process drives it"
                 moved, whole = True, False  # it was cut short in a step: the next turn reads again
         except errors.UsageError as error:
-            halt(opened.engine, turn.run, error)
+            halt(runtime.engine, turn.run, error)
             return "halted"
         if mapper.over:
             return mapper.state.status
@@ -84,7 +85,7 @@ class Turns:
         wait_ms = min(_NEXT_MS << min(idle, 10), _NEXT_MS_MAX) if idle else 0
         following = replace(turn, number=turn.number + 1, idle=idle, still=mapper.still)
         if whole:
-            self._keep((turn.run, chain), mapper, opened.clock.monotonic_ms())
+            self._keep((turn.run, chain), mapper, runtime.clock.monotonic_ms())
         mapping.turns.send(following, delay=f"{wait_ms}ms")
         return f"{mapper.state.sent.index} of {mapper.state.total}"
 

@@ -4,7 +4,7 @@ One event is one line: JSON with stable field names, or plain words. A line name
 kind of failure and reason; an event never holds a payload, so a log line cannot either. `logging` is imported when a sink is
 made, because a program that logs nothing should not pay for it.
 Never here: metrics, alarms, formatting for a terminal. Invariant: the line's level is the event's severity in
-`runner/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
+`runtime/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onefold import redact
 from onefold.contracts.queue import text_at
 from onefold.errors import UsageError
 from onefold.observe import wording
-from onefold.runner.events import EVENTS, Event
+from onefold.runtime.events import EVENTS, Event
 
 if TYPE_CHECKING:
     import logging
 
-    from onefold.runner.events import Severity
+    from onefold.runtime.events import Severity
 
 Form = Literal["json", "plain"]
 

@@ -22,7 +22,7 @@ from onefold.contracts.ledger import History, Row
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.wording import age, counted, instant, one_line, pause
 from onefold.record.delivery import Policy
-from onefold.runner.events import EVENTS
+from onefold.runtime.events import EVENTS
 
 Number = str | int | bool | None
 Detail = Mapping[str, Number]
@@ -331,7 +331,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
     Args:
         at_ms, at: when; the second in UTC for people who read the JSON.
-        event: its name, as in `runner/events.py`.
+        event: its name, as in `runtime/events.py`.
         text: what happened.
         rule: what decided it; empty where nothing had to be decided.
         message_id, actor: which message, and who did it.

@@ -27,8 +27,8 @@ from onefold.contracts.store import RecordKey
 from onefold.reconcile.counts import Own
 from onefold.reconcile.survey import Place, Survey, SurveyedOperation
 from onefold.runner import runs
-from onefold.runner.events import Event, Sinks
 from onefold.runner.runs import RunState
+from onefold.runtime.events import Event, Sinks
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

@@ -19,9 +19,9 @@ Invariant: looking changes nothing but what is written down about it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,9 +36,11 @@ from onefold.reconcile.counts import Own, compare
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.survey import Survey, SurveyedOperation, dispatched_pages
 from onefold.runner import runs
-from onefold.runner.events import Sinks
+from onefold.runner.declaring import declare_job, queue_of
 from onefold.runner.handlers import Job
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.events import Sinks
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.runtime import Runtime
 from onefold.zones import zone_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,43 +169,6 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 # -- declaring -------------------------------------------------------------------------------------------------------
 
 
-class ReconcileApp(Protocol):
-    """What a reconciliation needs of an app."""
-
-    jobs: dict[str, Job[Any, Any]]
-    queues: dict[str, Queue]
-    reconcilers: dict[str, Reconciler]
-
-    @property
-    def schedules(self) -> Mapping[str, Any]:
-        """Declared schedules, by name."""
-        ...
-
-    @property
-    def queue(self) -> Callable[..., Queue]:
-        """As `App.queue`."""
-        ...
-
-    @property
-    def job(self) -> Callable[..., Callable[[Callable[..., Any]], Job[Any, Any]]]:
-        """As `App.job`."""
-        ...
-
-    @property
-    def runtime(self) -> Callable[[], Any]:
-        """As `App.runtime`."""
-        ...
-
-    @property
-    def sinks(self) -> Iterable[Any]:
-        """Who hears of outcomes."""
-        ...
-
-    def now_ms(self) -> int:
-        """Wall time."""
-        ...
-
-
 class Reconciler:
     """A declared reconciliation; used as a decorator, it takes the user's own check.
 
@@ -213,12 +178,12 @@ class Reconciler:
         function: the user's own check; None where there is only ours.
     """
 
-    def __init__(self, app: ReconcileApp, of: str, *, name: str, after_ms: int) -> None:
+    def __init__(self, runtime: Runtime, of: str, *, name: str, after_ms: int) -> None:
         self.of = of
         self.name = name
         self.after_ms = after_ms
         self.function: Callable[..., Any] | None = None
-        self._app = app
+        self._runtime = runtime
         self._job: Job[LookMessage, Any] | None = None
 
     def __repr__(self) -> str:
@@ -255,9 +220,9 @@ class Reconciler:
     def _as_late(self, at_ms: int) -> datetime:
         """The instant, or the latest before it until which the queue can hold a message."""
         assert self._job is not None
-        queue = self._app.runtime().engine.queues.open(self._job.policy.queue)
+        queue = self._runtime.engine.queues.open(self._job.policy.queue)
         if not queue.capabilities.run_at:
-            at_ms = min(at_ms, self._app.now_ms() + limits.DELAY_MS_MAX)
+            at_ms = min(at_ms, self._runtime.now_ms() + limits.DELAY_MS_MAX)
         return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
 
     def reconcile(self, due: LookMessage, *, actor: str | None = None) -> ReconcileOutcome:
@@ -270,17 +235,17 @@ class Reconciler:
         Raises:
             Exception: whatever the user's own check raised; nothing is written down then.
         """
-        app, runtime = self._app, self._app.runtime()
-        engine: Engine = runtime.engine
-        look = ReconcilePass(engine, app.jobs, due, name=self.name, now_ms=app.now_ms(), zones=self._zone)
+        runtime, engine = self._runtime, self._runtime.engine
+        jobs = runtime.registry.jobs
+        look = ReconcilePass(engine, jobs, due, name=self.name, now_ms=runtime.now_ms(), zones=self._zone)
         check = look.survey()
         own = compare(self._answer(check), check.pages) if self.function is not None else None
         outcome = look.outcome(own)
-        findings.record(engine, outcome, actor=actor or runtime.owner, sinks=runtime.sinks or Sinks(app.sinks))
+        findings.record(engine, outcome, actor=actor or runtime.owner, sinks=runtime.sinks or Sinks(runtime.app_sinks))
         return outcome
 
     def _zone(self, title: str) -> str:
-        schedule = self._app.schedules.get(title)
+        schedule = self._runtime.registry.schedules.get(title)
         return schedule.timing.zone if schedule is not None else "UTC"
 
     def _answer(self, check: Reconciliation) -> Any:
@@ -302,7 +267,9 @@ class Reconciler:
                 meaning="A look waits for its own time, and would hold up whatever is behind it.",
                 todo="Give it a standard queue, or none: then it has one of its own.",
             )
-        job = self._app.job(queue, key=_key_of, name=self.name, owner=owner, effect="repeatable", timeout=_TIMEOUT)
+        job = declare_job(
+            self._runtime, queue, key=_key_of, name=self.name, owner=owner, effect="repeatable", timeout=_TIMEOUT
+        )
         self._job = job(self._run)
 
     def _run(self, due: LookMessage) -> dict[str, Any]:
@@ -311,9 +278,9 @@ class Reconciler:
         Raises:
             PayloadError: the run is one that this reconciliation is not for; nothing is written down.
         """
-        standing = runs.read(self._app.runtime().engine.state, due.run)
+        standing = runs.read(self._runtime.engine.state, due.run)
         title = standing.run.title if standing is not None else due.run.partition("/")[0]
-        known = standing is not None or title in self._app.schedules  # a map's run may have any name
+        known = standing is not None or title in self._runtime.registry.schedules  # a map's run may have any name
         if known and not self.is_for(due.run, title):
             raise errors.PayloadError(
                 f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
@@ -321,7 +288,7 @@ class Reconciler:
                 todo="Run `onefold reconcile` on that run to have it looked at now.",
             )
         at_ms = self._due_ms(due)
-        if self._app.now_ms() < at_ms:
+        if self._runtime.now_ms() < at_ms:
             self._send(replace(due, at_ms=at_ms, hop=due.hop + 1), at_ms)
             return {"verdict": "not yet"}
         outcome = self.reconcile(due)
@@ -331,7 +298,7 @@ class Reconciler:
     def _due_ms(self, due: LookMessage) -> int:
         if due.at_ms:
             return due.at_ms
-        standing = runs.read(self._app.runtime().engine.state, due.run)
+        standing = runs.read(self._runtime.engine.state, due.run)
         return standing.run.started_at_ms + self.after_ms if standing is not None else 0
 
     def _send(self, due: LookMessage, at_ms: int) -> None:
@@ -347,7 +314,7 @@ class Reconciler:
 
 
 def declare(
-    app: ReconcileApp, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
+    runtime: Runtime, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
 ) -> Reconciler:
     """As `App.reconcile`."""
     title = of if isinstance(of, str) else getattr(of, "name", None)
@@ -357,13 +324,14 @@ def declare(
             todo="Pass what @app.schedule or @app.map returned, or its name.",
         )
     after_ms = duration.to_ms(after, "after", least_ms=limits.SECOND_MS, most_ms=_AFTER_MS_MAX)
-    reconciler = Reconciler(app, title, name=name or f"reconcile-{title}", after_ms=after_ms)
-    if reconciler.name in app.reconcilers:
+    reconciler = Reconciler(runtime, title, name=name or f"reconcile-{title}", after_ms=after_ms)
+    registry = runtime.registry
+    if reconciler.name in registry.reconcilers:
         raise errors.ConflictError(
             f"Reconciliation {reconciler.name} is declared twice.", todo="Give one of them another name=."
         )
-    reconciler.declare(queue or app.queues.get(QUEUE) or app.queue(QUEUE), owner)
-    app.reconcilers[reconciler.name] = reconciler
+    reconciler.declare(queue or registry.queues.get(QUEUE) or registry.add_queue(queue_of(QUEUE)), owner)
+    registry.reconcilers[reconciler.name] = reconciler
     return reconciler
 
 

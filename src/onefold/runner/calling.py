@@ -23,8 +23,8 @@ from onefold.record import delivery as fate
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import context
-from onefold.runner.events import is_kept, kept_text
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.events import is_kept, kept_text
+from onefold.runtime.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

@@ -25,8 +25,8 @@ from onefold.entropy import SystemEntropy
 from onefold.record.delivery import Failed
 from onefold.runner import calling, wire
 from onefold.runner.context import Context, watch_pools, watch_threads
-from onefold.runner.events import kept_text
 from onefold.runner.handlers import Job
+from onefold.runtime.events import kept_text
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy

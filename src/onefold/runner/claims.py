@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Answer, Ask
     from onefold.contracts.verbs import Ledger, Store
     from onefold.record.delivery import Note, Policy
-    from onefold.runner.events import Event
+    from onefold.runtime.events import Event
 
     EventOf = Callable[[int, Note], Event]
 

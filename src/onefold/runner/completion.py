@@ -29,7 +29,7 @@ from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.handlers import Job
 from onefold.runner.runs import RunState
-from onefold.runner.settlement import together
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
@@ -246,10 +246,9 @@ class Closer:
                 raise OtherRunError
 
         try:
-            together(self._engine, write)
+            transaction(self._engine, write)
         except OtherRunError:
             return False
-        self._engine.notify()
         return True
 
     def _start(self, run: RunState) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from onefold import errors
 from onefold.record.keys import idempotency_key
-from onefold.runner.outgoing import keep
+from onefold.runtime.outgoing import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Hold, OutboxItem
     from onefold.contracts.verbs import EffectTransaction
     from onefold.outside import Clock, Entropy
-    from onefold.runner.outgoing import Receipt, Sends
+    from onefold.runner.handlers import Job
     from onefold.runner.retrying import Retrying
+    from onefold.runtime.outgoing import Receipt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -252,7 +253,7 @@ class Context:
         with _KEEPING:
             self.ended = True
 
-    def send(self, job: Sends, payload: Any, **options: Any) -> Receipt:
+    def send(self, job: Job[Any, Any], payload: Any, **options: Any) -> Receipt:
         """As `job.send(payload, **options)`, from any thread: the message leaves if, and only if, this run completes.
 
         For threads that the handler did not start itself, such as those of a pool of the process.

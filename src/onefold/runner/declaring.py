@@ -17,37 +17,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from onefold import duration, errors, limits
 from onefold.codec import payload_type
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
-from onefold.options import DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
+from onefold.options import FUNCTION, DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
 from onefold.record.rate import Limit, parse_rate
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job, Rules, positional, positional_names
-from onefold.runner.outgoing import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from onefold.duration import Duration
     from onefold.record.rate import Limit
+    from onefold.runtime.runtime import Runtime
 
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Declares(Sender, Protocol):
-    """What `declare_job` needs of an app."""
-
-    @property
-    def name(self) -> str:
-        """Of the app."""
-        ...
-
-    @property
-    def jobs(self) -> dict[str, Job[Any, Any]]:
-        """Declared so far, by name."""
-        ...
 
 
 class Decorator(Protocol):
@@ -66,26 +52,28 @@ class Decorator(Protocol):
 _CONTEXT_NAMES = ("ctx", "context", "")  # of a second parameter without annotation; "" is _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
+KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
 _GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
 
 
 def queue_of(
     name: Any,
     *,
-    fifo: bool,
-    visibility: Duration,
-    retention: Duration,
-    delay: Duration,
-    dead_letter: DeadLetter,
-    max_bytes: int,
-    content_dedup: bool,
-    dedup_scope: Literal["queue", "messageGroup"],
-    function: Function | None,
+    fifo: bool = False,
+    visibility: Duration = "30s",
+    retention: Duration = "4d",
+    delay: Duration = "0s",
+    dead_letter: DeadLetter | None = None,
+    max_bytes: int = limits.MESSAGE_BYTES_MAX,
+    content_dedup: bool = False,
+    dedup_scope: Literal["queue", "messageGroup"] = "queue",
+    function: Function | None = FUNCTION,
     internal: bool = False,
 ) -> Queue:
     """A queue and its two companions. Arguments and errors as `App.queue`."""
     if not isinstance(name, str):
         raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+    dead_letter = DeadLetter() if dead_letter is None else dead_letter
     check_option(dead_letter, DeadLetter, "dead_letter", "after", 10)
     if function is not None:
         check_option(function, Function, "function", "memory_mb", 512)
@@ -129,36 +117,47 @@ def _retention_ms(retention: Duration, what: str) -> int:
 
 
 def declare_job(
-    app: Declares,
+    runtime: Runtime,
     queue: Queue,
     *,
     key: str | KeyFunction,
-    name: str | None,
-    tenant: str | KeyFunction | None,
-    group: str | KeyFunction | None,
-    effect: Effect,
-    on_unknown: Any,
-    timeout: Duration,
-    retry: Retry,
-    throttle: Throttle | None,
-    after_failure: AfterFailure,
-    keep: Duration,
-    owner: str | None,
-    unique: bool,
-    when_complete: object,
-    source: str,
-    classes: Mapping[str, tuple[type[BaseException] | str, ...]],
+    name: str | None = None,
+    tenant: str | KeyFunction | None = None,
+    group: str | KeyFunction | None = None,
+    effect: Effect = "external",
+    on_unknown: Any = "rerun",
+    timeout: Duration = "5m",
+    retry: Retry | None = None,
+    throttle: Throttle | None = None,
+    after_failure: AfterFailure = "stop",
+    keep: Duration = KEEP_DEFAULT,
+    owner: str | None = None,
+    unique: bool = False,
+    when_complete: object = None,
+    source: str = "json",
+    transient: Sequence[type[BaseException] | str] = (),
+    permanent: Sequence[type[BaseException] | str] = (),
+    unknown: Sequence[type[BaseException] | str] = (),
 ) -> Any:
-    """What `App.job` does. Arguments and errors as there; `classes` from `lists_of`."""
+    """What `App.job` does. Arguments and errors as there.
+
+    Args:
+        runtime: where the job's messages go; it is added to the declarations of its registry.
+    """
+    registry = runtime.registry
+    registry.check_own(queue)
+    classes = lists_of(transient, permanent, unknown)
     if source != "json":
         from onefold.runner.sources import check_source  # for jobs whose messages have an envelope
 
         check_source(source, "this job")
-    policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
+    policy = policy_of(
+        queue, effect, on_unknown, timeout, Retry() if retry is None else retry, after_failure, keep, owner
+    )
 
     def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
         annotation, returned = types_of(handler)
-        job_name = _free_name(name or handler.__name__, app.jobs)
+        job_name = _free_name(name or handler.__name__, registry.jobs)
         job: Job[Any, Any] = Job(
             handler,
             name=job_name,
@@ -170,8 +169,7 @@ def declare_job(
                 group=group_rule(queue, group, annotation, job_name),
                 source=source,
             ),
-            sender=app,
-            app=app.name,
+            runtime=runtime,
             internal=queue.internal,
             probe=on_unknown if callable(on_unknown) else None,
             classes=classes,
@@ -184,7 +182,7 @@ def declare_job(
             job.starts_after = title_of(when_complete, annotation, job_name)
         _warn_of_volatile_key(job)
         functools.update_wrapper(job, handler)
-        app.jobs[job_name] = job
+        registry.jobs[job_name] = job
         return job
 
     return declare

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,52 +23,23 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.runner import runs
-from onefold.runner.completion import Closing
 from onefold.runner.context import Context
-from onefold.runner.events import Event, Sinks, kept_text
 from onefold.runner.handlers import positional
-from onefold.runner.outgoing import Outgoing, Receipt
 from onefold.runner.runs import RunState
-from onefold.runner.settlement import together
+from onefold.runtime.events import Event, kept_text
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
-    from onefold.outside import Clock
+    from onefold.runtime.runtime import Runtime
 
 BATCH: Final = 500  # messages of one transaction, which holds the file of an embedded engine for some milliseconds
 BATCH_BYTES: Final = 4 * 1024 * 1024  # of bodies: what a dispatch has in memory
 BATCH_MS: Final = 1_000  # a slow generator is checkpointed so often
-
-
-class Opened(Protocol):
-    """An opened engine, as the app has it."""
-
-    engine: Engine
-    clock: Clock
-    owner: str
-    sinks: Sinks | None
-    closer: Closing | None
-
-
-class House(Protocol):
-    """Where messages go; the app is one."""
-
-    @property
-    def reconcilers(self) -> Mapping[str, Any]:
-        """What looks at runs later, by name."""
-        ...
-
-    def runtime(self) -> Opened:
-        """The opened engine."""
-        ...
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none."""
-        ...
 
 
 class Ticked(Protocol):
@@ -98,7 +69,7 @@ class Dispatch:
     """One run's messages on their way into their queues. For one thread at a time.
 
     Args:
-        house: where they go.
+        runtime: where they go.
         run: as it is begun when there is none of that name yet.
         batch: how many messages make a transaction, 1 or more.
 
@@ -106,13 +77,11 @@ class Dispatch:
         over: everything was dispatched before; there is nothing to do.
     """
 
-    def __init__(self, house: House, run: RunState, *, batch: int = BATCH) -> None:
-        opened = house.runtime()
-        self._house = house
-        self._engine, self._clock, self._owner = opened.engine, opened.clock, opened.owner
-        self._sinks, self._closer = opened.sinks, opened.closer
+    def __init__(self, runtime: Runtime, run: RunState, *, batch: int = BATCH) -> None:
+        self._runtime = runtime
+        self._engine, self._clock, self._owner = runtime.engine, runtime.clock, runtime.owner
         self._batch_max = batch
-        self._standing = runs.begin_followed(house, run)
+        self._standing = runs.begin_followed(runtime, run)
         self.over = self._standing.run.expected is not None
         if self.over:
             self._ended()
@@ -140,8 +109,8 @@ class Dispatch:
             detail={"dispatched": self.run.dispatched},
         )
         self._engine.ledger.append([event.row()])
-        if self._sinks is not None:
-            self._sinks.emit(event)
+        if self._runtime.sinks is not None:
+            self._runtime.sinks.emit(event)
         self._from_start(0)
 
     def add(self, one: object) -> bool:
@@ -188,11 +157,10 @@ class Dispatch:
 
         def write() -> None:
             self._engine.ledger.append(rows)
-            self._house.deliver(self._batch)
+            self._runtime.send(self._batch)
             self._put(after)
 
         self._together(write)
-        self._engine.notify()  # what was told inside the transaction was told too early
         self._batch, self._bytes = [], 0
         self._flushed_ms = self._clock.monotonic_ms()
 
@@ -213,8 +181,7 @@ class Dispatch:
 
     def _ended(self) -> None:
         """Have the run looked at: its last operation may be settled already."""
-        if self._closer is not None:
-            self._closer.touch(self.run.name)
+        self._runtime.touch_run(self.run.name)
 
     def fail(self, error: Exception) -> None:
         """Note why the dispatch stopped; the run goes on when the tick is delivered again."""
@@ -238,7 +205,7 @@ class Dispatch:
     def _together(self, write: Callable[[], None]) -> None:
         before = self._standing
         try:
-            together(self._engine, write)
+            transaction(self._engine, write)
         except BaseException:
             self._standing = before
             raise
@@ -246,7 +213,7 @@ class Dispatch:
 
 def as_handler(
     function: Callable[..., Any],
-    house: House,
+    runtime: Runtime,
     *,
     payload: Any = None,
     tick_of: Callable[[Any], Ticked] = lambda payload: payload,
@@ -260,7 +227,7 @@ def as_handler(
 
     Args:
         function: a generator function or an async one, of (tick) or (tick, ctx).
-        house: the app.
+        runtime: of the app.
         payload: the type of the handler's payload; unless given, the annotation of the function's first parameter.
         tick_of: makes the tick of a payload.
         owner: the team that owns a fix.
@@ -278,9 +245,9 @@ def as_handler(
     takes_context = positional(function) >= 2
 
     def opened(tick: Ticked) -> Dispatch:
-        now_ms = house.runtime().clock.now_ms()
+        now_ms = runtime.now_ms()
         run = runs.of_tick(tick.run, tick.schedule, tick.nominal_at_ms, now_ms, dispatches=True, owner=owner)
-        return Dispatch(house, run, batch=batch)
+        return Dispatch(runtime, run, batch=batch)
 
     def begun(tick: Ticked, ctx: Context) -> Any:
         return function(tick, ctx) if takes_context else function(tick)

@@ -29,9 +29,10 @@ from onefold.contracts.store import RecordKey
 from onefold.record.attempt import Facts, MalformedKind
 from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyRule
-from onefold.runner import context, outgoing
-from onefold.runner.events import kept_text
-from onefold.runner.outgoing import keep
+from onefold.runner import context
+from onefold.runtime import outgoing
+from onefold.runtime.events import kept_text
+from onefold.runtime.outgoing import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from onefold.record.delivery import Failed, Outcome, Policy
     from onefold.record.rate import Limit
     from onefold.runner.context import Context
-    from onefold.runner.outgoing import Outgoing, Receipt, Sender
+    from onefold.runtime.outgoing import Outgoing, Receipt
+    from onefold.runtime.runtime import Runtime
 
     JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
     """The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
@@ -124,16 +126,15 @@ class Job(Generic[P, R]):
         name: str,
         policy: Policy,
         rules: Rules,
-        sender: Sender,
+        runtime: Runtime,
         probe: Callable[..., Any] | None,
         classes: Mapping[str, tuple[type[BaseException] | str, ...]],
         limit: Limit | None,
         unique: bool,
-        app: str,
         internal: bool = False,
     ) -> None:
         self.name = name
-        self.app = app
+        self.app = runtime.registry.name
         self.internal = internal
         self.policy = policy
         self.handler = handler
@@ -145,8 +146,8 @@ class Job(Generic[P, R]):
         self.is_async: bool = inspect.iscoroutinefunction(handler)
         self.takes_context: bool = positional(handler) >= 2
         self.probe_takes_context: bool = probe is not None and positional(probe) >= 2
-        self._sender = sender
-        self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(app)}
+        self._runtime = runtime
+        self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(self.app)}
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
 
@@ -192,7 +193,7 @@ class Job(Generic[P, R]):
     def _send(self, outgoing: list[Outgoing]) -> list[Receipt]:
         inside = context.of_this_thread()
         if inside is None:
-            return self._sender.deliver(outgoing)
+            return self._runtime.send(outgoing)
         return keep(outgoing, inside.keep)
 
     def message(
@@ -203,7 +204,7 @@ class Job(Generic[P, R]):
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Send messages now, past the outbox of a handler that may be running. Errors as `send`."""
-        return self._sender.deliver(outgoing)
+        return self._runtime.send(outgoing)
 
     def outgoing(
         self,
@@ -232,7 +233,7 @@ class Job(Generic[P, R]):
             fingerprint,
             attributes=attributes,
             group=group,
-            run_at_ms=outgoing.due_ms(self.name, delay, run_at, self._sender.now_ms),
+            run_at_ms=outgoing.due_ms(self.name, delay, run_at, self._runtime.now_ms),
             dedup_id=dedup_id,
             unique=self.unique,
             payload=payload,

@@ -43,9 +43,9 @@ from onefold.options import check_choice, checked_options
 from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction, key_rule
 from onefold.runner import once_reports
-from onefold.runner.events import is_kept, kept_text
-from onefold.runner.names import declare, take
 from onefold.runner.once_reports import CallHistory
+from onefold.runtime.events import is_kept, kept_text
+from onefold.runtime.names import declare, take
 from onefold.steady_clock import SteadyClock, lease_from_ms, until_ms
 
 if TYPE_CHECKING:

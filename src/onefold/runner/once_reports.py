@@ -29,7 +29,7 @@ from onefold.contracts.store import Answer, Ask, Claimed, Failure, Record, Recor
 from onefold.interrupts import let_through
 from onefold.record.delivery import Backoff, Note, Policy
 from onefold.runner.claims import Claims
-from onefold.runner.events import Event
+from onefold.runtime.events import Event
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, Store

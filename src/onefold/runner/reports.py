@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from onefold import errors
-from onefold.runner.events import EVENTS, Event, kept
 from onefold.runner.handlers import run_of
+from onefold.runtime.events import EVENTS, Event, kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
-    from onefold.runner.events import Sinks
     from onefold.runner.execution import Execution
+    from onefold.runtime.events import Sinks
 
 
 class Reports:

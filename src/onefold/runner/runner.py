@@ -34,11 +34,11 @@ from onefold.record.delivery import Failed
 from onefold.runner import calling
 from onefold.runner.claims import Claims
 from onefold.runner.context import Context, watch_threads
-from onefold.runner.events import kept_text
 from onefold.runner.execution import Execution, InFlight, KeyOrder
 from onefold.runner.handlers import run_of
 from onefold.runner.reports import Reports
 from onefold.runner.settlement import Settler, effect_happened
+from onefold.runtime.events import kept_text
 from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from onefold.record.fates import ProbeAnswer
     from onefold.runner.admission import Admission
     from onefold.runner.completion import Closing
-    from onefold.runner.events import Event, Sinks
     from onefold.runner.handlers import Job
     from onefold.runner.orphans import Orphans
     from onefold.runner.settlement import Backend, DeliverySource
+    from onefold.runtime.events import Event, Sinks
 
     Settled = Sequence[tuple[Execution, Verdict | None]]
     """Runs whose settlement was tried, each with what became of it; None: it could not be written."""

@@ -19,18 +19,18 @@ that its queue refuses is reported, and holds up neither its run nor the other l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.contracts.state import Change
-from onefold.runner.events import Event
-from onefold.runner.outgoing import Outgoing, Receipt
+from onefold.runtime.events import Event
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, State
+    from onefold.runtime.runtime import Runtime
 
 
 Kind = Literal["tick", "dispatch", "map"]
@@ -306,41 +306,11 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
     return removed
 
 
-class Follower(Protocol):
-    """What looks at runs later; `reconciling.Reconciler` is one."""
-
-    def is_for(self, run: str, title: str) -> bool:
-        """Whether it looks at this run, which is one of a schedule or map of that title."""
-        ...
-
-    def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
-        """The message that is to be sent together with a run."""
-        ...
-
-
-class House(Protocol):
-    """What beginning a run needs of an app."""
-
-    @property
-    def reconcilers(self) -> Mapping[str, Any]:
-        """The declared followers, by name."""
-        ...
-
-    @property
-    def runtime(self) -> Any:
-        """As `App.runtime`."""
-        ...
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none."""
-        ...
-
-
-def send_looks(house: House, run: str, title: str, started_at_ms: int) -> list[str]:
+def send_looks(runtime: Runtime, run: str, title: str, started_at_ms: int) -> list[str]:
     """Send the messages that look at a run later.
 
     Args:
-        house: whose followers, and where they go.
+        runtime: whose reconciliations, and where the messages go.
         run: its full name. title: the schedule or the map that it is a run of. started_at_ms: when it began.
 
     Returns:
@@ -350,27 +320,26 @@ def send_looks(house: House, run: str, title: str, started_at_ms: int) -> list[s
         TransientError: not sent; try again.
     """
     refused: list[str] = []
-    for name, one in house.reconcilers.items():
+    for name, one in runtime.registry.reconcilers.items():
         if one.is_for(run, title):
             try:
-                house.deliver([one.follow_up(run, started_at_ms)])
+                runtime.send([one.follow_up(run, started_at_ms)])
             except errors.UsageError as error:
                 refused.append(f"{name}: {error.what}")
     return refused
 
 
-def tell_refused(house: House, run: str, reasons: Sequence[str]) -> None:
-    """Tell history and sinks which looks could not be sent."""
-    opened = house.runtime()
+def report_refused(runtime: Runtime, run: str, reasons: Sequence[str]) -> None:
+    """Report to history and sinks which looks could not be sent."""
     for why in reasons:
-        at_ms = opened.clock.now_ms()
-        event = Event(at_ms=at_ms, name="look-refused", run=run, actor=opened.owner, detail={"summary": why})
-        opened.engine.ledger.append([event.row()])
-        if opened.sinks is not None:
-            opened.sinks.emit(event)
+        at_ms = runtime.now_ms()
+        event = Event(at_ms=at_ms, name="look-refused", run=run, actor=runtime.owner, detail={"summary": why})
+        runtime.engine.ledger.append([event.row()])
+        if runtime.sinks is not None:
+            runtime.sinks.emit(event)
 
 
-def begin_followed(house: House, run: RunState) -> Standing:
+def begin_followed(runtime: Runtime, run: RunState) -> Standing:
     """Begin a run with all that follows it, or go on with it: one that stands already stays as it is.
 
     Args:
@@ -379,10 +348,10 @@ def begin_followed(house: House, run: RunState) -> Standing:
     Raises:
         UsageError: a name that is empty or too long. StorageBusy: not begun.
     """
-    engine = house.runtime().engine
+    engine = runtime.engine
     standing = read(engine.state, run.name)
     if standing is not None and (standing.run.ended_at_ms is not None or is_open(engine.state, run.name)):
         return standing
     if standing is None:
-        tell_refused(house, run.name, send_looks(house, run.name, run.title, run.started_at_ms))
+        report_refused(runtime, run.name, send_looks(runtime, run.name, run.title, run.started_at_ms))
     return begin(engine.state, run)

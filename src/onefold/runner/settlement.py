@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
     from onefold.outside import Clock, Waiter
-    from onefold.runner.events import Event
     from onefold.runner.execution import Execution
     from onefold.runner.reports import Reports
+    from onefold.runtime.events import Event
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
@@ -426,19 +426,26 @@ class JointTransaction:
         self._inner.rollback()
 
 
-T = TypeVar("T")
+def backend_of(engine: Engine) -> Backend:
+    """What a driver needs of an engine."""
+    commit, opened = engine.commit, engine.effects
 
+    def open_queue(name: str) -> Queue:
+        return engine.queues.open(name)  # asked for so late, since a function may need no operator's verb
 
-def together(engine: Engine, write: Callable[[], T]) -> T:
-    """Make one call's changes together; what it answered.
+    backend = Backend(
+        store=engine.store,
+        ledger=engine.ledger,
+        state=engine.state,
+        commit=commit,
+        open_queue=open_queue,
+        effects=commit.effects if commit is not None else None,
+    )
+    if commit is not None or opened is None:
+        return backend
 
-    Idle workers are not woken: who sent messages calls `Engine.notify` afterwards, as what was told inside the transaction
-    was told too early.
+    def effects(limit_ms: int) -> JointTransaction | None:
+        inner = opened(limit_ms)
+        return JointTransaction(backend, inner) if inner is not None else None
 
-    Raises:
-        Exception: whatever the call raised, and what the engine raises when it cannot begin or commit.
-    """
-    (answer,) = engine.together([write])
-    if isinstance(answer, BaseException):
-        raise answer
-    return cast("T", answer)
+    return replace(backend, effects=effects)

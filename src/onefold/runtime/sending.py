@@ -1,7 +1,7 @@
 """Messages from an app into its queues: all of one call are accepted, or none.
 
-Never here: how a payload becomes a message (runner/outgoing.py). Invariant: when `send_all` returns, each receipt that is no
-duplicate names a message that survives a crash of the machine.
+Never here: how a payload becomes a message (runtime/outgoing.py). Invariant: when `send_all` returns, each receipt that is
+not a duplicate names a message that survives a crash of the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from onefold import errors, payload_defaults
 from onefold.contracts.entries import Refused
@@ -17,10 +17,12 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import APP_ATTRIBUTE
 from onefold.contracts.rules import check_entry
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, Release
-from onefold.runner.events import Event, kept
-from onefold.runner.outgoing import Outgoing, Receipt
-from onefold.runner.settlement import together
-from onefold.runtime.wiring import Runtime
+from onefold.runtime.events import Event, kept
+from onefold.runtime.outgoing import Outgoing, Receipt
+from onefold.runtime.transactions import transaction, wake_workers
+
+if TYPE_CHECKING:
+    from onefold.runtime.runtime import Runtime
 
 _RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
 _SENDING_MS = (
@@ -48,13 +50,13 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
         for app in {str(one.entry.attributes[APP_ATTRIBUTE].value) for one in unique}:
             runtime.take_names([one.record.job for one in unique], app)
         # A key is known together with its message, or not at all.
-        receipts = together(runtime.engine, lambda: _send(runtime, outgoing))
+        receipts = transaction(runtime.engine, lambda: _send(runtime, outgoing))
     else:
         receipts = _send(runtime, outgoing)
     if any(receipt.message_id is not None for receipt in receipts):
-        runtime.engine.notify()
+        wake_workers(runtime.engine)
     if kept("sent", history):
-        runtime.backend.ledger.append(
+        runtime.engine.ledger.append(
             [
                 Event(
                     at_ms=runtime.clock.now_ms(), name="sent", key=one.record, queue=one.queue, actor=runtime.owner,

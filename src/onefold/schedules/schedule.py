@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct, json
 
@@ -23,11 +23,14 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE,
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.options import Checked, Queue, Retry, check_option
+from onefold.registry import Registry
 from onefold.runner import runs
 from onefold.runner.context import Context
-from onefold.runner.dispatcher import House, as_handler
+from onefold.runner.declaring import declare_job, queue_of
+from onefold.runner.dispatcher import as_handler
 from onefold.runner.handlers import Job, positional
-from onefold.runner.outgoing import Outgoing, derived_dedup_id
+from onefold.runtime.outgoing import Outgoing, derived_dedup_id
+from onefold.runtime.runtime import Runtime
 from onefold.schedules.expressions import CronExpression
 from onefold.schedules.fire_times import Timing, next_after, parse, run_name, zone_of
 from onefold.schedules.ticks import MISSED_MAX, Missed
@@ -206,51 +209,14 @@ def _instant_ms(message: TickMessage) -> int:
     )
 
 
-class ScheduleApp(House, Protocol):
-    """What `declare` needs of an app."""
-
-    @property
-    def name(self) -> str:
-        """Of the app."""
-        ...
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        """Declared so far, by name."""
-        ...
-
-    @property
-    def queues(self) -> dict[str, Queue]:
-        """Declared so far, by name."""
-        ...
-
-    def queue(self, name: str) -> Queue:
-        """Declare a queue."""
-        ...
-
-    def job(
-        self,
-        queue: Queue,
-        *,
-        key: str,
-        name: str,
-        group: str | None,
-        timeout: Duration,
-        retry: Retry | None,
-        owner: str | None,
-    ) -> Any:
-        """Declare a job."""
-        ...
-
-
-def declare(app: ScheduleApp, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
+def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Callable[..., Any]], Schedule]:
     """What `App.schedule` does; arguments and errors as there."""
     if callable(expression):
         raise errors.UsageError(
             f"@app.schedule of {getattr(expression, '__name__', expression)!s:.80} has no expression.",
             todo='Write @app.schedule("cron(0 3 1 * ? *)") or @app.schedule("rate(5 minutes)").',
         )
-    given = _Options(**options)
+    given, registry = _Options(**options), runtime.registry
     window_ms = duration.to_ms(given.window, "window", most_ms=WINDOW_MS_MAX)
     if window_ms % limits.MINUTE_MS:
         raise errors.UsageError(
@@ -285,19 +251,20 @@ def declare(app: ScheduleApp, expression: str, **options: Any) -> Callable[[Call
                 f"{name!r:.80} is not a name for a schedule.",
                 todo=f"Use 1 to {NAME_CHARS_MAX} of 0-9 A-Z a-z - _ and . , as EventBridge Scheduler does.",
             )
-        if name in app.schedules:
+        if name in registry.schedules:
             raise errors.ConflictError(f"Schedule {name} is declared twice.", todo="Give one of them another name=.")
-        queue: Any = given.queue if given.queue is not None else _own_queue(app)  # a wrong one is refused by App.job
+        queue: Any = _own_queue(registry) if given.queue is None else given.queue  # a wrong one is refused below
         group = "{schedule}" if isinstance(queue, Queue) and queue.settings.fifo else None
 
-        handler = _handler_of(function, app, name, given.owner)
-        job = app.job(
-            queue, key=_KEY, name=name, group=group, timeout=given.timeout, retry=given.job_retry, owner=given.owner
-        )(handler)
+        handler = _handler_of(function, runtime, name, given.owner)
+        job: Job[TickMessage, Any] = declare_job(
+            runtime, queue, key=_KEY, name=name, group=group, timeout=given.timeout, retry=given.job_retry,
+            owner=given.owner,
+        )(handler)  # fmt: skip
         job.dispatches = _dispatches(function)
         job.ticks = not job.dispatches
-        dead_letter = (_own_queue(app) if queue.settings.fifo else queue).settings.dead_letter
-        made = app.schedules[name] = Schedule(
+        dead_letter = (_own_queue(registry) if queue.settings.fifo else queue).settings.dead_letter
+        made = registry.schedules[name] = Schedule(
             name=name,
             expression=expression,
             timing=timing,
@@ -306,10 +273,8 @@ def declare(app: ScheduleApp, expression: str, **options: Any) -> Callable[[Call
             missed_max=given.missed_max,
             delete_after=given.delete_after,
             undelivered=delivery_policy(given.retry, dead_letter if given.dead_letter else None),
-            dispatches=_dispatches(function),
-            function=function,
-            owner=given.owner,
-        )
+            dispatches=job.dispatches, function=function, owner=given.owner,
+        )  # fmt: skip
         job.normal = made.own
         return made
 
@@ -329,10 +294,10 @@ def _check_fires(expression: str, timing: Timing) -> None:
         )
 
 
-def _own_queue(app: ScheduleApp) -> Queue:
+def _own_queue(registry: Registry) -> Queue:
     """The queue for ticks that were given none, and for the dead letters of those that go to a FIFO queue."""
-    name = f"{app.name}-schedules"
-    return app.queues.get(name) or app.queue(name)
+    name = f"{registry.name}-schedules"
+    return registry.queues.get(name) or registry.add_queue(queue_of(name))
 
 
 class _Options(Struct, frozen=True, kw_only=True):
@@ -369,20 +334,20 @@ def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPo
     return DeliveryPolicy(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
 
 
-def _handler_of(function: Callable[..., Any], app: ScheduleApp, name: str, owner: str | None) -> Callable[..., Any]:
+def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner: str | None) -> Callable[..., Any]:
     """A function of a tick as the handler of its messages; a coroutine function stays one, a generator dispatches."""
     inner = function
     if _dispatches(function):
-        inner = as_handler(function, app, payload=Tick, owner=owner)
+        inner = as_handler(function, runtime, payload=Tick, owner=owner)
     takes_context = positional(inner) >= 2
 
     def arguments(message: TickMessage, ctx: Context) -> tuple[Any, ...]:
-        schedule = app.schedules[name]
+        schedule = runtime.registry.schedules[name]
         tick = schedule.tick(message)
         if not schedule.dispatches:  # a tick of EventBridge Scheduler begins its run here; a dispatcher does itself
-            now_ms = app.runtime().clock.now_ms()
+            now_ms = runtime.now_ms()
             runs.begin_followed(
-                app, runs.of_tick(tick.run, name, tick.nominal_at_ms, now_ms, dispatches=False, owner=owner)
+                runtime, runs.of_tick(tick.run, name, tick.nominal_at_ms, now_ms, dispatches=False, owner=owner)
             )
         return (tick, ctx) if takes_context else (tick,)
 

@@ -16,26 +16,35 @@ Invariant: who sends a tick advances the schedule beyond it in the same transact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Final
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
 from onefold.contracts.state import Change
 from onefold.runner import runs
-from onefold.runner.events import Sinks
 from onefold.runner.heartbeat import Bell
-from onefold.runner.outgoing import Outgoing
 from onefold.runner.runs import send_looks
+from onefold.runtime.events import Sinks
+from onefold.runtime.names import take
+from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.runtime import Runtime
 from onefold.schedules import ticks, undelivered
-from onefold.schedules.fire_times import run_name
+from onefold.schedules.fire_times import run_name, zone_of
 from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState
-from onefold.schedules.transactions import PREFIX, Agenda, Due, OtherSchedulerError, SchedulerApp, Writer, Written
+from onefold.schedules.transactions import PREFIX, Agenda, Due, OtherSchedulerError, Writer, Written
 from onefold.schedules.undelivered import UndeliveredTicks, Unsent
+
+if TYPE_CHECKING:
+    from onefold.runtime.events import Sink
+
 
 LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed
 SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only regulated
@@ -52,21 +61,20 @@ class Scheduler:
     """One scheduler of an app. For one thread; `stop` may be called from anywhere.
 
     Args:
-        app: whose they are. schedules: what it declares, by name.
-        sinks: receive its events.
+        runtime: of the app whose schedules they are. sinks: receive its events.
 
     Attributes:
         sent: how many ticks it has sent.
     """
 
-    def __init__(self, app: SchedulerApp, schedules: Mapping[str, Schedule], sinks: Sinks) -> None:
-        self._name = app.name
-        self._app = app
-        self._schedules = schedules
-        self._writer = Writer(app, sinks)
+    def __init__(self, runtime: Runtime, sinks: Sinks) -> None:
+        self._name = runtime.registry.name
+        self._runtime = runtime
+        self._schedules: Mapping[str, Schedule] = runtime.registry.schedules
+        self._writer = Writer(runtime, sinks)
         self._engine, self._clock = self._writer.engine, self._writer.clock
         self._agenda = Agenda()
-        self._undelivered = UndeliveredTicks(self._writer, schedules, self._agenda)
+        self._undelivered = UndeliveredTicks(self._writer, self._schedules, self._agenda)
         self._superseded: set[str] = set()
         self._bell = Bell()
         self._stopping = False
@@ -310,10 +318,10 @@ class Scheduler:
                     unsent.append(undelivered.first_failure(one, refused, now_ms))
         self._writer.put(begun)
         if outgoing:
-            self._app.deliver(outgoing)
+            self._runtime.send(outgoing)
             wrote.sent = len(outgoing)
         for run, name in following:  # what looks at the run later; its tick is what counts
-            for why in send_looks(self._app, run, name, now_ms):
+            for why in send_looks(self._runtime, run, name, now_ms):
                 wrote.events.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
             self._undelivered.keep(late, 0, now_ms, wrote)
@@ -382,3 +390,95 @@ def _span(plan: ticks.TickPlan) -> dict[str, str | int | None]:
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     for first in range(0, len(names), size):
         yield names[first : first + size]
+
+
+class Upcoming(Struct, frozen=True, kw_only=True):
+    """What a scheduler will do.
+
+    Args:
+        schedule: its name. at: when it is sent, UTC; within a flexible window that is after its planned time.
+        local: the same in the schedule's zone. in_ms: from now; 0 or less when it is due.
+    """
+
+    schedule: str
+    at: str
+    local: str
+    in_ms: int
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """A schedule that has no further tick: its name, and its expression as it was written."""
+
+    schedule: str
+    expression: str
+
+
+def make_scheduler(runtime: Runtime, *, sinks: Iterable[Sink] = ()) -> Scheduler:
+    """A scheduler for the schedules of an app, ready to `run()`.
+
+    Raises:
+        UsageError: the app declares no schedules. ConflictError: another app on this engine has one of that name.
+    """
+    schedules, name = runtime.registry.schedules, runtime.registry.name
+    if not schedules:
+        raise errors.UsageError(
+            f"App {name} declares no schedules.",
+            todo="Declare one with @app.schedule(...), in a module that is imported where the app is made.",
+        )
+    take(runtime.engine.state, [one.job.name for one in schedules.values()], name, runtime.now_ms())
+    return Scheduler(runtime, Sinks(sinks))
+
+
+def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: int, count: int = 5) -> list[Upcoming]:
+    """The next ticks of a started scheduler, of each schedule its next one, in order.
+
+    Args:
+        count: at most so many.
+    """
+    found: list[Upcoming] = []
+    for name, at_ms in scheduler.next_ticks(count):
+        at = datetime.fromtimestamp(at_ms / limits.SECOND_MS, UTC)
+        local = at.astimezone(zone_of(schedules[name].timing.zone))
+        found.append(
+            Upcoming(
+                schedule=name, at=f"{at:%Y-%m-%dT%H:%M:%SZ}", local=f"{local:%a %Y-%m-%d %H:%M:%S %Z}", in_ms=at_ms - now_ms
+            )
+        )  # fmt: skip
+    return found
+
+
+def ended(scheduler: Scheduler, schedules: Mapping[str, Schedule]) -> list[Ended]:
+    """The schedules of a started scheduler that have no further tick, by name."""
+    return [Ended(schedule=name, expression=schedules[name].expression) for name in scheduler.ended()]
+
+
+@contextmanager
+def beside(scheduler: Scheduler, failed: Callable[[], None]) -> Iterator[None]:
+    """Run a scheduler in a thread of its own while the block runs; what is due at its beginning was sent before it.
+
+    Args:
+        failed: is called when it ended by an error, which is raised when the block ends.
+
+    Raises:
+        As `Scheduler.run`.
+    """
+    raised: list[BaseException] = []
+    with suppress(errors.TransientError):  # the thread tries again
+        scheduler.catch_up()
+
+    def run() -> None:
+        try:
+            scheduler.run()
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits for it
+            raised.append(error)
+            failed()
+
+    thread = threading.Thread(target=run, name="onefold-scheduler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        scheduler.stop()
+        thread.join()
+    if raised:
+        raise raised[0]

@@ -11,17 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from onefold import errors
-from onefold.contracts.engine import Engine
-from onefold.contracts.ledger import History
 from onefold.contracts.state import Change
-from onefold.runner.events import Event, Sinks, kept
-from onefold.runner.outgoing import Outgoing, Receipt
-
-if TYPE_CHECKING:
-    from onefold.outside import Clock, Entropy
+from onefold.runtime.events import Event, Sinks, kept
+from onefold.runtime.runtime import Runtime
+from onefold.runtime.transactions import transaction
 
 
 class Due(NamedTuple):
@@ -84,35 +80,6 @@ PREFIX: Final = "schedule/"  # of the names of schedules' states in State
 Detail = Mapping[str, str | int | None]
 
 
-class SchedulerRuntime(Protocol):
-    """An opened engine, as the app has it."""
-
-    engine: Engine
-    clock: Clock
-    entropy: Entropy
-    owner: str
-
-
-class SchedulerApp(Protocol):
-    """What a scheduler needs of an app."""
-
-    name: str
-    history: History
-
-    @property
-    def reconcilers(self) -> Mapping[str, Any]:
-        """What looks at runs after a while, by name."""
-        ...
-
-    def runtime(self) -> SchedulerRuntime:
-        """The opened engine."""
-        ...
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none."""
-        ...
-
-
 class OtherSchedulerError(Exception):
     """Another scheduler has dealt with it in the meantime."""
 
@@ -136,14 +103,13 @@ class Writer:
     """Makes a scheduler's transactions.
 
     Args:
-        app: the app. sinks: hear what happened.
+        runtime: of the app. sinks: hear what happened.
     """
 
-    def __init__(self, app: SchedulerApp, sinks: Sinks) -> None:
-        opened = app.runtime()
-        self.app = app
-        self.engine, self.clock, self.entropy = opened.engine, opened.clock, opened.entropy
-        self._owner = opened.owner
+    def __init__(self, runtime: Runtime, sinks: Sinks) -> None:
+        self.runtime = runtime
+        self.engine, self.clock, self.entropy = runtime.engine, runtime.clock, runtime.entropy
+        self._owner = runtime.owner
         self._sinks = sinks
 
     def together(self, write: Callable[[], Written]) -> Written | Exception:
@@ -152,22 +118,25 @@ class Writer:
         Raises:
             TransientError: an embedded engine cannot be written, or not now: nothing was done.
         """
+        own: list[Exception] = []
 
         def call() -> Written:
-            wrote = write()
-            self._append(wrote.events)
+            try:
+                wrote = write()
+                self._append(wrote.events)
+            except Exception as error:
+                own.append(error)
+                raise
             return wrote
 
-        (answer,) = self.engine.together([call])
-        if isinstance(answer, errors.TransientError) and self.engine.commit is not None:
-            raise answer
-        if isinstance(answer, Written):
-            if answer.sent:
-                self.engine.notify()  # workers woken inside the transaction were woken too early
-            self._emit(answer.events)
-            return answer
-        assert isinstance(answer, Exception)
-        return answer
+        try:
+            wrote = transaction(self.engine, call)
+        except Exception as error:
+            if error not in own or (isinstance(error, errors.TransientError) and self.engine.commit is not None):
+                raise
+            return error
+        self._emit(wrote.events)
+        return wrote
 
     def put(self, changes: Sequence[Change]) -> bool:
         """Change State; whether every value still had the expected version."""
@@ -189,7 +158,7 @@ class Writer:
         self.report(Event(at_ms=self.clock.now_ms(), name=name, actor=self._owner, detail=detail))
 
     def _append(self, events: Iterable[Event]) -> None:
-        rows = [event.row() for event in events if kept(event.name, self.app.history, run=event.run)]
+        rows = [event.row() for event in events if kept(event.name, self.runtime.history, run=event.run)]
         if rows:
             self.engine.ledger.append(rows)
 

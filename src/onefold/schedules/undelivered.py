@@ -28,8 +28,8 @@ from onefold.contracts.state import Change
 from onefold.errors import InvariantBroken, OnefoldError, TransientError, UsageError
 from onefold.record.error_text import summary_of
 from onefold.runner import runs
-from onefold.runner.events import Event
-from onefold.runner.outgoing import Outgoing
+from onefold.runtime.events import Event
+from onefold.runtime.outgoing import Outgoing
 from onefold.schedules import transactions as ticking
 from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState
@@ -191,7 +191,10 @@ class UndeliveredTicks:
         """Say once which ticks wait for a schedule of this app that is not declared any more; they are kept for it."""
         new = sorted(counts.keys() - self._orphaned)
         for name, value in zip(new, self._state.get([ticking.PREFIX + name for name in new]), strict=True):
-            if value is not None and msgspec.json.decode(value.value, type=ScheduleState).app == self._writer.app.name:
+            if (
+                value is not None
+                and msgspec.json.decode(value.value, type=ScheduleState).app == self._writer.runtime.registry.name
+            ):
                 self._writer.report(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
         self._orphaned.update(new)
 
@@ -226,7 +229,7 @@ class UndeliveredTicks:
     def _send(self, schedule: Schedule, one: Unsent, version: int) -> Written:
         wrote = Written()
         outgoing = schedule.outgoing_at(one.scheduled_at)
-        self._writer.app.deliver([outgoing])
+        self._writer.runtime.send([outgoing])
         wrote.sent = 1
         if not self._writer.put([Change(one.place, None, version)]):
             raise OtherSchedulerError
@@ -270,7 +273,7 @@ class UndeliveredTicks:
         else:
             key = schedule.outgoing_at(one.scheduled_at).record
         if dead is not None:
-            entry = dead_letter(schedule, self._writer.app.name, one, why, self._writer.entropy.token())
+            entry = dead_letter(schedule, self._writer.runtime.registry.name, one, why, self._writer.entropy.token())
             try:
                 (answer,) = self._writer.engine.queues.open(dead).send([entry])
             except UsageError as error:

@@ -28,11 +28,11 @@ from onefold.contracts.admin import Peeked
 from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.outcomes import LogLine
+from onefold.lambdas.serving import ServeSettings, Serving, new_loop
 from onefold.local.fault_rules import NO_FAULTS, parse_faults
 from onefold.local.history import HistoryEvent
 from onefold.local.identifiers import message_id_of, message_uuid
 from onefold.manual_clock import ManualClock
-from onefold.runtime.serving import ServeSettings, Serving, new_loop
 
 T = TypeVar("T")
 

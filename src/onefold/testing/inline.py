@@ -23,10 +23,12 @@ from onefold.app import App
 from onefold.contracts.queue import Depth
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.events import Event, Sinks
 from onefold.runner.execution import Execution
 from onefold.runner.grouping import Grouper
 from onefold.runner.runner import Runner
+from onefold.runner.settlement import backend_of
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Event, Sinks
 from onefold.schedules.scheduler import Scheduler
 
 
@@ -55,8 +57,8 @@ class World:
         self._runner = runner
         self._recorder = recorder
         self._runtime = app.runtime()
-        self._grouper = Grouper(runner, self._runtime.backend, clock, self._runtime.entropy)
-        self._scheduler = Scheduler(app, app.schedules, Sinks([*app.sinks, recorder]))
+        self._grouper = Grouper(runner, backend_of(self._runtime.engine), clock, self._runtime.entropy)
+        self._scheduler = Scheduler(self._runtime, Sinks([*app.sinks, recorder]))
         if app.schedules:
             self._scheduler.start()
 
@@ -78,7 +80,7 @@ class World:
         count = 0
         for _ in range(rounds_max):
             some = [
-                delivery for name in self.app.queues for delivery in self._runtime.backend.open_queue(name).receive(10)
+                delivery for name in self.app.queues for delivery in self._runtime.engine.queues.open(name).receive(10)
             ]
             if not some:
                 if self._runner.closer.look():
@@ -125,7 +127,7 @@ class World:
 
     def depth(self, queue: str) -> Depth:
         """How many messages a queue holds."""
-        return self._runtime.backend.open_queue(queue).depth()
+        return self._runtime.engine.queues.open(queue).depth()
 
     def _perform(self, ready: list[Execution]) -> None:
         while ready:
@@ -147,7 +149,7 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
     """
     clock, recorder = ManualClock(start_ms), Recorder()
     with app.reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:
-        runner = runtime.runner(
-            app.jobs, app.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
+        runner = make_runner(
+            runtime, app.jobs, app.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
         )
         yield World(app, clock, runner, recorder)

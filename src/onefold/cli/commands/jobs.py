@@ -18,7 +18,7 @@ from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.errors import NotFoundError
-from onefold.runner.outgoing import Receipt
+from onefold.runtime.outgoing import Receipt
 
 
 def _draw_receipt(receipt: Receipt) -> None:

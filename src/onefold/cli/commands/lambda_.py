@@ -2,7 +2,7 @@
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
 the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, the second one ends them.
-Never here: how it is built (`runtime/functions.py`), how batches are made (`lambdas/batching.py`).
+Never here: how it is built (`lambdas/run_function.py`), how batches are made (`lambdas/batching.py`).
 Invariant: standard output has the answer only.
 """
 
@@ -23,12 +23,12 @@ from onefold.clock import SystemClock
 from onefold.contracts.settings import QueueSettings
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy
-from onefold.lambdas import log_output
+from onefold.lambdas import log_output, serving
+from onefold.lambdas import run_function as functions
 from onefold.lambdas.outcomes import LogLine
+from onefold.lambdas.run_function import RunReport, RunSettings
 from onefold.lambdas.settings import FunctionSettings, MappingSettings
 from onefold.local.fault_rules import parse_faults
-from onefold.runtime import functions, serving
-from onefold.runtime.functions import RunReport, RunSettings
 
 _NAME_CHARS_MAX = 64
 _ID_CHARS = 8  # of a request id in front of a line; its START line has all of it

@@ -16,10 +16,10 @@ import msgspec
 from onefold import errors
 from onefold.admin import maps as admin
 from onefold.admin.maps import MapProgress
+from onefold.app import App
 from onefold.cli import render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number, some, zoned
-from onefold.maps.jobs import MapApp
 from onefold.maps.state import OtherDriverError
 from onefold.observe.wording import age
 
@@ -36,7 +36,7 @@ _HERE = click.option("--here", is_flag=True, help="Drive the run in this process
 _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
 
 
-def _app(words: tuple[str, ...], names: str) -> tuple[MapApp, str, str]:
+def _app(words: tuple[str, ...], names: str) -> tuple[App, str, str]:
     """The app, the one other word, and how to name the app on a command line again."""
     name, rest = target.split(words, 1, names=names)
     found = target.find_app(name)
@@ -141,9 +141,7 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 # -- watching ----------------------------------------------------------------------------------------------------------
 
 
-def _watched(
-    app: MapApp, run: str, again: str, begin: Callable[[], MapProgress], *, here: bool, detach: bool
-) -> Answer:
+def _watched(app: App, run: str, again: str, begin: Callable[[], MapProgress], *, here: bool, detach: bool) -> Answer:
     """The answer when the run that `begin` lets go on is over, or at once."""
     try:
         begin()
@@ -173,7 +171,7 @@ def _draw_left(run: str, again: str, *, here: bool) -> None:
     render.todo(steps, again)
 
 
-def _driven(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
+def _driven(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
     try:
         return admin.drive(app, run, report)
     except OtherDriverError:
@@ -184,7 +182,7 @@ def _driven(app: MapApp, run: str, report: Callable[[MapProgress], None]) -> Map
         ) from None
 
 
-def _followed(app: MapApp, run: str, report: Callable[[MapProgress], None], again: str) -> MapProgress:
+def _followed(app: App, run: str, report: Callable[[MapProgress], None], again: str) -> MapProgress:
     """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()

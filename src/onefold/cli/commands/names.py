@@ -11,7 +11,7 @@ from onefold.admin import names as admin
 from onefold.cli import options, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, draw, line, table
-from onefold.runner.names import Taken
+from onefold.runtime.names import Taken
 
 command = Group("names", help="Whose the names of operations are: list, give.", no_args_is_help=True)
 

@@ -1,7 +1,7 @@
 """`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
 
 SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
-Never here: the loop (`schedules/scheduler.py`), how one is built (`runtime/schedulers.py`).
+Never here: the loop (`schedules/scheduler.py`), how one is built (`schedules/scheduler.py`).
 Invariant: a signal handler only sets the scheduler's flag.
 """
 
@@ -24,13 +24,12 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
-from onefold.runner.events import EVENTS, Event
-from onefold.runtime import schedulers
-from onefold.runtime.schedulers import Ended, Upcoming
-from onefold.schedules.scheduler import Scheduler
+from onefold.runtime.events import EVENTS, Event
+from onefold.schedules import scheduler as schedulers
+from onefold.schedules.scheduler import Ended, Scheduler, Upcoming
 
 if TYPE_CHECKING:
-    from onefold.runner.events import Sink
+    from onefold.runtime.events import Sink
 
 _SAID = 5  # of what comes next
 
@@ -100,7 +99,7 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     sinks: list[Sink] = [*app.sinks, voice]
     if log is not None:
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
-    scheduler = schedulers.make_scheduler(app, app.schedules, sinks=sinks)
+    scheduler = schedulers.make_scheduler(app.runtime(), sinks=sinks)
     if once:
         scheduler.catch_up()
     else:

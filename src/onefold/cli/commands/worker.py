@@ -2,7 +2,7 @@
 
 SIGTERM or SIGINT drains: nothing is received any more, what runs is finished. The second one stops at once; what ran then is
 taken over by others. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
-Never here: the loop (`runner/worker.py`), how a worker is built (`runtime/workers.py`).
+Never here: the loop (`runner/worker.py`), how a worker is built (`runner/worker_setup.py`).
 Invariant: a signal handler only sets the worker's flags and writes one line.
 """
 
@@ -27,15 +27,15 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
-from onefold.runner.events import EVENTS, Event
+from onefold.runner import worker_setup as workers
 from onefold.runner.worker import ExitReport, Snapshot, Worker, WorkerSettings
-from onefold.runtime import workers
+from onefold.runtime.events import EVENTS, Event
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    from onefold.runner.events import Sink
+    from onefold.runtime.events import Sink
 
 _PLAIN_MS = 5_000  # between two lines where there is no terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits
@@ -196,9 +196,11 @@ def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
     """A scheduler beside the worker; the worker drains when it fails."""
-    from onefold.runtime import schedulers  # and with it zones and expressions: 40 ms that only who schedules pays
+    from onefold.schedules import (
+        scheduler as schedulers,  # and with it zones and expressions: 40 ms that only who schedules pays
+    )
 
-    return schedulers.beside(schedulers.make_scheduler(app, app.schedules, sinks=sinks), worker.drain)
+    return schedulers.beside(schedulers.make_scheduler(app.runtime(), sinks=sinks), worker.drain)
 
 
 @contextmanager

@@ -21,45 +21,24 @@ from onefold import errors, maps, observe, redact
 from onefold.backends import urls
 from onefold.clock import Never
 from onefold.runner.admission import Admission
-from onefold.runner.events import Sinks
 from onefold.runner.lambda_container import ExecutorPool, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter
 from onefold.runner.runner import Runner
+from onefold.runner.settlement import backend_of
+from onefold.runtime.events import Sinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from onefold import options as declared
-    from onefold.contracts.ledger import History
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Queue
-    from onefold.maps.jobs import MapJob
     from onefold.maps.lambda_children import StepFunctionsChildren
-    from onefold.runner.events import Event, Sink
     from onefold.runner.handlers import Job
     from onefold.runner.lambda_container import LambdaSettings
     from onefold.runner.lambda_handler import Record
     from onefold.runner.settlement import Backend
-    from onefold.runtime.wiring import Runtime
-
-
-class Declared(Protocol):
-    """What a handler needs of an app."""
-
-    url: str
-    history: History
-    sinks: tuple[Sink, ...]
-    queues: dict[str, declared.Queue]
-    jobs: dict[str, Job[Any, Any]]
-    maps: dict[str, MapJob]
-
-    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
-        """The job a delivery is for."""
-        ...
-
-    def runtime(self, url: str | None = None) -> Runtime:
-        """The runtime, opened on this engine unless one is open."""
-        ...
+    from onefold.runtime.events import Event, Sink
+    from onefold.runtime.runtime import Runtime
 
 
 class Adopting(Protocol):
@@ -84,12 +63,12 @@ class LambdaHandler:
     """What Lambda calls. Made by `App.lambda_handler`.
 
     Args:
-        app: its queues and jobs are declared.
+        runtime: of the app, whose queues and jobs are declared.
     """
 
-    def __init__(self, app: Declared, settings: LambdaSettings, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, runtime: Runtime, settings: LambdaSettings, environment: Mapping[str, str] = os.environ) -> None:
         settings.check()
-        self._app = app
+        self._runtime = runtime
         self._settings = settings
         self._environment = environment
         self._adapter: LambdaAdapter | None = None
@@ -104,7 +83,7 @@ class LambdaHandler:
         Errors as `LambdaAdapter.handle` and `StepFunctionsChildren.handle`.
         """
         self.take_names()
-        if self._app.maps:
+        if self._runtime.registry.maps:
             child = maps.child_of(event)
             if child is not None:
                 return self._children().handle(child, context)
@@ -118,7 +97,7 @@ class LambdaHandler:
         """
         if not self._is_named:
             self.adapter()
-            self._app.runtime().take_names_of(self._app.jobs)
+            self._runtime.take_names_of(self._runtime.registry.jobs)
             self._is_named = True
 
     def _children(self) -> StepFunctionsChildren:
@@ -133,15 +112,16 @@ class LambdaHandler:
             UsageError, StorageError: the engine cannot be used as it is.
         """
         if self._adapter is None:
-            runtime = self._app.runtime(engine_url(self._app.url, self._environment))
+            runtime = self._runtime
+            runtime.open(engine_url(runtime.url, self._environment))
             runtime.engine.appear()
-            wired = self._wired = _Wired(self._app, runtime, self._settings)
+            wired = self._wired = _Wired(runtime, self._settings)
             self._adapter = LambdaAdapter(
                 wired.make_pool,
                 adopt=wired.adopt,
                 disown=wired.disown,
                 queue_of=wired.queue_of,
-                job_of=self._app.job_of,
+                job_of=runtime.registry.job_of,
                 settings=self._settings,
                 clock=runtime.steady,
             )
@@ -151,25 +131,26 @@ class LambdaHandler:
 class _Wired:
     """One app on one opened engine."""
 
-    def __init__(self, app: Declared, runtime: Runtime, settings: LambdaSettings) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, settings: LambdaSettings) -> None:
+        self._registry = runtime.registry
         self._runtime = runtime
         self._settings = settings
-        self._place = urls.read_aws(app.url) if app.url.startswith("aws://") else None
-        self._sinks = Sinks(app.sinks or (_Log(),))
-        self._backend = runtime.backend
+        self._place = urls.read_aws(runtime.url) if runtime.url.startswith("aws://") else None
+        self._sinks = Sinks(runtime.app_sinks or (_Log(),))
+        self._backend = backend_of(runtime.engine)
         if runtime.engine.known_queue is not None:  # the event names its queue
-            self._backend = replace(runtime.backend, open_queue=runtime.engine.known_queue)
-        self._closer = runtime.closer = LateCloser(runtime.engine, app.jobs, runtime.steady)
+            self._backend = replace(self._backend, open_queue=runtime.engine.known_queue)
+        self._closer = LateCloser(runtime.engine, runtime.registry.jobs, runtime.steady)
+        runtime.attach(self._sinks, self._closer.touch)
 
     @functools.cached_property
     def children(self) -> StepFunctionsChildren:
         """What performs the children of map runs."""
         runtime = self._runtime
         return maps.StepFunctionsChildren(
-            self._app.maps,
+            self._registry.maps,
             self._make_children_pool,
-            store=runtime.backend.store,
+            store=runtime.engine.store,
             settings=self._settings,
             clock=runtime.steady,
             entropy=runtime.entropy,
@@ -177,7 +158,7 @@ class _Wired:
 
     def make_pool(self, lease_ms: int) -> ExecutorPool:
         """Who runs the handlers of messages."""
-        return self._pool(lease_ms, self._backend, self._app.job_of)
+        return self._pool(lease_ms, self._backend, self._registry.job_of)
 
     def _make_children_pool(
         self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], Queue]
@@ -192,8 +173,8 @@ class _Wired:
             backend,
             functools.partial(self._make_runner, job_of),
             runtime.engine.effects,
-            {name: queue.settings.receives_max for name, queue in self._app.queues.items()},
-            list(self._app.jobs.values()),
+            {name: queue.settings.receives_max for name, queue in self._registry.queues.items()},
+            list(self._registry.jobs.values()),
             self._settings,
             clock=runtime.steady,
             entropy=runtime.entropy,
@@ -218,14 +199,14 @@ class _Wired:
             owner=runtime.owner,
             lease_ms=lease_ms,
             sinks=self._sinks,
-            history=self._app.history,
+            history=runtime.history,
             admission=admission,
             closer=self._closer,
-            settings={name: queue.settings for name, queue in self._app.queues.items()},
+            settings={name: queue.settings for name, queue in self._registry.queues.items()},
         )
 
     def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:
-        return self._adopting(queue).adopt(records, self._app.queues[queue].settings.visibility_ms)
+        return self._adopting(queue).adopt(records, self._registry.queues[queue].settings.visibility_ms)
 
     def disown(self, queue: str, receipts: Sequence[str]) -> None:
         self._adopting(queue).disown(receipts)
@@ -234,7 +215,7 @@ class _Wired:
         real = self._backend.open_queue(queue)
         if not hasattr(real, "adopt"):
             raise errors.UsageError(
-                f"The engine {self._runtime.url} cannot take over messages that Lambda received.",
+                f"The engine {self._runtime.engine.url} cannot take over messages that Lambda received.",
                 todo="Use an aws:// engine.",
             )
         return cast("Adopting", real)
@@ -244,7 +225,7 @@ class _Wired:
         on_aws = arn.rpartition(":")[2]
         ours = self._place.prefix if self._place is not None else ""
         name = on_aws.removeprefix(ours)
-        known = {job.policy.queue for job in self._app.jobs.values()}
+        known = {job.policy.queue for job in self._registry.jobs.values()}
         if name not in known or not on_aws.startswith(ours):
             raise errors.UsageError(
                 f"The event comes from queue {on_aws}, on which this app has no job.",

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any, cast
 from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
-from onefold.runner.events import Event, Sinks
+from onefold.contracts.state import group_flag
+from onefold.runner.admission import Admission
+from onefold.runner.completion import Closer
 from onefold.runner.grouping import Grouper
 from onefold.runner.handlers import Job
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.processes import Spawn
+from onefold.runner.runner import Runner
+from onefold.runner.settlement import Backend, backend_of
 from onefold.runner.worker import Worker, WorkerSettings
-from onefold.runtime.wiring import Runtime
+from onefold.runtime.events import Event, Sinks
+from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
-    from onefold.runner.events import Sink
-    from onefold.runner.runner import Runner
+    from onefold.runtime.events import Sink
 
 
 def make_worker(
@@ -36,12 +40,14 @@ def make_worker(
     sinks: Iterable[Sink] = (),
     queues: Iterable[str] | None = None,
     target: str | None = None,
+    backend: Backend | None = None,
 ) -> Worker:
     """A worker for an app's jobs, ready to `run()`.
 
     Args:
         queues: names to receive from; None: every queue that has a job.
         target: `module:attribute` of the app, needed for child processes.
+        backend: instead of the engine's own contracts, for demonstrations of what they are for.
 
     Raises:
         UsageError: no jobs, an unknown queue, processes without a target.
@@ -59,7 +65,10 @@ def make_worker(
         raise errors.UsageError("Child processes need to know the app.", todo='Name it as "module:attribute".')
     lock_file = runtime.engine.appear()
     heard = Sinks(sinks)
-    runner = runtime.runner(jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history)
+    backend = backend_of(runtime.engine) if backend is None else backend
+    runner = make_runner(
+        runtime, jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history, backend=backend
+    )
 
     def dead(owner: str) -> None:
         heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
@@ -81,11 +90,11 @@ def make_worker(
     mine = [job for job in jobs.values() if job.policy.queue in names]
     return Worker(
         runner,
-        runtime.backend,
-        queues=[_polled(runtime.backend.open_queue(name), runtime, waiter.wake) for name in names],
+        backend,
+        queues=[_polled(backend.open_queue(name), runtime, waiter.wake) for name in names],
         jobs=mine,
         job_of=job_of,
-        grouper=Grouper(runner, runtime.backend, runtime.steady, runtime.entropy),
+        grouper=Grouper(runner, backend, runtime.steady, runtime.entropy),
         clock=runtime.steady,
         waiter=waiter,
         wake=waiter.wake,
@@ -94,6 +103,50 @@ def make_worker(
         settings=settings,
         spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
     )
+
+
+def make_runner(
+    runtime: Runtime,
+    jobs: Mapping[str, Job[Any, Any]],
+    job_of: Callable[[Delivery], Job[Any, Any]],
+    *,
+    lease_ms: int,
+    sinks: Sinks,
+    history: History,
+    backend: Backend | None = None,
+) -> Runner:
+    """A runner for these jobs on an opened engine; the runtime's own events go to its sinks from now on.
+
+    Raises:
+        ConflictError: another app's job on this engine has the name of one.
+    """
+    runtime.take_names_of(jobs)
+    engine = runtime.engine
+    backend = backend_of(engine) if backend is None else backend
+    closer = Closer(engine, jobs, runtime.steady)
+    runtime.attach(sinks, closer.touch)
+    engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
+    return Runner(
+        backend,
+        job_of,
+        clock=runtime.steady,
+        entropy=runtime.entropy,
+        never=runtime.never(),
+        owner=runtime.owner,
+        lease_ms=lease_ms,
+        sinks=sinks,
+        history=history,
+        admission=Admission(backend.state, clock=runtime.steady, owner=runtime.owner, lease_ms=lease_ms),
+        closer=closer,
+        settings=runtime.settings,
+    )
+
+
+def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
+    """The flag that stops a group by a message's job; a message whose job nobody here knows stops its group."""
+    own = [one for one in jobs.values() if one.policy.queue == queue]
+    job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
+    return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None
 
 
 class _Expiring:

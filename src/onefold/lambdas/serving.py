@@ -24,11 +24,14 @@ from onefold.backends import urls
 from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
+from onefold.lambdas import templates
 from onefold.lambdas.functions import Function
 from onefold.lambdas.lambda_api import LambdaApi
 from onefold.lambdas.outcomes import LogLine
 from onefold.lambdas.registry import Registry
+from onefold.lambdas.run_function import wire_form
 from onefold.lambdas.settings import FunctionSettings
+from onefold.lambdas.templates import Planted
 from onefold.local import sqs_model
 from onefold.local.admin_api import AdminApi, ServerFacts
 from onefold.local.fault_rules import NO_FAULTS, Faults
@@ -43,9 +46,6 @@ from onefold.local.signing import Key
 from onefold.local.sqs_service import SqsService
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
-from onefold.runtime import templates
-from onefold.runtime.functions import wire_form
-from onefold.runtime.templates import Planted
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy

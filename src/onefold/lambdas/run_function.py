@@ -2,7 +2,7 @@
 
 It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
 Nothing of it is stored: the mapping ends with the process.
-Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`runtime/serving.py`).
+Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`lambdas/serving.py`).
 Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in flight.
 """
 

@@ -9,7 +9,7 @@ Invariant: one operation with one payload is one deduplication id, whoever sends
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -56,26 +56,6 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     queue: str
     unique: bool
     payload: object = None
-
-
-class Sender(Protocol):
-    """Where a job's messages go; the app is one."""
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none."""
-        ...
-
-    def now_ms(self) -> int:
-        """Wall time of the engine."""
-        ...
-
-
-class Sends(Protocol):
-    """What makes messages; a job is one."""
-
-    def outgoing(self, payload: Any, **options: Any) -> Outgoing:
-        """The message for a payload."""
-        ...
 
 
 def message(

@@ -1,0 +1,123 @@
+"""What an app declares, as data: queues, jobs, schedules, map runs, reconciliations, buses, pipes, each by its name.
+
+`App` fills it, a `Runtime` opens an engine for it, and workers, handlers and operators read it.
+Never here: options and their checks (`app.py`), engines, clocks, what a declared thing does. The classes of declared things
+belong to rooms above this one and are named in annotations only.
+Invariant: a message is given to a job only if that job was declared on the message's queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onefold import errors
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
+from onefold.options import Queue
+
+if TYPE_CHECKING:
+    from onefold.contracts.queue import Attribute, Delivery
+    from onefold.contracts.settings import QueueSettings
+    from onefold.events.bus import Bus
+    from onefold.events.pipes import Pipe
+    from onefold.maps.jobs import MapJob
+    from onefold.reconcile.reconciler import Reconciler
+    from onefold.runner.handlers import Job
+    from onefold.schedules.schedule import Schedule
+
+
+class Registry:
+    """The declarations of one app.
+
+    Args:
+        name: of the app; empty where only an engine is known.
+
+    Attributes:
+        queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: dict[str, Queue] = {}
+        self.jobs: dict[str, Job[Any, Any]] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.maps: dict[str, MapJob] = {}
+        self.reconcilers: dict[str, Reconciler] = {}
+        self.buses: dict[str, Bus] = {}
+        self.pipes: dict[str, Pipe] = {}
+
+    def add_queue(self, declared: Queue) -> Queue:
+        """Add a queue; the one that is there when it was declared before in the same way.
+
+        Raises:
+            ConflictError: declared before with other settings.
+        """
+        known = self.queues.setdefault(declared.name, declared)
+        if known != declared:
+            raise errors.ConflictError(
+                f"Queue {declared.name} was declared twice with different settings.",
+                todo="Declare it once and pass the object that app.queue returned.",
+            )
+        return known
+
+    def check_own(self, queue: Queue) -> None:
+        """Refuse what is not a queue of this app.
+
+        Raises:
+            UsageError: it is not a queue, or was declared elsewhere.
+        """
+        if not isinstance(queue, Queue):
+            raise errors.UsageError(f"{queue!r} is not a queue.", todo="Pass what app.queue(...) returned.")
+        if self.queues.get(queue.name) is not queue:
+            raise errors.UsageError(
+                f"Queue {queue.name} was not declared on app {self.name}.", todo="Pass what app.queue(...) returned."
+            )
+
+    def queue_settings(self) -> list[QueueSettings]:
+        """The settings of every declared queue, its dead-letter and held queue before it."""
+        return [one for queue in self.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
+
+    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
+        """The job a message is for: the one it names, else the only one on its queue.
+
+        Whoever may send to a queue may run the jobs that are declared on it, and no others.
+
+        Raises:
+            NotFoundError: it names a job that is not declared on its queue, or is another app's, or names none and the queue
+                has several or none.
+        """
+        attributes = delivery.attributes
+        named = attributes.get(JOB_ATTRIBUTE)
+        if named is not None:
+            job = self.jobs.get(str(named.value))
+            app = attributes.get(APP_ATTRIBUTE)
+            if job is not None and job.policy.queue == delivery.queue and (app is None or app.value == self.name):
+                return job
+            raise self._not_mine(delivery, job, str(named.value), app)
+        on_queue = [job for job in self.jobs.values() if job.policy.queue == delivery.queue]
+        if len(on_queue) == 1:
+            return on_queue[0]
+        raise errors.NotFoundError(
+            f"Message {delivery.message_id} on {delivery.queue} names no job, and the queue has {len(on_queue)}.",
+            todo="Give a queue that others send to exactly one job.",
+        )
+
+    def _not_mine(
+        self, delivery: Delivery, job: Job[Any, Any] | None, named: str, app: Attribute | None
+    ) -> errors.NotFoundError:
+        what = f"Message {delivery.message_id:.100} on {delivery.queue} is for job {named!r:.140}"
+        if app is not None and app.value != self.name:
+            return errors.NotFoundError(
+                f"{what} of the app {str(app.value)!r:.60}, and this is {self.name!r}.",
+                meaning="Two apps work on one queue. Its message is left to the other one.",
+                todo="Declare the queue in one of them only, and give both files of their own, or names of their own.",
+            )
+        if job is not None:
+            return errors.NotFoundError(
+                f"{what}, which is declared on queue {job.policy.queue}.",
+                meaning="A job runs only from its own queue; else whoever may send to one could run them all.",
+                todo=f"Send it to {job.policy.queue}, or redrive it there: onefold dlq redrive --to {job.policy.queue}",
+            )
+        return errors.NotFoundError(
+            f"{what}, which is not declared.",
+            todo="Start a worker with the app that declares it. In a dead-letter queue it can be redriven after that.",
+        )
