@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -239,3 +242,41 @@ def test_the_rows_are_what_the_scheduler_asks_for() -> None:
     assert [row.at_ms for row in found.rows] == sorted(row.at_ms for row in found.rows)
     with pytest.raises(UsageError, match="Put the end"):
         calendars.calendar({"a": timing}, end_ms, begin_ms)
+
+
+RATED = """
+import onefold
+
+app = onefold.App("rated", url="sqlite:///rated.db")
+
+@app.schedule("rate(7 minutes)")
+def settle(tick): ...
+"""
+
+
+def test_a_rate_that_a_scheduler_has_seen_counts_from_then(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def declare(text: str) -> None:
+        (tmp_path / "calendar_rated.py").write_text(text, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, "calendar_rated", raising=False)
+        importlib.invalidate_caches()
+
+    asked = ("calendar_rated:app", "--from", "2027-03-01", "--to", "30m")
+    declare(RATED)
+    assert shell.json(*asked)["assumed"] == ["settle"]
+    assert not (tmp_path / "rated.db").exists(), "looking makes no file"
+    assert main.run(["scheduler", "calendar_rated:app", "--once"]) == 0
+    capsys.readouterr()
+    found = shell.json(*asked)
+    with closing(sqlite3.connect(tmp_path / "rated.db")) as file:
+        ((value,),) = file.execute("SELECT value FROM onefold_state WHERE name = 'schedule/settle'").fetchall()
+    period_ms, anchor_ms = 7 * 60_000, json.loads(value)["anchor_ms"]
+    first_ms = int(datetime(2027, 3, 1, tzinfo=UTC).timestamp() * 1_000)
+    first_ms += (anchor_ms - first_ms) % period_ms
+    end_ms = int(datetime(2027, 3, 1, 0, 30, tzinfo=UTC).timestamp() * 1_000)
+    assert [row["at_ms"] for row in found["rows"]] == list(range(first_ms, end_ms, period_ms))
+    assert found["assumed"] == []
+    assert "no start" not in shell(*asked)
+    declare(RATED.replace("7 minutes", "8 minutes"))  # which counts from when a scheduler sees that it was changed
+    assert shell.json(*asked)["assumed"] == ["settle"]

@@ -1,6 +1,7 @@
 """What will fire: the ticks of schedules in a stretch of time, merged, with what the clocks skip.
 
-Works from declared times alone and opens no engine. Never here: what was sent (that is the ledger's), drawing.
+Works from declared times, and from when a scheduler first saw a rate, which counts from there. Never here: what was sent
+(that is the ledger's), drawing, opening an engine.
 Invariant: what is listed is what the scheduler asks `schedules/fire_times.py` for, in the order it comes.
 """
 
@@ -10,13 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import groupby, islice
+from typing import Final
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, json
 
+from onefold.admin.session import AdminSession
 from onefold.duration import to_text
 from onefold.errors import UsageError
 from onefold.schedules.expressions import RateExpression
 from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, zone_of
+from onefold.schedules.schedule import Schedule
+from onefold.schedules.ticks import ScheduleState
+from onefold.schedules.transactions import PREFIX
+
+_NO_ANCHORS: Final[Mapping[str | None, int]] = {}
 
 
 class CalendarRow(Struct, frozen=True, kw_only=True):
@@ -52,8 +60,8 @@ class Calendar(Struct, frozen=True, kw_only=True):
 
     Args:
         rows: in order of time. silent: schedules of which no tick is among them, where all rows are there.
-        assumed: rates without a start; they are counted from `from_utc` here, and in fact from when a
-            scheduler first sees them.
+        assumed: rates without a start that no scheduler is known to have seen; they are counted from `from_utc` here, and in
+            fact from when one first sees them.
         more_from: the instant of the first row that was left out; None when none was.
     """
 
@@ -66,7 +74,13 @@ class Calendar(Struct, frozen=True, kw_only=True):
 
 
 def calendar(
-    timings: Mapping[str | None, Timing], from_ms: int, to_ms: int, *, zone: str | None = None, rows_max: int = 100
+    timings: Mapping[str | None, Timing],
+    from_ms: int,
+    to_ms: int,
+    *,
+    zone: str | None = None,
+    rows_max: int = 100,
+    anchors: Mapping[str | None, int] = _NO_ANCHORS,
 ) -> Calendar:
     """What schedules fire in a stretch of time.
 
@@ -74,6 +88,7 @@ def calendar(
         timings: by name of the schedule; None for a bare expression.
         from_ms, to_ms: UTC ms; from the first on and before the second.
         zone: of the local times; each schedule's own unless given. rows_max: at least 1.
+        anchors: of schedules that a scheduler has seen, from when on their rates count, UTC ms: see `anchors_of`.
 
     Raises:
         UsageError: the end is not after the begin, or no such zone.
@@ -85,26 +100,50 @@ def calendar(
         )
     if zone is not None:
         zone_of(zone)
-    streams = [_rows(name, timing, from_ms, to_ms, zone) for name, timing in timings.items()]
+    streams = [
+        _rows(name, timing, from_ms, to_ms, zone, anchors.get(name, from_ms)) for name, timing in timings.items()
+    ]
     rows = list(islice(merge(*streams, key=_order), rows_max + 1))
     more = rows.pop() if len(rows) > rows_max else None
     fired = {row.schedule for row in rows if row.fires}
     silent = [name for name in timings if name not in fired] if more is None else []
-    assumed = [
-        name for name, one in timings.items() if isinstance(one.expression, RateExpression) and one.start_ms is None
-    ]
+    assumed = [name for name, one in timings.items() if counts_from_first_seen(one) and name not in anchors]
     return Calendar(
         from_utc=_utc(from_ms),
         to_utc=_utc(to_ms),
         rows=rows,
-        silent=[QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, from_ms)) for name in silent],
+        silent=[
+            QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, anchors.get(name, from_ms)))
+            for name in silent
+        ],
         assumed=assumed,
         more_from=more.utc if more is not None else None,
     )
 
 
-def _rows(name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str | None) -> Iterator[CalendarRow]:
-    ticks = (_tick(name, timing, at_ms, zone) for at_ms in between(timing, from_ms, to_ms, anchor_ms=from_ms))
+def counts_from_first_seen(timing: Timing) -> bool:
+    """Whether its ticks count from when a scheduler first saw it: a rate without a start."""
+    return isinstance(timing.expression, RateExpression) and timing.start_ms is None
+
+
+def anchors_of(session: AdminSession, schedules: Mapping[str, Schedule]) -> dict[str | None, int]:
+    """From when on the rates of schedules count that a scheduler has seen with the times that they have now."""
+    wanted = [name for name, one in schedules.items() if counts_from_first_seen(one.timing)]
+    found: dict[str | None, int] = {}
+    for name, value in zip(wanted, session.engine.state.get([PREFIX + name for name in wanted]), strict=True):
+        try:
+            state = json.decode(value.value, type=ScheduleState) if value is not None else None
+        except MsgspecError:  # another version's
+            continue
+        if state is not None and state.digest == schedules[name].digest:
+            found[name] = state.anchor_ms
+    return found
+
+
+def _rows(
+    name: str | None, timing: Timing, from_ms: int, to_ms: int, zone: str | None, anchor_ms: int
+) -> Iterator[CalendarRow]:
+    ticks = (_tick(name, timing, at_ms, zone) for at_ms in between(timing, from_ms, to_ms, anchor_ms=anchor_ms))
     if timing.dst == "next-valid":
         return ticks
     return merge(ticks, _skips(name, timing, from_ms, to_ms), key=_order)

@@ -1,6 +1,6 @@
 """`onefold calendar`: what schedules will fire, in local time and UTC, with the key of each tick.
 
-Parsing and drawing; the rows are `admin/calendars.py`'s. Never here: expressions, zones, an engine.
+Parsing and drawing; the rows are `admin/calendars.py`'s. Never here: expressions, zones.
 Invariant: a time without an offset is read in --tz, or else in UTC, never in the machine's own zone.
 """
 
@@ -15,11 +15,13 @@ import click
 from onefold import duration, errors, limits
 from onefold.admin import calendars
 from onefold.admin.calendars import Calendar, CalendarRow
+from onefold.admin.session import open_session
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column
 from onefold.clock import SystemClock
 from onefold.schedules.fire_times import Dst, Timing, parse, zone_of
+from onefold.schedules.schedule import Schedule
 
 _SPAN_MS = 31 * limits.DAY_MS
 _SPAN_MS_MAX = 36_500 * limits.DAY_MS
@@ -58,11 +60,13 @@ def command(
     """Print what an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
 
     Keys and instants are those that the embedded scheduler and EventBridge Scheduler use. Local times that the clocks skip
-    are listed as skipped. No engine is opened: what was sent already is in `onefold runs`.
+    are listed as skipped. A rate without a start counts from when a scheduler first saw it, which is read from the app's
+    file where it is there. What was sent already is in `onefold runs`.
     """
     if tz is not None:
         zone_of(tz)
     clock = SystemClock()
+    anchors: dict[str | None, int] = {}
     if expression is not None:
         if app is not None:
             raise errors.UsageError(f"Both an app ({app}) and --expression were given.", todo="Give one of them.")
@@ -72,18 +76,33 @@ def command(
     else:
         if dst is not None:
             raise errors.UsageError("--dst was given without --expression.", todo="An app's schedules declare theirs.")
-        timings = _of_app(app)
+        declared_schedules, anchors = _of_app(app)
+        timings = {name: one.timing for name, one in declared_schedules.items()}
     from_ms = _instant_ms(begin, "--from", tz) if begin is not None else clock.now_ms()
     to_ms = from_ms + _SPAN_MS if end is None else _end_ms(end, tz, from_ms)
-    found = calendars.calendar(timings, from_ms, to_ms, zone=tz, rows_max=rows)
+    found = calendars.calendar(timings, from_ms, to_ms, zone=tz, rows_max=rows, anchors=anchors)
     return Answer(found, draw=lambda: _draw(found, timings))
 
 
-def _of_app(app: str | None) -> dict[str | None, Timing]:
+def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, int]]:
+    """The app's schedules, and from when on their rates count, as its file says; on AWS EventBridge counts on its own."""
     name = app or os.environ.get("ONEFOLD_APP")
     if name is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or give --expression.")
-    return {one.name: one.timing for one in target.load(name).schedules.values()}
+    found = target.load(name)
+    schedules = {one.name: one for one in found.schedules.values()}
+    if not found.url.startswith("sqlite:///") or not any(
+        calendars.counts_from_first_seen(one.timing) for one in schedules.values()
+    ):
+        return schedules, {}
+    try:
+        session = open_session(found.url, actor=target.actor(), looks=True)
+    except errors.OnefoldError:  # no file yet, or none that this user may read: the times that are declared are shown
+        return schedules, {}
+    try:
+        return schedules, calendars.anchors_of(session, schedules)
+    finally:
+        session.close()
 
 
 def _end_ms(text: str, tz: str | None, from_ms: int) -> int:
