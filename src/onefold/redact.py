@@ -29,18 +29,33 @@ _SENSITIVE: Final = (
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
-_NO_PORT: Final = r"(?!\d{1,5}(?:[\s/?,;'\")]|$))"
-_HINT: Final = rf"(?i):\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
+_NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|$))"
+_HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # A password may even hold spaces, where what follows the colon is no port.
 _SPACED: Final = (
     r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30}://)"
-    rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}@"
+    rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}+@"
 )
-# URLs of databases with a slip in them: a sign of `://` too few or too many; a password and no host.
-_SLIP: Final = rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|:(?:\\{{1,4}}/){{2}}|//))[^\s@'\"]{{1,256}}@"
-_NO_HOST: Final = rf"(?i)\b({_DATABASE}://:)(?!{re.escape(MASK)}){_NO_PORT}[^\s@/'\"]{{1,256}}(?![^\s'\"]{{0,256}}@)"
+_SPACED_LONG: Final = (
+    rf"(?i)\b({_DATABASE}://)(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:"
+    rf"(?:(?!\s|//){_NO_PORT}[^@\n]{{0,1024}}+|[ \t]{{1,4}}[^\s@]{{1,256}}+)@"
+)
+# URLs of databases with a slip in them: signs of `://` too few, too many or mistyped; a password and no host. Each takes the
+# rest of its word, so that no character is looked at from many starts.
+_SLIP: Final = (
+    rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|:(?:\\{{1,4}}/){{2}}|;?//|:\\{{1,4}}(?!/)|:(?=[^\s/@'\"]{{1,256}}[:@])))"
+    r"([^\s'\"]*)"
+)
+_NO_HOST: Final = (
+    rf"(?i)\b({_DATABASE}://(?!\[)[^\s@/:'\"]{{0,256}}:)(?!{re.escape(MASK)}|(?-i:PORT)\b){_NO_PORT}"
+    r"(?=[^\s'\"]*(@)|)[^\s'\"]+"
+)
+# A login without a scheme: behind `//`, before a host and its port, and where psycopg, http.client and botocore quote one.
+_NO_SCHEME: Final = r"(?i)((?<!:)//|(?<![a-z0-9+.-])://)[^\s@/:'\"]{0,128}:([^\s'\"]*)"
+_QUOTED_LOGIN: Final = r"(?i)(missing \\{0,4}\"=\\{0,4}\" after \\{0,4}\"|nonnumeric port: \\{0,4}')([^\s'\"]*)"
+_WITH_PORT: Final = r"(?<![\w:/@.+-])([\w.+-]{1,64}:)([^\s@'\",/]{1,256}+)@(?=[\w.-]{1,255}:\d{2,5}\b)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
 # name=value and name: value, also quoted as in JSON and Python, and ('name', 'value'). It begins at the sensitive word: what
 # the name has before it is looked at only where one was found.
@@ -107,13 +122,22 @@ def shown_url(url: str) -> str:
 def _masked(text: str, levels: int) -> str:
     if re.search(_HINT, text) is None:
         return text
-    text = re.sub(_SLIP, rf"\1{MASK}@", re.sub(_SPACED, rf"\1{MASK}@", text))
-    text = re.sub(_NO_HOST, rf"\1{MASK}", text)
+    text = re.sub(_SPACED_LONG, rf"\1{MASK}@", re.sub(_SPACED, rf"\1{MASK}@", text))
+    for pattern in (_SLIP, _NO_SCHEME, _QUOTED_LOGIN):
+        text = re.sub(pattern, _masked_login, text)
+    text = re.sub(_WITH_PORT, rf"\1{MASK}@", text)
+    text = re.sub(_NO_HOST, lambda found: found[0] if found[2] else found[1] + MASK, text)
     if "%" in text:
         text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
     text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
     text = re.sub(_COOKIE, _masked_cookie, re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text)))
     return re.sub(_FIELD, _masked_field, text)
+
+
+def _masked_login(found: re.Match[str]) -> str:
+    """What stands before the last `@` of a word."""
+    _, sign, host = found[2].rpartition("@")
+    return f"{found[1]}{MASK}@{host}" if sign else found[0]
 
 
 def _masked_url(found: re.Match[str], levels: int) -> str:

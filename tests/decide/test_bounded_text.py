@@ -50,6 +50,15 @@ HOSTILE = [
     "aa%253a%252f%252f",
     "'\\",
     "\x9b",
+    "redis://:a",
+    "redis://u:a,",
+    "redis://u: ",
+    "redis//a",
+    "redis:a",
+    "//a:",
+    "a:b@",
+    "a:@",
+    "nonnumeric port: '",
 ]
 
 
