@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote_plus, urlencode
+import tracemalloc
+from urllib.parse import parse_qsl, quote_plus, urlencode
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from onefold import limits
 from onefold.local import aws_errors, query_protocol, sqs_model
@@ -239,6 +242,33 @@ def test_a_form_of_percent_signs_is_refused_before_it_is_taken_apart():
     assert len(read(f"Action=SendMessage&QueueUrl=q&MessageBody={whole}")[1].MessageBody) == limits.MESSAGE_BYTES_MAX
     for form in ("%" * 1_400_000, f"Action=SendMessage&QueueUrl=q&MessageBody={whole}{whole}"):
         assert "percent signs" in refused(form).message
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["%", "%41", "%c3%a9", "%zz", "%2", "%00", "%0d%0a", "=", "=3D", "&", "+", "a", "_", " ", "\r\n", "."]
+        )
+    )
+)
+@example(["%", "%", "4", "1", "="])
+def test_a_form_is_read_as_the_standard_library_reads_it(parts):
+    form = "".join(parts)
+    wanted = parse_qsl(form, keep_blank_values=True, errors="strict")
+    assert query_protocol._fields(form.encode()) == wanted
+
+
+def test_a_form_of_many_percent_signs_takes_no_more_memory_than_its_text_a_few_times():
+    assert "percent-encoded" in refused("Action=SendMessage&MessageBody=" + "%" * 1_300_000).message
+    for piece in ("%41", "%41b", "%c3%a9"):
+        value = (piece * (1_300_000 // piece.count("%")))[:4_000_000]
+        tracemalloc.start()
+        try:
+            query_protocol._fields(f"MessageBody={value}".encode())
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 40_000_000, "it was 250 MB and half a second"
 
 
 def test_names_of_a_million_dots_cost_nothing():

@@ -20,9 +20,9 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
+from binascii import a2b_qp
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
 
 from onefold import limits
 from onefold.local import aws_errors
@@ -59,7 +59,9 @@ JSON_LISTS: Final[Mapping[str, str]] = {
 CONTENT_TYPE = b"text/xml"
 JSON_TYPE = b"application/json"
 _FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
-_ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # each takes 0.4 us and 190 bytes; all of a message and its names
+_ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # of all of a message and its names
+_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # stays as it is
+_NO_ESCAPES_MAX = 1_000  # no client sends one
 _DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
 _INDEX = re.compile(r"[0-9]{1,9}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -151,12 +153,25 @@ def wants_json(accept: bytes) -> bool:
 def _fields(form: bytes) -> list[tuple[str, str]]:
     if form.count(b"%") > _ESCAPES_MAX:
         raise aws_errors.malformed_query_string(f"A request has at most {_ESCAPES_MAX} percent signs.")
+    if form.count(b"&") >= _FIELDS_MAX:
+        raise aws_errors.malformed_query_string(f"A request has at most {_FIELDS_MAX} parameters.")
+    pairs = [pair.partition(b"=") for pair in form.split(b"&") if pair]
     try:
-        return parse_qsl(form.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+        form.decode("ascii")
+        return [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
     except UnicodeError:
         raise aws_errors.malformed_query_string("The parameters are not percent-encoded UTF-8.") from None
-    except ValueError:
-        raise aws_errors.malformed_query_string(f"A request has at most {_FIELDS_MAX} parameters.") from None
+
+
+def _unquoted(text: bytes) -> str:
+    """As `urllib.parse.unquote_plus`, which makes an object of each percent sign: 250 MB and 0.5 s of the largest form."""
+    text = text.replace(b"+", b" ")
+    if b"%" in text:
+        text, count = _NO_ESCAPE.subn(b"%25", text, _NO_ESCAPES_MAX)
+        if count == _NO_ESCAPES_MAX:
+            raise aws_errors.malformed_query_string("The parameters are not percent-encoded UTF-8.")
+        text = a2b_qp(text.replace(b"=", b"=3D").replace(b"%", b"="))
+    return text.decode()
 
 
 def _nested(fields: list[tuple[str, str]]) -> _Tree:
