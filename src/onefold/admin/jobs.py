@@ -132,7 +132,10 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
 def _wake(session: AdminSession, job: str) -> None:
     """Make the messages of a job visible that are hidden until later, by its pause or by a retry, and that nobody runs."""
     kinds, declared = roles(session.settings()), session.job(job)
+    closed = session.closed_queues()  # there a look receives what is visible, and what is hidden cannot be woken
     for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
+        if queue in closed:
+            continue
         hidden: dict[str, RecordKey | None] = {}
         for message in session.every(queue):
             if message.visible_at_ms > session.now_ms() and message.owner is None:

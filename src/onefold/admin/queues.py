@@ -104,16 +104,26 @@ def views(session: AdminSession) -> list[QueueView]:
     return found
 
 
-def look(session: AdminSession, queue: str, *, limit: int = 20, bodies: bool = False) -> list[MessageView]:
-    """The oldest messages of a queue, without receiving them.
+def look(
+    session: AdminSession, queue: str, *, limit: int = 20, bodies: bool = False, receive: bool = False
+) -> list[MessageView]:
+    """The oldest messages of a queue, without receiving them where the queue can be asked so.
 
     Args:
         limit: at most so many, 1 or more.
         bodies: with their payloads, because a person asked.
+        receive: also a working queue of SQS, where a look receives the messages.
 
     Raises:
-        NotFoundError: no such queue.
+        NotFoundError: no such queue. UsageError: a working queue of SQS, without `receive`.
     """
+    if not receive and queue in session.closed_queues():
+        raise errors.UsageError(
+            f"{queue} is a queue of SQS, where a look receives the messages.",
+            meaning="Each look would count towards its dead-letter queue, and hide what it sees from workers for up to a "
+            "minute. Nothing was received.",
+            todo="`onefold queue list` counts them. To look all the same, add --receive.",
+        )
     return [_waiting(session, message, bodies=bodies) for message in islice(session.every(queue), limit)]
 
 

@@ -137,8 +137,13 @@ class AdminSession:
         """All queues of the engine by name."""
         return {settings.name: settings for settings in self.engine.queues.settings()}
 
+    def closed_queues(self) -> tuple[str, ...]:
+        """Working queues that tell nothing of what waits in them, as SQS's: a look receives the messages, and is counted."""
+        names = sorted(roles(self.settings()).sources)
+        return tuple(name for name in names if not self.engine.queues.open(name).capabilities.inspectable)
+
     def every(self, queue: str) -> Iterator[Peeked]:
-        """All messages of a queue, from the oldest on, without receiving any."""
+        """All messages of a queue, from the oldest on. On SQS a look receives them: see `closed_queues`."""
         after: str | None = None
         while page := self.engine.queues.peek(queue, limit=_PAGE, after=after):
             yield from page

@@ -394,13 +394,18 @@ def stuck(session: AdminSession) -> list[StuckRun]:
     now_ms = session.now_ms()
     found = []
     records = session.engine.records.scan(status="in_progress", limit=1_000)
+    asked = session.has_queues and not session.closed_queues()
     dead = session.engine.dead({record.owner for record in records})
     for record in records:
         if record.lease_until_ms > now_ms and record.owner not in dead:
             continue
         message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
         text, resolves = _what_happens_next(
-            message, now_ms, is_dead=record.owner in dead, left_ms=record.lease_until_ms - now_ms
+            message,
+            now_ms,
+            is_dead=record.owner in dead,
+            left_ms=record.lease_until_ms - now_ms,
+            may_wait=record.message_id is not None and not asked,
         )
         found.append(
             StuckRun(
@@ -416,7 +421,16 @@ def stuck(session: AdminSession) -> list[StuckRun]:
     return sorted(found, key=lambda one: -one.silent_ms)
 
 
-def _what_happens_next(message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int) -> tuple[str, bool]:
+def _what_happens_next(
+    message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int, may_wait: bool = False
+) -> tuple[str, bool]:
+    if message is None and may_wait:
+        ended = "its process has ended; " if is_dead else ""
+        text = (
+            f"{ended}its message (not looked for: that would receive it) is visible again when its visibility timeout is "
+            "over, and a worker then takes the run over; is one running?"
+        )
+        return text, True
     if message is None:
         ended = "its process has ended, and " if is_dead else ""
         wait = f"; its lease ends in {pause(left_ms)}, and a call waits for that" if left_ms > 0 else ""

@@ -2,7 +2,8 @@
 
 Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/operation_state.py`. A key that
 nobody knows gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
-Invariant: asking changes nothing.
+Invariant: asking changes nothing. On SQS a look into a working queue is a receive, which counts towards its dead-letter
+queue: what waits there is looked for only when a person says so (`receive`), and the answer says what was not asked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from onefold.observe.wording import instant
 from onefold.runner import runs
 
 _MESSAGES_MAX = 50  # of one key that are shown
+_DEPTHS_MAX = 8  # queues whose numbers are said
 _NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
 _NEAR_MESSAGES = 200  # per queue
 _MESSAGE_ID = r"[0-9a-f]{16}-[0-9]{1,19}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a file's, SQS's
@@ -77,6 +79,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
         key: as asked; url: of the engine that was asked.
         stories: one per operation; none when the key is unseen.
         meanings: what it can mean that it is unseen; empty otherwise.
+        not_asked: why it is not known whether a message of it waits; empty where it is known.
         near: keys that look like it.
         instead: what else has this name; None where nothing has.
     """
@@ -86,6 +89,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
     stories: tuple[Explanation, ...]
     meanings: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
+    not_asked: str = ""
     instead: Instead | None = None
 
 
@@ -97,6 +101,7 @@ def explain(
     tenant: str | None = None,
     schedules: Collection[str] = (),
     say: Callable[[int], str] = instant,
+    receive: bool = False,
 ) -> WhyAnswer:
     """The story of every operation with this key.
 
@@ -105,15 +110,18 @@ def explain(
         job, tenant: only that job's, that tenant's.
         schedules: names of those that the app declares.
         say: how instants are said inside sentences.
+        receive: look for its message in working queues of SQS too: each look receives up to 10,000 messages, which counts
+            towards the queue's dead-letter queue, and hides them for up to a minute.
     """
-    found = _of_key(session, key)
+    closed = session.closed_queues()
+    found = _of_key(session, key, closed if receive else ())
     if not found:
-        found = _of_message(session, key)
+        found = _of_message(session, key, closed if receive else ())
     chosen = [
         (one, messages) for one, messages in found.items() if job in (None, one.job) and tenant in (None, one.scope)
     ]
     if not chosen:
-        meanings = _meanings(list(found), job, tenant, has_queues=session.has_queues)
+        meanings = _meanings(list(found), job, tenant, has_queues=session.has_queues, is_file=not closed)
         if not found and re.fullmatch(_MESSAGE_ID, key):
             meanings += (
                 "It is the id of a message that is gone, and not of one of the latest operations: ask by its key.",
@@ -123,13 +131,14 @@ def explain(
             url=session.url,
             stories=(),
             meanings=meanings,
-            near=_near(session, key),
+            near=_near(session, key, closed),
+            not_asked="" if found else _not_asked(session, () if receive else closed),
             instead=None if found else _instead(session, key, schedules),
         )
     keys = [one for one, _ in chosen]
     records = session.engine.store.read(keys, session.now_ms())
     stories = [
-        _story(_evidence(session, one, record, messages, say))
+        _story(_evidence(session, one, record, messages, say, () if receive else closed))
         for (one, messages), record in zip(chosen, records, strict=True)
     ]
     return WhyAnswer(key=key, url=session.url, stories=tuple(stories))
@@ -140,8 +149,28 @@ def history(session: AdminSession, key: RecordKey, say: Callable[[int], str] = i
     return lines(_evidence(session, key, None, (), say))
 
 
+def _not_asked(session: AdminSession, closed: Sequence[str]) -> str:
+    """Why it is not known whether a message waits; empty where it is known."""
+    if not session.has_queues:
+        return "Whether a message of it waits is not known here: this is a store for records. Ask with the app."
+    if not closed:
+        return ""
+    depths = {name: session.engine.queues.depth(name) for name in closed[:_DEPTHS_MAX]}
+    some = ", ".join(f"{name}: {one.visible + one.in_flight + one.delayed}" for name, one in depths.items())
+    more = f" and {len(closed) - _DEPTHS_MAX} more queues" if len(closed) > _DEPTHS_MAX else ""
+    return (
+        "Whether a message of it waits cannot be asked on SQS without receiving all that wait "
+        f"(messages there now: {some}{more}); --receive does that."
+    )
+
+
 def _evidence(
-    session: AdminSession, key: RecordKey, record: Record | None, messages: Sequence[Peeked], say: Callable[[int], str]
+    session: AdminSession,
+    key: RecordKey,
+    record: Record | None,
+    messages: Sequence[Peeked],
+    say: Callable[[int], str],
+    closed: Sequence[str] = (),
 ) -> Evidence:
     kinds, declared = roles(session.settings()), session.job(key.job)
     paused = {one.job: one.until_ms for one in jobs.paused(session)}
@@ -159,6 +188,7 @@ def _evidence(
         owner_dead=record is not None and record.owner in session.engine.dead([record.owner]),
         owner_is_here=record is not None and owner_process.is_here(record.owner),
         say=say,
+        not_asked=_not_asked(session, closed) if not messages else "",
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )
 
@@ -180,12 +210,14 @@ def _story(evidence: Evidence) -> Explanation:
     )
 
 
-def _of_key(session: AdminSession, key: str) -> dict[RecordKey, list[Peeked]]:
-    """Operations with this key, each with its messages."""
+def _of_key(session: AdminSession, key: str, received: Sequence[str] = ()) -> dict[RecordKey, list[Peeked]]:
+    """Operations with this key, each with its messages; those of the queues `received` are received for a moment."""
     records = session.engine.records.find(key)
     found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
     found |= {one: [] for one in session.engine.ledger.find_keys(key) if one not in found}
     messages = {one.message_id: one for one in session.engine.queues.find_key(key, limit=_MESSAGES_MAX)}
+    for queue in received:
+        messages |= {one.message_id: one for one in session.every(queue) if key in (one.key, one.message_id)}
     served = [record.message_id for record in records if record.message_id and record.message_id not in messages]
     messages |= {one.message_id: one for one in session.engine.queues.find(served) if one is not None}
     for message in messages.values():
@@ -203,16 +235,17 @@ def _by_record(records: Sequence[Record], message: Peeked) -> RecordKey | None:
     return next((record.key for record in records if record.message_id == message.message_id), None)
 
 
-def _of_message(session: AdminSession, message_id: str) -> dict[RecordKey, list[Peeked]]:
+def _of_message(session: AdminSession, message_id: str, received: Sequence[str] = ()) -> dict[RecordKey, list[Peeked]]:
     """The operation of a message, when what was asked for is a message id."""
     message = session.engine.queues.find([message_id])[0]
     if message is None:
         key = _key_of_message(session, message_id)
-        return {one: messages for one, messages in _of_key(session, key.key).items() if one == key} if key else {}
+        own = _of_key(session, key.key, received) if key else {}
+        return {one: messages for one, messages in own.items() if one == key}
     known_as = reading.read(session, message)
     if known_as.key is None:
         return {RecordKey("", known_as.job or "?", message.key or message_id): [message]}
-    found = _of_key(session, known_as.key.key)
+    found = _of_key(session, known_as.key.key, received)
     return {one: messages for one, messages in found.items() if one == known_as.key} or {known_as.key: [message]}
 
 
@@ -247,7 +280,9 @@ def _instead(session: AdminSession, name: str, schedules: Collection[str]) -> In
     return None
 
 
-def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *, has_queues: bool) -> tuple[str, ...]:
+def _meanings(
+    known: Sequence[RecordKey], job: str | None, tenant: str | None, *, has_queues: bool, is_file: bool
+) -> tuple[str, ...]:
     if known:
         there = ", ".join(f"{one.job}" + (f" (tenant {one.scope})" if one.scope else "") for one in known)
         asked = " ".join(part for part in (f"job {job}" if job else "", f"tenant {tenant}" if tenant else "") if part)
@@ -259,7 +294,12 @@ def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *
             "It is long over: its record has expired and its history was cleared away.",
         )
     return (
-        "It was never sent, or sent to another engine: a relative file is one of the folder that the sender ran in.",
+        "It was never sent, or sent to another engine: "
+        + (
+            "a relative file is one of the folder that the sender ran in."
+            if is_file
+            else "another region, account, prefix or record store."
+        ),
         "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",
         "It was sent inside a handler that has not completed: such messages leave only with its record.",
         "It is long over: its record has expired and its history was cleared away.",
@@ -267,12 +307,15 @@ def _meanings(known: Sequence[RecordKey], job: str | None, tenant: str | None, *
     )
 
 
-def _near(session: AdminSession, key: str) -> tuple[str, ...]:
-    """Recent keys that look like this one."""
+def _near(session: AdminSession, key: str, closed: Sequence[str]) -> tuple[str, ...]:
+    """Recent keys that look like this one; those of messages too, but where a look is a receive (`closed`)."""
     keys = dict.fromkeys(record.key.key for record in session.engine.records.scan(limit=_NEAR_RECORDS))
     for queue in session.settings():
+        if queue in closed:
+            continue
         keys |= dict.fromkeys(one.key for one in islice(session.every(queue), _NEAR_MESSAGES) if one.key is not None)
     alike: dict[str, list[str]] = {}
+    keys.pop(key, None)
     for one in keys:
         alike.setdefault(one.casefold(), []).append(one)
     near = difflib.get_close_matches(key.casefold(), alike, n=5, cutoff=0.6)

@@ -53,6 +53,8 @@ def state_of(evidence: Evidence) -> OperationState:
         return _waiting(record, live[0], evidence)
     if dead:
         return _dead(dead[0], evidence)
+    if evidence.not_asked and _may_wait(record, evidence):
+        return _not_asked(record, evidence)
     return _gone(record, evidence)
 
 
@@ -95,7 +97,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
     what = f"run {record.attempts}" if started else "a claim that has not started"
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
     if evidence.owner_dead:
-        return _ended(what, record, live, left_ms)
+        return _ended(what, record, live, left_ms, evidence)
     if left_ms > 0:
         text = (
             f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
@@ -117,6 +119,13 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
             f"The next delivery takes it over; its message {live[0].message_id} is {back}.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
+    if evidence.not_asked and record.message_id is not None:
+        return OperationState(
+            place="silent",
+            text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. {_COMES_BACK} "
+            f"{evidence.not_asked}",
+            todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
+        )
     return OperationState(
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
@@ -125,13 +134,22 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
     )
 
 
-def _ended(what: str, record: Record, live: list[Peeked], left_ms: int) -> OperationState:
+_COMES_BACK = "Its message is visible again when its visibility timeout is over, and a worker then takes it over."
+
+
+def _ended(what: str, record: Record, live: list[Peeked], left_ms: int, evidence: Evidence) -> OperationState:
     """A run whose process is known to have ended, whatever its lease says."""
     text = f"Silent: the process of {what}, owner {record.owner} (fence {record.fence}), has ended"
     if live:
         return OperationState(
             place="silent",
             text=f"{text}; a worker on this machine frees its message {live[0].message_id} and takes it over.",
+            todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
+        )
+    if evidence.not_asked and record.message_id is not None:
+        return OperationState(
+            place="silent",
+            text=f"{text}. {_COMES_BACK} {evidence.not_asked}",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
     wait = (
@@ -210,12 +228,31 @@ def both(redrive: str) -> tuple[str, ...]:
     return (f"{redrive} --dry-run", redrive) if redrive.startswith("onefold dlq redrive") else (redrive,)
 
 
+def _may_wait(record: Record | None, evidence: Evidence) -> bool:
+    """Whether a message of it may wait where nobody looked: it was sent, and nothing says that the message was deleted."""
+    if any(row.event in ("removed", "purge") for row in evidence.rows):
+        return False
+    return record.message_id is not None if record is not None else bool(evidence.rows)
+
+
+def _not_asked(record: Record | None, evidence: Evidence) -> OperationState:
+    failed = record is not None and record.status == "failed"
+    said = f"its record says {record.status}" if record is not None else "nothing is recorded under its key yet"
+    return OperationState(
+        place="retrying" if failed else "waiting",
+        text=f"Not done: {said}. {evidence.not_asked}",
+        todo=("Is a worker running? See `onefold status`.",),
+    )
+
+
 def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
     if record is None and not evidence.rows:
         return OperationState(
             place="unseen",
-            text="No message, no record and no history of this key.",
+            text="No message, no record and no history of this key."
+            if not evidence.not_asked
+            else f"No record and no history of this key. {evidence.not_asked}",
             todo=("See below for what that can mean.",),
         )
     if record is not None and record.message_id is None and ended is None:  # a call under @once

@@ -51,6 +51,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
         way_back: the command that sends a dead letter back, or what has to be done before.
+        not_asked: why it is not known whether a message of it waits; empty where it is known.
     """
 
     key: RecordKey
@@ -67,6 +68,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     owner_is_here: bool = False
     say: Callable[[int], str] = instant
     way_back: Callable[[Peeked], str] = alone
+    not_asked: str = ""
 
 
 def described(row: Row, evidence: Evidence) -> Description:

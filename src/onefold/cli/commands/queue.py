@@ -67,10 +67,15 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
     help="At most so many, the oldest first.",
 )
 @click.option("--bodies", is_flag=True, help="With their payloads.")
-def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool) -> Answer:
-    """Look at a queue's messages. A look is no receive: it counts nothing and hides nothing."""
+@click.option("--receive", is_flag=True, help="On SQS, look into a working queue by receiving its messages.")
+def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool, receive: bool) -> Answer:
+    """Look at a queue's messages: it counts no receive and hides nothing.
+
+    SQS has no such look. There one into a dead-letter or held queue receives its messages for a moment and counts; into a
+    working queue it is refused unless --receive is given, because its messages come nearer to the dead-letter queue.
+    """
     found, (queue,) = _target(words, url, "QUEUE")
-    messages = admin.look(found.session, queue, limit=limit, bodies=bodies)
+    messages = admin.look(found.session, queue, limit=limit, bodies=bodies, receive=receive)
     return Answer({"messages": messages}, draw=lambda: _draw_messages(messages, found.session.now_ms()))
 
 

@@ -33,7 +33,13 @@ _RESULT_CHARACTERS = 200
 @click.argument("words", metavar="KEY | SCHEDULE DATE [APP]", nargs=-1)
 @target.by_url
 @options.operation
-def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
+@click.option(
+    "--receive",
+    is_flag=True,
+    help="On SQS, look for the key's message in the working queues, too. That receives their messages: each look counts "
+    "towards their dead-letter queues, and hides what it sees from workers for up to a minute.",
+)
+def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None, receive: bool) -> Answer:
     """What happened to a key, step by step, and the rule or number that decided each step.
 
     KEY is the business key, or a message id. Told are: sent, claimed, run, failed, retried, taken over, answered from the
@@ -49,7 +55,7 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
     found = target.find(app, url, records=True)
     say = instant if render.is_quiet() else render.local
     schedules = found.app.schedules if found.app is not None else ()
-    answer = why.explain(found.session, key, job=job, tenant=tenant, schedules=schedules, say=say)
+    answer = why.explain(found.session, key, job=job, tenant=tenant, schedules=schedules, say=say, receive=receive)
     return Answer(answer, draw=lambda: _draw(answer, found.words))
 
 
@@ -101,8 +107,14 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
         line(answer.instead.text, "bold")
         render.todo(answer.instead.todo, words)
         return
-    line(f"{answer.key!r} has never been seen in {answer.url}.", "bold")
-    line("  No message, no record and no history of it. That can mean:")
+    if answer.not_asked:
+        line(f"{answer.key!r} is not known in {answer.url}.", "bold")
+        line("  No record and no history of it.")
+        line(f"  {answer.not_asked}")
+        line("  If none waits, that can mean:")
+    else:
+        line(f"{answer.key!r} has never been seen in {answer.url}.", "bold")
+        line("  No message, no record and no history of it. That can mean:")
     for meaning in answer.meanings:
         line(f"  - {meaning}")
     if answer.near:
