@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import onefold
+from onefold.admin import maps
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from tests.faces.conftest import Shell
@@ -20,13 +21,14 @@ NOBODY = 65534
 LOOKS = (
     "status", "why o-1", "held list", "stuck", "dlq list", "queue list", "queue peek orders --bodies", "runs list",
     "names list", "dlq redrive --all --dry-run", "dlq edit --key o-2 --set id=o-3 --dry-run",
+    "map list", "map show nightly/1",
 )  # fmt: skip
 # As another user where this one may do everything; what the command imports is there before rights are given up.
 AS_READER = f"""
 import os, sys
 import onefold.cli.main as main, rich.table, rich.live, onefold.backends.sqlite.engine
 from onefold.cli.program import program
-commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile")
+commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile", "map")
 [program.get_command(None, name) for name in commands]
 if os.getuid() == 0:
     os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
@@ -53,7 +55,13 @@ def app(folder: Path) -> Iterator[onefold.App]:
 
     book.send({"id": "o-1"})
     letter = Entry(body='{"id": "o-2"}', attributes={"onefold.job": Attribute("book")}, key="o-2")
-    made.runtime().backend.open_queue("orders-dead").send([letter])
+    made.runtime().engine.queues.open("orders-dead").send([letter])
+
+    @made.map(made.queue("items"), key="{id}")
+    def grind(row: dict[str, str]) -> None: ...
+
+    (folder / "in.csv").write_text("id\n1\n")
+    maps.start(made, "grind", run="nightly/1", items=f"{folder}/in.csv", turns=False)
     yield made
     made.close()
 

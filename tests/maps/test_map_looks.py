@@ -135,14 +135,19 @@ def test_a_run_with_items_has_no_such_remark(tmp_path: Path) -> None:
 def test_map_runs_are_listed_the_latest_first_and_near_names_are_told(tmp_path: Path) -> None:
     mill = Mill(tmp_path)
     with inline(mill.app) as world:
-        assert maps.listed(mill.app) == []
+        engine = mill.app.runtime().engine
+        assert maps.listed(engine, mill.app.maps) == []
         for name in ("zeta/1", "alpha/1", "nightly/7"):
             maps.start(mill.app, "grind", run=name, items=mill.file(2), turns=False)
             world.clock.advance(1_000)
-        assert [one.run for one in maps.listed(mill.app)] == ["nightly/7", "alpha/1", "zeta/1"]
-        assert maps.listed(mill.app, limit=1) == [maps.progress(mill.app, "nightly/7")]
+        assert [one.run for one in maps.listed(engine, mill.app.maps)] == [
+            "nightly/7",
+            "alpha/1",
+            "zeta/1",
+        ]
+        assert maps.listed(engine, mill.app.maps, limit=1) == [maps.progress(mill.app, "nightly/7")]
         del mill.app.maps["grind"]
-        assert [one.threshold for one in maps.listed(mill.app)] == ["", "", ""]
+        assert [one.threshold for one in maps.listed(engine, mill.app.maps)] == ["", "", ""]
         with pytest.raises(errors.NotFoundError, match=r"There are 3, for example nightly/7\."):
             maps.progress(mill.app, "nightly/8")
         with pytest.raises(errors.NotFoundError, match="There are 3, for example alpha/1, nightly/7, zeta/1"):

@@ -110,7 +110,7 @@ def test_malformed_rows_are_quarantined_and_have_failed(tmp_path: Path) -> None:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(20, bad=bad), turns=False)
         found = drive(mill, world)
         assert (found.status, found.done, found.malformed, found.failed) == ("succeeded", 17, 3, 0)
-        told = maps.quarantine(mill.app, RUN)
+        told = maps.quarantine(mill.app.runtime().engine, RUN)
         assert [one.line for one in told] == [5, 9, 13]
         assert [one["Line"] for one in mill.records("QUARANTINED")] == [5, 9, 13]
         assert mill.records("QUARANTINED")[1]["Row"] == "7,seven"
@@ -293,7 +293,7 @@ def test_a_payload_that_its_queue_does_not_take_is_malformed(tmp_path: Path) -> 
             world.run()
         found = maps.progress(app, RUN)
         assert (found.status, found.done, found.malformed) == ("succeeded", 2, 2)
-        assert [one.line for one in maps.quarantine(app, RUN)] == [3, 4]
+        assert [one.line for one in maps.quarantine(app.runtime().engine, RUN)] == [3, 4]
     assert len(json.loads((tmp_path / "r" / RUN / "QUARANTINED_0.json").read_text())) == 2
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     from onefold.app import App
+    from onefold.contracts.engine import Engine
     from onefold.runtime.runtime import Runtime
 
 _TRIES = 20
@@ -305,17 +306,31 @@ def progress(app: App, run: str) -> MapProgress:
     return _progress(*of_run(app, run))
 
 
-def listed(app: App, limit: int = _LISTED) -> list[MapProgress]:
-    """The map runs that were started last, the latest first."""
-    found = sorted(map_state.read_all(app.runtime().engine.state), key=lambda state: state.started_at_ms, reverse=True)
-    return [_progress(app.maps.get(state.map), state) for state in found[:limit]]
+def look(engine: Engine, maps: Mapping[str, MapJob], run: str) -> MapProgress:
+    """The state of a run; `maps` are those that are known, perhaps none: then what it tolerates is not said.
+
+    Raises:
+        NotFoundError: no such run.
+    """
+    state = map_state.must_read(engine.state, run).state
+    return _progress(maps.get(state.map), state)
 
 
-def quarantine(app: App, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
-    """The first rows of the run's last round that are no items."""
-    _, state = of_run(app, run)
+def listed(engine: Engine, maps: Mapping[str, MapJob], limit: int = _LISTED) -> list[MapProgress]:
+    """The map runs that were started last, the latest first; `maps` as of `look`."""
+    found = sorted(map_state.read_all(engine.state), key=lambda state: state.started_at_ms, reverse=True)
+    return [_progress(maps.get(state.map), state) for state in found[:limit]]
+
+
+def quarantine(engine: Engine, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
+    """The first rows of the run's last round that are no items.
+
+    Raises:
+        NotFoundError: no such run.
+    """
+    state = map_state.must_read(engine.state, run).state
     found: list[Quarantined] = []
-    for page in app.runtime().engine.ledger.walk_run(run):
+    for page in engine.ledger.walk_run(run):
         for row in page:
             if row.event == "malformed" and row.key is None and row.detail.get("round") == state.round:
                 line, reason = row.detail["line"], row.detail["reason"]

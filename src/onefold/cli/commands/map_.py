@@ -99,30 +99,30 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
     return _watched(app, run, again, begin, here=here, detach=detach)
 
 
-@declared("list", example="onefold map list shop:app")
+@declared("list", looks=True, example="onefold map list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
+@target.by_url
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="How many.")
-def list_runs(words: tuple[str, ...], limit: int) -> Answer:
+def list_runs(words: tuple[str, ...], url: str | None, limit: int) -> Answer:
     """Map runs, the latest first: the state of each, and how many items were done."""
-    name, _ = target.split(words, 0, names="")
-    app = target.find_app(name).app
-    assert app is not None
-    found = admin.listed(app, limit)
-    now_ms = app.runtime().clock.now_ms()
-    return Answer(found, draw=lambda: _draw_list(found, now_ms))
+    name, _ = target.split(words, 0, names="", url=url)
+    found = target.find(name, url)
+    listed = admin.listed(found.session.engine, found.app.maps if found.app is not None else {}, limit)
+    return Answer(listed, draw=lambda: _draw_list(listed, found.session.now_ms()))
 
 
-@declared("show", example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
+@declared("show", looks=True, example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
+@target.by_url
 @click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are not items.")
-def show(words: tuple[str, ...], quarantine: int) -> Answer:
+def show(words: tuple[str, ...], url: str | None, quarantine: int) -> Answer:
     """The state of a run, what ended it, and where its results are."""
-    app, run, again = _app(words, "RUN")
-    found, rows = admin.progress(app, run), []
-    if quarantine:
-        rows = admin.quarantine(app, run, quarantine)
-    value = msgspec.to_builtins(found) | ({"quarantine": msgspec.to_builtins(rows)} if quarantine else {})
-    return Answer(value, draw=lambda: _draw(found, rows, again))
+    name, (run,) = target.split(words, 1, names="RUN", url=url)
+    found = target.find(name, url)
+    seen = admin.look(found.session.engine, found.app.maps if found.app is not None else {}, run)
+    rows = admin.quarantine(found.session.engine, run, quarantine) if quarantine else []
+    value = msgspec.to_builtins(seen) | ({"quarantine": msgspec.to_builtins(rows)} if quarantine else {})
+    return Answer(value, draw=lambda: _draw(seen, rows, found.words))
 
 
 @declared("stop", example="onefold map stop nightly/2026-06-01 shop:app")
