@@ -16,7 +16,7 @@ from msgspec import Struct
 from onefold import errors
 from onefold.admin import editing, reading
 from onefold.admin.session import AdminSession, roles
-from onefold.contracts.state import Change
+from onefold.contracts.documents import change
 from onefold.contracts.store import RecordKey
 from onefold.record import breaker
 from onefold.record.breaker import Breaker
@@ -24,7 +24,7 @@ from onefold.runner.admission import breaker_name
 from onefold.runner.handlers import Job
 from onefold.runtime.outgoing import Receipt
 
-_TRIES = 20
+_breaker_of = msgspec.json.Decoder(Breaker).decode
 
 
 class Paused(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ def paused(session: AdminSession) -> list[Paused]:
     names = session.engine.state.names(prefix)
     found = []
     for name, stored in zip(names, session.engine.state.get(names), strict=True):
-        value = msgspec.json.decode(stored.value, type=Breaker) if stored is not None else breaker.CLOSED
+        value = _breaker_of(stored.value) if stored is not None else breaker.CLOSED
         if value.is_open:
             job = name.removeprefix(prefix)
             found.append(Paused(job=job, until_ms=value.until_ms, pauses=value.pauses, summary=value.summary))
@@ -112,21 +112,22 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
     """
     if session.jobs is not None and job not in session.jobs.named:
         raise no_job(session.jobs.named, job)
-    name = breaker_name(job)
-    for _ in range(_TRIES):
-        stored = session.engine.state.get([name])[0]
-        if stored is None:
-            return False
-        resumed = breaker.resume(msgspec.json.decode(stored.value, type=Breaker))
-        if resumed.event is None:
-            return False
-        if session.engine.state.put([Change(name, msgspec.json.encode(resumed.breaker), stored.version)])[0]:
-            session.record("resumed", job=job, reason_text=reason_text)
-            if session.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
-                _wake(session, job)
-            session.engine.notify()
-            return True
-    raise errors.TransientError(f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now.")
+
+    def decide(before: Breaker) -> tuple[Breaker, bool]:
+        resumed = breaker.resume(before)
+        return resumed.breaker if resumed.event is not None else before, resumed.event is not None
+
+    _, done = change(session.engine.state, breaker_name(job), _breaker_of, breaker.CLOSED, decide)
+    if done is None:
+        raise errors.TransientError(
+            f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now."
+        )
+    if done:
+        session.record("resumed", job=job, reason_text=reason_text)
+        if session.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
+            _wake(session, job)
+        session.engine.notify()
+    return done
 
 
 def _wake(session: AdminSession, job: str) -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.contracts import documents
 from onefold.contracts.state import Change
 from onefold.maps import state as map_state
 from onefold.maps.checks import check_columns, check_shape, check_source, is_cut
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.runtime.runtime import Runtime
 
-_TRIES = 20
 _MALFORMED_SHOWN = 20
 _LISTED = 20
 _UNDER_WAY = ("running", "stopping", "ending")
@@ -417,16 +417,13 @@ def _refuse_known(opened: Runtime, run: str) -> None:
 def _change(
     opened: Runtime, run: str, change: Callable[[MapState], MapState], *, expected: MapState | None = None
 ) -> None:
-    for _ in range(_TRIES):
-        stored = map_state.must_read(opened.engine.state, run)
-        if expected is not None and stored.state != expected:
-            break
-        try:
-            map_state.write(opened.engine.state, change(stored.state), stored.version)
-        except OtherDriverError:
-            continue
-        return
-    raise errors.StorageBusy(f"Map run {run} is being changed by others.", todo="Look at it, and try again.")
+    def decide(before: MapState | None) -> tuple[MapState | None, bool]:
+        before = before or map_state.must_read(opened.engine.state, run).state  # raises: there is no such run
+        return (before, False) if expected is not None and before != expected else (change(before), True)
+
+    _, done = documents.change(opened.engine.state, map_state.PREFIX + run, map_state.state_of, None, decide)
+    if not done:
+        raise errors.StorageBusy(f"Map run {run} is being changed by others.", todo="Look at it, and try again.")
 
 
 def _reopen(opened: Runtime, run: str) -> None:

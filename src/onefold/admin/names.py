@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
-
 from onefold import errors
 from onefold.admin.session import AdminSession
-from onefold.contracts.state import Change
-from onefold.runtime.names import PREFIX, TRIES, Taken, decoded, place_of
+from onefold.contracts.documents import change
+from onefold.runtime.names import PREFIX, Taken, decoded, place_of
 
 
 def taken(session: AdminSession) -> list[Taken]:
     """All names that are taken on this store, by name."""
     state = session.engine.state
-    found = (decoded(one) for one in state.get(state.names(PREFIX)))
+    found = (decoded(one.value if one is not None else None) for one in state.get(state.names(PREFIX)))
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
 
@@ -55,14 +53,13 @@ def give(
 
 
 def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_text: str | None) -> Taken:
-    for _ in range(TRIES):
-        (found,) = session.engine.state.get([place_of(name)])
-        before = decoded(found)
-        kept = before.apps if before is not None and shared else ()
-        after = Taken(name=name, kind="job", apps=tuple(dict.fromkeys((*kept, app))), since_ms=session.now_ms())
-        change = Change(place_of(name), msgspec.json.encode(after), found.version if found is not None else 0)
-        if session.engine.state.put([change])[0]:
-            had = ", ".join(before.apps) if before is not None else None
-            session.record("name-given", job=name, to=", ".join(after.apps), of=had or None, reason_text=reason_text)
-            return after
-    raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")
+    def decide(before: Taken | None) -> tuple[Taken | None, tuple[str, ...]]:
+        had = before.apps if before is not None else ()
+        apps = tuple(dict.fromkeys((*(had if shared else ()), app)))
+        return Taken(name=name, kind="job", apps=apps, since_ms=session.now_ms()), had
+
+    after, had = change(session.engine.state, place_of(name), decoded, None, decide)
+    if after is None or had is None:
+        raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")
+    session.record("name-given", job=name, to=", ".join(after.apps), of=", ".join(had) or None, reason_text=reason_text)
+    return after

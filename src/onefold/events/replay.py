@@ -12,7 +12,7 @@ Sources: EventBridge user guide, "Archive and replay events"; API reference, Sta
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.contracts.documents import change
 from onefold.contracts.state import Change, Versioned
 from onefold.record.envelopes import replayed
 from onefold.runtime.transactions import transaction
@@ -61,6 +62,9 @@ class Replay(Struct, frozen=True, kw_only=True):
     replayed: int = 0
     delivered: int = 0
     ended_at_ms: int | None = None
+
+
+_replay_of: Callable[[bytes], Replay | None] = msgspec.json.Decoder(Replay).decode
 
 
 def begin(
@@ -182,13 +186,19 @@ def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
     Raises:
         NotFoundError: no such replay.
     """
-    while True:
-        before, version = _of(runtime.engine.state, bus, name)
+
+    def decide(before: Replay | None) -> tuple[Replay | None, Replay]:
+        if before is None:
+            raise _unknown(bus, name)
         if before.state != "running":
-            return before
-        after = replace(before, state="cancelled", ended_at_ms=runtime.clock.now_ms())
-        if runtime.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
-            return after
+            return before, before
+        after = replace(before, state="cancelled", ended_at_ms=runtime.now_ms())
+        return after, after
+
+    _, found = change(runtime.engine.state, f"{_PREFIX}{bus.name}/{name}", _replay_of, None, decide)
+    if found is None:
+        raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Cancel it again.")
+    return found
 
 
 def listed(state: State, bus: str) -> list[Replay]:
@@ -200,8 +210,12 @@ def listed(state: State, bus: str) -> list[Replay]:
 def _of(state: State, bus: Bus, name: str) -> tuple[Replay, int]:
     found = _read(state, f"{_PREFIX}{bus.name}/{name}")
     if found is None:
-        raise errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")
+        raise _unknown(bus, name)
     return found
+
+
+def _unknown(bus: Bus, name: str) -> errors.NotFoundError:
+    return errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")
 
 
 def _place(replay: Replay) -> str:
@@ -210,4 +224,5 @@ def _place(replay: Replay) -> str:
 
 def _read(state: State, place: str) -> tuple[Replay, int] | None:
     value: Versioned | None = state.get([place])[0]
-    return None if value is None else (msgspec.json.decode(value.value, type=Replay), value.version)
+    replay = None if value is None else _replay_of(value.value)
+    return None if value is None or replay is None else (replay, value.version)

@@ -99,6 +99,9 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return min(max(self.earlier - self.passed, 0), self.pending)
 
 
+state_of: Final = msgspec.json.Decoder(MapState).decode
+
+
 class VersionedMapState(Struct, frozen=True):
     """A map run as it was read from State.
 
@@ -131,14 +134,14 @@ def check_name(run: str) -> None:
 def read(state: State, run: str) -> VersionedMapState | None:
     """A map run by its name; None when there is none."""
     found = state.get([PREFIX + run])[0]
-    return None if found is None else VersionedMapState(msgspec.json.decode(found.value, type=MapState), found.version)
+    return None if found is None else VersionedMapState(state_of(found.value), found.version)
 
 
 def read_all(state: State) -> list[MapState]:
     """All map runs, by name."""
     names = list(state.names(PREFIX))
     pages = (state.get(names[first : first + _PAGE]) for first in range(0, len(names), _PAGE))
-    return [msgspec.json.decode(one.value, type=MapState) for page in pages for one in page if one is not None]
+    return [state_of(one.value) for page in pages for one in page if one is not None]
 
 
 def must_read(state: State, run: str) -> VersionedMapState:

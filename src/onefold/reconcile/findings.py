@@ -12,7 +12,7 @@ has room for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -20,9 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.contracts.documents import change
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
-from onefold.contracts.state import VALUE_BYTES_MAX, Change
+from onefold.contracts.state import VALUE_BYTES_MAX
 from onefold.contracts.store import RecordKey
 from onefold.reconcile.counts import Own
 from onefold.reconcile.survey import Place, Survey, SurveyedOperation
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Verdict = Literal["agrees", "late", "disagrees"]
 
 EXAMPLES_MAX: Final = 20  # operations that an outcome names; the others are counted
-_TRIES: Final = 20
 
 
 class Example(Struct, frozen=True, kw_only=True):
@@ -201,6 +201,8 @@ def example_of(item: SurveyedOperation) -> Example:
 
 # -- writing down ----------------------------------------------------------------------------------------------------
 
+_outcome_of: Callable[[bytes], ReconcileOutcome | None] = msgspec.json.Decoder(ReconcileOutcome).decode
+
 
 def state_name(run: str) -> str:
     """The name in State of a run's last outcome."""
@@ -210,7 +212,7 @@ def state_name(run: str) -> str:
 def read(state: State, run: str) -> ReconcileOutcome | None:
     """A run's last outcome; None where nobody looked yet."""
     found = state.get([state_name(run)])[0]
-    return msgspec.json.decode(found.value, type=ReconcileOutcome) if found is not None else None
+    return _outcome_of(found.value) if found is not None else None
 
 
 def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sinks) -> None:
@@ -233,7 +235,10 @@ def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sink
         actor=actor,
         detail=detail,
     )
-    _put(engine.state, state_name(outcome.run), msgspec.json.encode(outcome))
+    name = state_name(outcome.run)
+    _, written = change(engine.state, name, _outcome_of, None, lambda _: (outcome, True))
+    if not written:
+        raise errors.TransientError(f"{name} is being changed by others.", todo="Run it again now.")
     engine.ledger.append([event.row(), *_rows(outcome, actor)])
     sinks.emit(event)
 
@@ -250,11 +255,3 @@ def _rows(outcome: ReconcileOutcome, actor: str) -> Iterator[Row]:
                 actor=actor,
                 detail={"why": one.why},
             )
-
-
-def _put(state: State, name: str, value: bytes) -> None:
-    for _ in range(_TRIES):
-        found = state.get([name])[0]
-        if state.put([Change(name, value, found.version if found is not None else 0)])[0]:
-            return
-    raise errors.TransientError(f"{name} is being changed by others.", todo="Run it again now.")

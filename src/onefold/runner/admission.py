@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from onefold import errors
+from onefold.contracts.documents import change
 from onefold.contracts.queue import RetryIn
-from onefold.contracts.state import Change, Versioned
 from onefold.contracts.store import Complete, Fail, Release, Unknown
 from onefold.record import breaker, rate
 from onefold.record.breaker import Answer, Breaker, BreakerPolicy
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import State
     from onefold.outside import Clock
 
-T = TypeVar("T")
 Tell = Callable[[str, Execution, Detail], None]
 
 CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _UNSEEN = (None, 0)
-_TRIES = 20  # compare-and-set rounds before the delivery is told to come back
-_BEATEN_MS = 50
+_BEATEN_MS = 50  # others changed a value every time: the delivery comes back
+
+_breaker_of = msgspec.json.Decoder(Breaker).decode
+_slots_of = msgspec.json.Decoder(dict[str, int]).decode
+_bucket_of: Callable[[bytes], rate.Bucket | None] = msgspec.json.Decoder(rate.Bucket).decode
 
 
 class Admission:
@@ -119,7 +121,7 @@ class Admission:
             )
             return found.breaker, found.event
 
-        changed, event = self._change(name, Breaker, breaker.CLOSED, decide)
+        changed, event = change(self._state, name, _breaker_of, breaker.CLOSED, decide)
         if event is not None:
             tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
         self._remember(name, changed)
@@ -138,7 +140,7 @@ class Admission:
                 # Looked up at every try: a slot that was given back meanwhile must not be taken again.
                 return slots | {one: until for one in holders if (name, one) in self._slots}, None
 
-            self._change(name, dict[str, int], _no_slots(), extend)
+            change(self._state, name, _slots_of, _no_slots(), extend)
 
     # -- breakers ----------------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Admission:
             found = breaker.admit(value, self._policy, _operation(run), now_ms)
             return found.breaker, found
 
-        changed, found = self._change(name, Breaker, breaker.CLOSED, decide)
+        changed, found = change(self._state, name, _breaker_of, breaker.CLOSED, decide)
         self._remember(name, changed)
         if found is None:
             return _BEATEN_MS, "the circuit breaker is being changed by others"
@@ -163,7 +165,7 @@ class Admission:
         if self._clock.monotonic_ms() < believed_until_ms:
             return seen
         found = self._state.get([name])[0]
-        return self._remember(name, None if found is None else msgspec.json.decode(found.value, type=Breaker))
+        return self._remember(name, None if found is None else _breaker_of(found.value))
 
     def _remember(self, name: str, value: Breaker | None) -> Breaker | None:
         if value == breaker.CLOSED:  # it holds nothing back and remembers nothing
@@ -197,7 +199,7 @@ class Admission:
             return
         self._slots.discard((name, holder))
         now_ms = self._clock.now_ms()
-        self._change(name, dict[str, int], _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
+        change(self._state, name, _slots_of, _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
         now_ms = self._clock.now_ms()
@@ -206,7 +208,7 @@ class Admission:
             found = rate.take(value, allowed, 1, now_ms)
             return found.bucket, found
 
-        _, found = self._change(f"rate/{run.job.name}/{part}", rate.Bucket, None, decide)
+        _, found = change(self._state, f"rate/{run.job.name}/{part}", _bucket_of, None, decide)
         return _BEATEN_MS if found is None else int(found.wait_ms)
 
     def _occupy(self, run: Execution, count_max: int, part: str) -> int:
@@ -217,27 +219,13 @@ class Admission:
             found = rate.occupy(value, holder, count_max, now_ms + self._lease_ms, now_ms)
             return found.slots, found
 
-        _, found = self._change(name, dict[str, int], _no_slots(), decide)
+        _, found = change(self._state, name, _slots_of, _no_slots(), decide)
         if found is None:
             return _BEATEN_MS
         if found.granted:
             self._slots.add((name, holder))
             return 0
         return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
-
-    def _change(self, name: str, kind: Any, empty: T, decide: Callable[[T], tuple[T, Any]]) -> tuple[T, Any]:
-        """Read, decide, compare-and-set until nobody was faster; (value, None) when beaten every time."""
-        value = empty
-        for _ in range(_TRIES):
-            found: Versioned | None = self._state.get([name])[0]
-            value = empty if found is None else msgspec.json.decode(found.value, type=kind)
-            changed, answer = decide(value)
-            if changed is value or changed == value:
-                return changed, answer
-            expected = 0 if found is None else found.version
-            if self._state.put([Change(name, msgspec.json.encode(changed), expected)])[0]:
-                return changed, answer
-        return value, None
 
 
 def _no_slots() -> dict[str, int]:

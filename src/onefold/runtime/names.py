@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
+from onefold.contracts.documents import TRIES
 from onefold.contracts.state import NAME_CHARS_MAX, Change
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import State, Store
 
 PREFIX: Final = "operation/"
-TRIES: Final = 10  # each means that another process took one of the names just now
 _DIGEST_CHARS: Final = 32
 
 
@@ -60,10 +60,10 @@ def place_of(name: str) -> str:
     return f"{PREFIX}{name[: NAME_CHARS_MAX - len(PREFIX) - _DIGEST_CHARS - 1]}~{digest}"
 
 
-def decoded(found: Versioned | None) -> Taken | None:
+def decoded(value: bytes | None) -> Taken | None:
     """Who has a name; None: nobody, or what another version of onefold wrote there cannot be read."""
     try:
-        return msgspec.json.decode(found.value, type=Taken) if found is not None else None
+        return msgspec.json.decode(value, type=Taken) if value is not None else None
     except msgspec.MsgspecError:
         return None
 
@@ -96,7 +96,7 @@ def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> 
 
 def _check(found: Mapping[str, Versioned | None], app: str | None) -> None:
     for name, one in found.items():
-        taken = decoded(one)
+        taken = decoded(one.value if one is not None else None)
         if taken is None or (taken.kind == "guard" if app is None else app in taken.apps):
             continue
         who = f"a job of the app {' and of '.join(map(repr, taken.apps))}" if taken.apps else "a function under @once"

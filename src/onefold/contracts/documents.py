@@ -1,0 +1,51 @@
+"""Changing one JSON document of State, whoever else changes it: read, decide, compare-and-set, until nobody was faster.
+
+Never here: what documents there are, several that change together. Invariant: a decision is written only over the version
+that it was made on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from onefold.contracts.state import Change
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import State
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+TRIES: Final = 20  # each means that another process changed the document just now
+
+
+def change(
+    state: State, name: str, decode: Callable[[bytes], T], empty: T, decide: Callable[[T], tuple[T, A]]
+) -> tuple[T, A | None]:
+    """Change a document.
+
+    Args:
+        name: the document's. decode: reads its JSON. empty: what it is where State has none.
+        decide: from what it is, what it shall be and the answer; may be asked several times. When the value stays the same,
+            nothing is written. None: it is removed.
+
+    Returns:
+        What the document is now, and the answer; with None others were faster every time, and nothing was written.
+    """
+    found = state.get([name])[0]
+    value = empty if found is None else decode(found.value)
+    for _ in range(TRIES):
+        after, answer = decide(value)
+        if after is value or after == value:
+            return after, answer
+        text = None if after is None else msgspec.json.encode(after)
+        if state.put([Change(name, text, 0 if found is None else found.version)])[0]:
+            return after, answer
+        found = state.get([name])[0]
+        if text is not None and found is not None and found.value == text:
+            return after, answer  # a try whose answer was lost has written it
+        value = empty if found is None else decode(found.value)
+    return value, None
