@@ -11,7 +11,8 @@ import pytest
 import onefold
 from onefold.admin import jobs, queues, status, why
 from onefold.admin.session import AdminSession, Jobs
-from onefold.runner.events import Sinks
+from onefold.runner.worker_setup import make_runner
+from onefold.runtime.events import Sinks
 from onefold.testing import sqs
 
 pytestmark = pytest.mark.slow
@@ -51,8 +52,8 @@ class Shop:
     def begin(self, *, lease_ms: int) -> Any:
         """A worker that has begun what waits in `orders`."""
         runtime = self.app.runtime()
-        runner = runtime.runner(self.app.jobs, self.app.job_of, lease_ms=lease_ms, sinks=Sinks(), history="brief")
-        return runner, runner.begin(runtime.backend.open_queue("orders").receive(10))
+        runner = make_runner(runtime, self.app.jobs, self.app.job_of, lease_ms=lease_ms, sinks=Sinks(), history="brief")
+        return runner, runner.begin(runtime.engine.queues.open("orders").receive(10))
 
 
 @pytest.fixture
