@@ -171,3 +171,16 @@ def test_handlers_queries_are_planned_as_anybodys(opened: PostgresBackend) -> No
     theirs = dict(effects.open().execute(query, (list(connection.PLANNED),)).fetchall())
     effects.rollback()
     assert all(theirs[name] != value for name, value in connection.PLANNED.items())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://worker@localhost/shop", "postgresql://localhost:7392/shop"),
+        ("postgresql://ada@localhost:5433", "postgresql://localhost:5433/books"),
+    ],
+)
+def test_errors_name_the_address_that_libpq_uses(url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PGPORT", "7392"), ("PGHOST", "db.internal"), ("PGDATABASE", "books")):
+        monkeypatch.setenv(name, value)
+    assert PostgresAddress(url).shown == shown

@@ -32,6 +32,7 @@ from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
 from onefold import errors, forks
 from onefold.interrupts import let_through
@@ -216,8 +217,10 @@ class PostgresAddress:
         if not str(given.get("port") or "").replace(",", "").isdigit() and given.get("port"):
             raise _unreadable("its port is not a number")
         self.conninfo = make_conninfo("", **{**_DEFAULTS, **given})
-        host, port = given.get("host") or "localhost", given.get("port") or 5432
-        self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
+        # What the URL leaves out is libpq's to say: PGHOST, PGPORT, PGDATABASE, PGUSER, a service.
+        known = {one.keyword.decode(): one.val.decode() for one in Conninfo.get_defaults() if one.val} | given
+        host, port, database = (known.get(one) for one in ("host", "port", "dbname"))
+        self.shown = f"postgresql://{host or 'localhost'}:{port or 5432}/{database or known.get('user') or ''}"
 
 
 def _unreadable(why: str) -> errors.UsageError:
