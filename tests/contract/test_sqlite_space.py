@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+import onefold
 from onefold import errors
 from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.codec import digest, outline
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SystemEntropy
+from onefold.limits import DAY_MS
 from onefold.manual_clock import ManualClock
 
 MIB = 1024 * 1024
@@ -102,3 +106,43 @@ def test_what_runs_leave_is_measured(engine: SqliteEngine, disk: Disk) -> None:
         )
     )
     assert 50 < fill(engine) < 400  # of 1,000 bytes each, which is as nothing beside their results
+
+
+def test_a_guarded_call_begins_only_while_there_is_room_for_its_result(engine: SqliteEngine, disk: Disk) -> None:
+    disk.size_bytes = 3 * MIB
+    effects: list[str] = []
+    clock = engine.database.clock.wall
+    assert isinstance(clock, ManualClock)
+
+    @onefold.once(key="{key}", name="charge", store=engine.store)
+    def charge(key: str) -> str:
+        effects.append(key)
+        return "y" * 2_000
+
+    now_ms = engine.database.clock.now_ms()
+    died = Ask(
+        key=RecordKey("", "charge", "died"),
+        fingerprint=digest(outline({"key": "died"})),
+        owner="another",
+        lease_until_ms=now_ms + 1_000,
+        start=True,
+        expires_at_ms=now_ms + DAY_MS,
+    )
+    assert isinstance(engine.store.claim([died], now_ms)[0], Claimed)
+    done: list[str] = []
+    for number in range(10_000):
+        try:
+            charge(f"o-{number}")
+        except errors.StorageBusy:
+            break
+        done.append(f"o-{number}")
+    assert len(done) > 100
+    for _ in range(30):  # each is refused before it has its effect
+        with pytest.raises(errors.StorageBusy, match="guarded calls"):
+            charge("refused")
+    clock.advance(2_000)
+    with pytest.raises(errors.StorageBusy, match="guarded calls"):
+        charge("died")  # its second try could not be recorded either
+    assert effects == done
+    assert charge(done[0]) == "y" * 2_000, "a duplicate is answered"
+    assert effects == done

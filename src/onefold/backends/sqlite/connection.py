@@ -97,8 +97,8 @@ class Engine:
             synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
                 every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
                 makes it durable too, since the write-ahead log is synced as a whole.
-            adds: True for what only takes space (a send): it is refused while there is still room for the work on what was
-                accepted, which frees space.
+            adds: True for what only takes space (a send, a guarded call): it is refused while there is still room for the
+                work on what was accepted, which frees space.
             early: other processes may see it before it is on disk, which this call waits for all the same: the turn is
                 free meanwhile. For what nobody answers from without a synced write of their own (docs/decisions/0017).
 

@@ -2,9 +2,9 @@
 
 SQLite writes everything to the log first, also what deletes. A log that fills the disk can be neither written on nor
 written into the file, which would have to grow for it: nothing can be accepted, finished or removed any more. So, while
-there is little space, the log is kept to a share of it; and what only takes space (a send) is refused while there is still
-room for what the others write: for one record, by a mean of those that are there, of each message in the file, and a share
-of the disk besides. With plenty of space nothing is limited, and nothing is counted.
+there is little space, the log is kept to a share of it; and what only takes space (a send, a guarded call) is refused
+while there is still room for what the others write: for one record, by a mean of those that are there, of each message in
+the file, and a share of the disk besides. With plenty of space nothing is limited, and nothing is counted.
 Never here: transactions. Invariant: what the log holds fits into the file.
 """
 
@@ -39,6 +39,7 @@ PAGES_MAX: Final = 4_294_967_294  # SQLite's own limit
 _RECORD_BYTES_LEAST: Final = 512  # a record without a result takes 200, a small message that a handler sends 300
 _RECORDS_MEASURED: Final = 256  # the newest
 _ROWS_MAX: Final = 8  # of history that a run may leave, by the mean
+_CALLS: Final = 16  # guarded calls that may be going on at one time, by the mean of what is recorded
 _COUNT_EVERY: Final = 256  # sends, and an eighth of what waits; so that larger records are noticed
 _COUNT_SHARE: Final = 20  # where sends are refused, messages are counted for at most one part in so many of the time
 # Every message stands in one of two narrow tables, whatever its body takes. None where there are no messages yet.
@@ -168,11 +169,16 @@ class Space:
             self._waiting = None
 
     def leaving_room(self, run: Run[T]) -> Run[T]:
-        """Work that only takes space, which then raises DiskFull where all that waits could not be finished beside it."""
+        """Work that only takes space, which then raises DiskFull where all that waits could not be finished beside it.
+
+        What has changed nothing needs no room: a duplicate's answer.
+        """
 
         def checked(writer: sqlite3.Connection) -> T:
+            changes = writer.total_changes
             value = run(writer)
-            self._check_room(writer)
+            if writer.total_changes != changes:
+                self._check_room(writer)
             return value
 
         return checked
@@ -189,10 +195,11 @@ class Space:
         if waiting is None or last_id - waiting.last_id > _COUNT_EVERY + waiting.messages // 8:
             waiting = self._waiting = self._count(writer, last_id)
         messages = waiting.messages + last_id - waiting.last_id
-        needed = found.spare_bytes + messages * waiting.each_bytes
+        # Guarded calls that are going on are not counted: for these, and the one that begins, is what is spared.
+        needed = max(found.spare_bytes, _CALLS * waiting.each_bytes) + messages * waiting.each_bytes
         if room < needed:
             raise DiskFull(
-                f"{self._path} takes no more messages: there is room for {room // 1024:,} KiB in it and on its disk.",
+                f"{self._path} takes no more messages or guarded calls: {room // 1024:,} KiB are left for it.",
                 meaning=f"Nothing of this call was stored. {needed // 1024:,} KiB are kept for finishing the {messages:,} "
                 "messages that are there.",
                 todo="Free space on the disk or enlarge it; or let workers finish what is there. What they record of it "

@@ -307,7 +307,8 @@ class SqliteStore:
             return answers
 
         try:
-            return self._engine.write(run, early=True)
+            # Of a call or a send, which take space; a message's is part of finishing it.
+            return self._engine.write(run, early=True, adds=any(ask.message_id is None for ask in asks))
         except NotOnDisk:  # nobody will run what was claimed; others can, and else it would count as a crash
             taken = [
                 (answer.hold, Release(expires_at_ms=ask.expires_at_ms, refund=True))
