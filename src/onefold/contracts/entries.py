@@ -9,11 +9,14 @@ Invariant: a message that was `Sent` is durable; of one that was `Refused` nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from onefold.contracts.queue import Attribute
+
+if TYPE_CHECKING:
+    from onefold.contracts.store import OutboxItem
 
 DERIVED_DEDUP: Final = "onefold."
 """Begins the deduplication ids that onefold derives from an operation; a stranger's id never counts as one of them."""
@@ -71,3 +74,16 @@ class Refused(Struct, frozen=True, gc=False):
 
     code: str
     message: str
+
+
+def from_outbox(item: OutboxItem) -> Entry:
+    """An item of a run's outbox as a message to be sent."""
+    return Entry(
+        body=item.body,
+        attributes={name: Attribute(value) for name, value in item.attributes.items()},
+        delay_ms=item.delay_ms,
+        run_at_ms=item.run_at_ms,
+        group=item.group,
+        dedup_id=item.dedup_id,
+        key=item.key,
+    )

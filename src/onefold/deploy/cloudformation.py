@@ -12,7 +12,6 @@ Source: CloudFormation "Resource and property types reference"; template referen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +34,7 @@ from onefold.deploy.eventbridge import (
     SchedulePlan,
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
-from onefold.deploy.iam import RolePlan, Statement
+from onefold.deploy.iam import RolePlan
 from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.state_machine import MachinePlan
 from onefold.duration import seconds_up
@@ -220,7 +219,7 @@ def _mapping(plan: DeployPlan, function: FunctionPlan) -> Json:
 
 
 def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
-    document = _document([_statement(one) for one in function.statements])
+    document = _document([one.document(_text) for one in function.statements])
     properties: Json = {
         "AssumeRolePolicyDocument": _document([iam.LAMBDA_TRUST]),
         "Description": f"What the function {function.name} uses, and no more.",
@@ -512,20 +511,6 @@ def _kept(plan: DeployPlan) -> Json:
     return {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 
 
-def _statement(one: Statement) -> Json:
-    """A statement of a role's policy."""
-    found: Json = {
-        "Sid": one.sid,
-        "Effect": "Allow",
-        "Action": list(one.actions),
-        "Resource": [_text(pattern) for pattern in one.resources],
-    }
-    condition = one.condition()
-    if condition:
-        found["Condition"] = _filled(condition)
-    return found
-
-
 def _document(statements: list[Json]) -> Json:
     """A policy."""
     return {"Version": "2012-10-17", "Statement": statements}
@@ -536,19 +521,11 @@ def _service_role(plan: DeployPlan, role: RolePlan) -> Json:
     return {
         "Type": "AWS::IAM::Role",
         "Properties": {
-            "AssumeRolePolicyDocument": _document([_filled(role.trust())]),
+            "AssumeRolePolicyDocument": _document([iam.filled(role.trust(), _text)]),
             "Description": role.text,
             "Policies": [
-                {"PolicyName": "onefold", "PolicyDocument": _document([_statement(one) for one in role.statements])}
+                {"PolicyName": "onefold", "PolicyDocument": _document([one.document(_text) for one in role.statements])}
             ],
             "Tags": _tags(plan, role.owner),
         },
     }
-
-
-def _filled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _filled(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_filled(one) for one in value]
-    return _text(value) if isinstance(value, str) else value

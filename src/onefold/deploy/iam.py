@@ -13,7 +13,7 @@ transit", for the queue policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -218,6 +218,22 @@ class Statement(Struct, frozen=True, kw_only=True):
             found["ForAllValues:StringLike"] = {LEADING_KEYS: list(self.leading)}
             found["Null"] = {LEADING_KEYS: ["false"]}
         return found
+
+    def document(self, text: Callable[[str], Any]) -> dict[str, Any]:
+        """The statement as a policy has it; `text` writes a pattern in the language of a template."""
+        found = {"Sid": self.sid, "Effect": "Allow", "Action": list(self.actions)}
+        found["Resource"] = [text(pattern) for pattern in self.resources]
+        condition = self.condition()
+        return {**found, "Condition": filled(condition, text)} if condition else found
+
+
+def filled(value: Any, text: Callable[[str], Any]) -> Any:
+    """A document with each of its texts written by `text`."""
+    if isinstance(value, Mapping):
+        return {name: filled(one, text) for name, one in value.items()}
+    if isinstance(value, list):
+        return [filled(one, text) for one in value]
+    return text(value) if isinstance(value, str) else value
 
 
 class RolePlan(Struct, frozen=True, kw_only=True):

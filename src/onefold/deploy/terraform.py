@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -555,20 +555,6 @@ def _policy(statements: list[Json]) -> str:
     return _policy_text({"Version": "2012-10-17", "Statement": statements})
 
 
-def _statement(one: Statement) -> Json:
-    """A statement of a role's policy."""
-    found: Json = {
-        "Sid": one.sid,
-        "Effect": "Allow",
-        "Action": list(one.actions),
-        "Resource": [_text(pattern) for pattern in one.resources],
-    }
-    condition = one.condition()
-    if condition:
-        found["Condition"] = _filled(condition)
-    return found
-
-
 def _name_prefix(text: str) -> str:
     """What the name of a role begins with."""
     return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
@@ -579,20 +565,12 @@ def _service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
     return {
         "name_prefix": _name_prefix(prefix),
         "description": role.text,
-        "assume_role_policy": _policy([_filled(role.trust())]),
+        "assume_role_policy": _policy([iam.filled(role.trust(), _text)]),
         "tags": _tags(plan, role.owner),
     }
 
 
 def _role_policy(role_id: str, statements: Iterable[Statement]) -> Json:
     """What a role may."""
-    said = _policy([_statement(one) for one in statements])
+    said = _policy([one.document(_text) for one in statements])
     return {"name": "onefold", "role": f"${{aws_iam_role.{resource_name(role_id)}.id}}", "policy": said}
-
-
-def _filled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _filled(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_filled(one) for one in value]
-    return _text(value) if isinstance(value, str) else value

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.entries import Entry, Refused
-from onefold.contracts.queue import Ack, Attribute, Bury, Leave, RetryIn
+from onefold.contracts.entries import Entry, Refused, from_outbox
+from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.contracts.state import Change, group_flag
 from onefold.record.delivery import Decision, Unstorable
 
@@ -167,7 +167,7 @@ def _send_outboxes(backend: Backend, settlements: Sequence[Settlement]) -> None:
         else:
             continue
         for item in outbox:
-            by_queue[item.queue].append(entry_of(item))
+            by_queue[item.queue].append(from_outbox(item))
     for name, entries in by_queue.items():
         _send(backend, name, entries)
     if to_clear:
@@ -251,19 +251,6 @@ def _hiding(settlement: Settlement) -> RetryIn | None:
         return None
     waits = settlement.write is None or isinstance(settlement.write[1], records.Release)
     return RetryIn(settlement.settle.delay_ms, uncounted=True) if waits else settlement.settle
-
-
-def entry_of(item: records.OutboxItem) -> Entry:
-    """An outbox item as a message to be sent."""
-    return Entry(
-        body=item.body,
-        attributes={name: Attribute(value) for name, value in item.attributes.items()},
-        delay_ms=item.delay_ms,
-        run_at_ms=item.run_at_ms,
-        group=item.group,
-        dedup_id=item.dedup_id,
-        key=item.key,
-    )
 
 
 class Settler:

@@ -30,8 +30,8 @@ from onefold.backends.sqlite.state import put_in
 from onefold.backends.sqlite.store import clear_outbox_in, write_in
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.entries import Entry, Refused
-from onefold.contracts.queue import Attribute, Leave, RetryIn, Settle
+from onefold.contracts.entries import Refused, from_outbox
+from onefold.contracts.queue import Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _send_all(
         if archive is not None:
             keep_in(connection, archive, [_archived(item) for item in items])
             continue
-        answers = send_in(connection, queues.row_in(connection, name), [_entry(item) for item in items], now_ms)
+        answers = send_in(connection, queues.row_in(connection, name), [from_outbox(item) for item in items], now_ms)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Refused):
                 raise errors.UsageError(
@@ -106,18 +106,6 @@ def _archived(item: OutboxItem) -> Archived:
     expires = item.attributes.get(EXPIRES_ATTRIBUTE)
     return Archived(
         0, str(item.key), int(item.attributes[TIME_ATTRIBUTE]), item.body, int(expires) if expires is not None else None
-    )
-
-
-def _entry(item: OutboxItem) -> Entry:
-    return Entry(
-        body=item.body,
-        attributes={name: Attribute(value) for name, value in item.attributes.items()},
-        delay_ms=item.delay_ms,
-        run_at_ms=item.run_at_ms,
-        group=item.group,
-        dedup_id=item.dedup_id,
-        key=item.key,
     )
 
 
