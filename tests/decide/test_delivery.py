@@ -286,7 +286,7 @@ def test_a_parked_run_says_what_is_not_known() -> None:
             ),
         ),
         notes=(
-            Note("unknown", {"attempt": 1, "error": "HandlerTimeout", "policy": "hold"}),
+            Note("unknown", {"attempt": 1, "fence": 1, "error": "HandlerTimeout", "policy": "hold"}),
             Note("held", {"summary": "killed at 60 s"}),
         ),
     )

@@ -218,9 +218,9 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
         assert str(failed.trace).endswith("\nValueError: bank says no\n    DETAIL: Key (id)=(1)")
         assert "App(" not in story.left_out
 
-        held_call = onefold.once(key="{order}", name="pay", store=owner.engine.store, clock=clock, on_unknown="hold")(
-            fails
-        )
+        held_call = onefold.once(
+            key="{order}", name="refund", store=owner.engine.store, clock=clock, on_unknown="hold"
+        )(fails)
         for error in (ValueError, onefold.OutcomeUnknown):
             with pytest.raises(error):
                 held_call("v-1" if error is ValueError else "u-1")
