@@ -21,7 +21,7 @@ from onefold.contracts.verbs import Store
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.runner.once import LeaseKeeper
+from onefold.runner.call_leases import LeaseKeeper
 from onefold.steady_clock import SteadyClock
 from tests.run.bench import Elsewhere, Fault, Faulty
 
@@ -340,8 +340,8 @@ def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **options: 
         raise Dead
 
     with monkeypatch.context() as patch:
-        patch.setattr("onefold.runner.once.Guard.failed", lambda self, claimed, error: None)
-        patch.setattr("onefold.runner.once.LeaseKeeper.add", lambda self, hold: None)
+        patch.setattr("onefold.runner.guarded.GuardedFunction.failed", lambda self, claimed, error: None)
+        patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda self, hold: None)
         with pytest.raises(Dead):
             guard(work, **options)("o-1")
 
@@ -709,10 +709,10 @@ def failing(store: Store, fault: Fault, clock: Watched, function: Callable[..., 
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_a_record_that_cannot_be_written_at_once_is_written_again(store: Store, clock: Watched, side: str) -> None:
-    fault = Fault("store.write", times=5, side=side)
+    fault = Fault("store.write", times=6, side=side)
     charge = failing(store, fault, clock, lambda order: "charged")
     assert charge("o-1") == "charged"
-    assert clock.waits == [50, 100, 200, 400, 800][: 5 - fault.left]
+    assert clock.waits == [50, 100, 200, 400, 800][: 6 - fault.left]
     assert standing(store, clock).status == "completed"
 
 

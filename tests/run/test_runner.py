@@ -522,15 +522,15 @@ def test_a_claim_that_fails_leaves_what_is_ready_to_be_performed() -> None:
         fault = Fault("store.claim", times=0)
         process = bench.process(fault=fault)
         deliveries = bench.receive()
-        original = process.runner._settle
+        original = process.runner.settle
 
         def settle_then_break(runs: Any) -> Any:
             fault.left = 1
             return original(runs)
 
-        process.runner._settle = settle_then_break  # type: ignore[method-assign]  # the second claim fails
+        process.runner.settle = settle_then_break  # type: ignore[method-assign]  # the second claim fails
         ready = process.begin(deliveries)
-        process.runner._settle = original  # type: ignore[method-assign]
+        process.runner.settle = original  # type: ignore[method-assign]
         assert [run.facts.key and run.facts.key.key for run in ready] == ["o-2"]
         process.perform(ready)
         bench.clock.advance(30_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import atexit
 import contextvars
 import os
 import threading
@@ -147,6 +148,7 @@ def in_callback_of_an_error(shop: Shop, ctx: onefold.Context) -> None:
 
 POOL = ThreadPoolExecutor(1)
 OTHER_POOL = ThreadPool(1)
+atexit.register(OTHER_POOL.terminate)
 POOL.submit(int).result()  # its thread is older than any handler
 
 

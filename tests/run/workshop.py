@@ -168,7 +168,7 @@ def _on(runner: Runner, backend: Backend) -> Runner:
     runner._backend = backend
     runner.settler._backend = backend
     runner.reports._ledger = backend.ledger
-    runner._claims._store, runner._claims._ledger = backend.store, backend.ledger
+    runner.claims._store, runner.claims._ledger = backend.store, backend.ledger
     runner._source = backend.source
     return runner
 

@@ -63,6 +63,9 @@ class Backoff(Struct, frozen=True, kw_only=True):
 class Policy(Struct, frozen=True, kw_only=True):
     """How a job's deliveries are treated. Immutable; made once from the declaration.
 
+    A call of a guarded function (`onefold.once`) is a delivery too. It has no queue: who calls decides whether it is tried
+    again, so a failure leaves its key free at once, and what a queue would dead-letter is held for a person.
+
     Args:
         job: its name.
         effect: `external` (calls something outside: started and recorded one by one), `repeatable` (running twice is
@@ -75,7 +78,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         after_failure: FIFO: whether a dead-lettered or parked message stops its group.
         timeout_ms: how long one run may take.
         keep_ms: how long a finished record answers duplicates.
-        queue: where its messages come from.
+        queue: where its messages come from; empty for calls of a guarded function.
         uncounted: the queue can hide a message without the receive having counted.
         fifo: the queue has message groups.
         owner: the team that owns the fix.
@@ -94,6 +97,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     uncounted: bool = True
     fifo: bool = False
     owner: str | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the deliveries are calls of a guarded function."""
+        return not self.queue
 
 
 class Success(Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -128,9 +136,14 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     outbox: tuple[store.OutboxItem, ...] = ()
 
 
+def completion(result: bytes, policy: Policy, now_ms: int, outbox: list[store.OutboxItem]) -> store.Complete:
+    """What is recorded of a run that returned: it answers duplicates for as long as the policy says."""
+    return store.Complete(result=result, expires_at_ms=now_ms + policy.keep_ms, outbox=outbox)
+
+
 def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
     """Decide a delivery whose handler returned. Arguments as `fates.settle`."""
-    write = store.Complete(result=outcome.result, expires_at_ms=now_ms + policy.keep_ms, outbox=outcome.outbox)
+    write = completion(outcome.result, policy, now_ms, outcome.outbox)
     return Decision(write=write, settle=Ack(), notes=(Note("completed", {"attempt": attempt}),))
 
 

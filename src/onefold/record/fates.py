@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold.contracts import store
-from onefold.contracts.queue import Bury, Reason, RetryIn
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
 from onefold.record import delivery
 from onefold.record.backoff import bounds_ms, delay_ms
 from onefold.record.breaker import BreakerPolicy
@@ -60,6 +60,8 @@ def settle(
     match outcome:
         case Success():
             return completed(outcome, policy, attempt, now_ms)
+        case Failed() if policy.is_call:
+            return _failed_call(outcome, policy, claimed, attempt, now_ms)
         case NotStarted():
             return not_started(outcome, policy, now_ms)
         case LeaseGone():
@@ -179,6 +181,25 @@ def _unknown(
         },
     )
     return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
+
+
+def _failed_call(outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
+    """Leave the key free for the next call, unless whether the effect happened is unknown and a person is to say so."""
+    failure, expires_at_ms = _failure(outcome), now_ms + policy.keep_ms
+    detail: Detail = {
+        "attempt": attempt,
+        "fence": claimed.hold.fence,
+        "error": outcome.error,
+        "summary": outcome.summary,
+        "kind": outcome.kind,
+    }
+    if outcome.kind != "unknown":
+        write: store.Outcome = store.Fail(failure=failure, expires_at_ms=expires_at_ms)
+        return Decision(write=write, settle=Ack(), notes=(Note("failed", {**detail, **_where(outcome)}),))
+    is_held = policy.on_unknown == "hold"
+    notes = (Note("unknown", {**detail, **_where(outcome), "policy": policy.on_unknown}),)
+    write = store.Unknown(failure=failure, expires_at_ms=expires_at_ms, parked=is_held)
+    return Decision(write=write, settle=Ack(), notes=(*notes, Note("held", detail)) if is_held else notes)
 
 
 def dead_letter_failed(

@@ -81,6 +81,13 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
     if found.started:
         return Go("call")
     in_doubt = found.doubt and policy.effect != "transactional"
+    if policy.is_call:
+        died_too_often = found.crashes >= policy.crashes_max
+        if in_doubt and (policy.on_unknown == "hold" or died_too_often):
+            why = "on_unknown is hold" if policy.on_unknown == "hold" else f"crashes is {policy.crashes_max}"
+            summary = f"Earlier calls that ended with their process: {found.crashes}, and {why}."
+            return park("CallerDied", summary, policy, found, found.attempts, now_ms, crashed=False)
+        return Go("probe" if in_doubt and policy.on_unknown == "probe" else "start")
     if in_doubt and policy.on_unknown == "hold":
         return park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False)
     if found.crashes >= policy.crashes_max:

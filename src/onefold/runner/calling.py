@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors, forks
+from onefold.interrupts import let_through
 from onefold.record import delivery as fate
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
 from onefold.record.fates import ProbeAnswer
@@ -149,6 +150,8 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
             found = run_coroutine(found)
         return job.probe_answer(found)
     except Exception as error:  # noqa: BLE001 - see above
+        if job.policy.is_call:
+            let_through(error)  # it is made in its caller's thread
         return unanswered(error, clock.now_ms())
 
 

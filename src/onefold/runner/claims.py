@@ -63,7 +63,13 @@ class Claims:
             OnefoldError: the store could not claim; nothing was noted.
         """
         if self._ledger is None:
-            return self._store.claim(asks, now_ms), [], {}
+            answers = self._store.claim(asks, now_ms)
+            noticed = [
+                event_of(place, note)
+                for place, found in enumerate(answers)
+                for note in guard.noticed(found, policies[place])
+            ]
+            return answers, noticed, {}
         events: dict[int, list[Event]] = {}
         refused: dict[int, errors.OnefoldError] = {}
         joint = self._store.capabilities.notes_claims

@@ -43,6 +43,7 @@ _start: Any = None  # what `Thread.start` was, once it is watched
 _POOLS = "concurrent.futures.thread"
 _OTHER_POOLS = "multiprocessing.pool"
 _CALLBACKS = ("callback", "error_callback")
+_modules = 0  # so many were loaded when the pools were looked for last
 _watched: set[tuple[str, str]] = set()  # modules and their classes that are wrapped
 
 
@@ -105,8 +106,12 @@ def watch_pools(*, load: bool = False) -> None:
     Args:
         load: load them: 17 ms, which a worker has and a cold start has not.
     """
+    global _modules  # noqa: PLW0603 - of the process
     if load:
         importlib.import_module(_POOLS)
+    if _modules == len(sys.modules):
+        return
+    _modules = len(sys.modules)
     for module, pool, names, wrapped in _GIVE_WORK:
         if module in sys.modules and (module, pool) not in _watched and hasattr(sys.modules[module], pool):
             _watched.add((module, pool))
@@ -174,7 +179,7 @@ class Context:
         idempotency_key: the same for every run of this operation, at most 64 characters; give it to partners that honour
             one.
         attempt: which run this is, 1 or more; `attempts_max` is the last one.
-        message: the delivery that caused the run; None under `@once`.
+        message: the delivery that caused the run; None under `@once`, where runs have no bound either.
     """
 
     def __init__(
@@ -189,6 +194,7 @@ class Context:
         deadline_ms: int | None,
         effects: EffectTransaction | None = None,
         lost_answers: Literal["transient", "unknown"] = "transient",
+        sends: bool = True,
     ) -> None:
         self.hold = hold
         self.job: str = hold.key.job
@@ -206,6 +212,7 @@ class Context:
         self._entropy = entropy
         self._deadline_ms = deadline_ms
         self._effects = effects
+        self._sends = sends
         self._lost_answers = lost_answers
         self._used_connection = False
 
@@ -227,6 +234,12 @@ class Context:
         Raises:
             UsageError: it has ended, or this is a forked child; they were not sent.
         """
+        if not self._sends:
+            raise errors.UsageError(
+                f"ctx.send was used in {self.job}, which is a call of a guarded function.",
+                meaning="A call has no outbox that could leave with its record. This was not sent.",
+                todo="Use job.send(...), which sends at once.",
+            )
         if self.process != os.getpid():
             raise errors.UsageError(
                 f"A child that the handler of {self.job} {self.key!r} forked sends with its context.",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.store import Claimed
+    from onefold.contracts.store import Claimed, Hold
     from onefold.contracts.verbs import EffectTransaction
     from onefold.record.delivery import Outcome
     from onefold.runner.context import Context
@@ -55,8 +55,7 @@ class Execution:
         self.delivery: Delivery = delivery
         self.facts: script.Facts = facts
         self.payload: Any = payload
-        self.script: Iterator[script.Step] = script.attempt(facts, job.policy)
-        self.step: script.Step = next(self.script)
+        self.begin_again()
         self.claimed: Claimed | None = None
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
@@ -71,6 +70,17 @@ class Execution:
         self.lost: bool = False  # its lease was lost, and that was told
         self.chain: Waiting | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
+
+    def begin_again(self) -> None:
+        """From the script's first step."""
+        self.script: Iterator[script.Step] = script.attempt(self.facts, self.job.policy)
+        self.step: script.Step = next(self.script)
+
+    @property
+    def hold(self) -> Hold:
+        """What its claim gave it."""
+        assert self.claimed is not None
+        return self.claimed.hold
 
     def advance(self, now_ms: int) -> script.Step:
         """Tell the script that its step was performed at `now_ms`; the next step."""

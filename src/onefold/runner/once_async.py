@@ -12,9 +12,9 @@ The threads are the module's own: neither the program's work in the threads of t
 are in the way of a record, and calls that wait are not in the way of the program's. They are waited for when the interpreter
 ends. The thread of a loop and these share no lock that is written in Python, as a `concurrent.futures.Future` has one: an
 exception of a signal's handler in there would leave it taken for ever.
-Never here: what a claim or a record is: that is `once.Guard`, which is handed in.
-Invariant: a function that was called has its record written, by a
-thread or by whoever ends its call, unless the process dies.
+Never here: what a claim or a record is: that is `guarded.GuardedFunction`, which is handed in.
+Invariant: a function that was called has its record written, by a thread or by whoever ends its call, unless the process
+dies.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from onefold import errors, forks
-from onefold.contracts.store import Answer, Claimed, Completed, Hold, Running
+from onefold.contracts.store import Claimed, Completed, Running
+from onefold.runner.execution import Execution
 
 if TYPE_CHECKING:
-    from onefold.outside import Clock, Waiter
+    from onefold.runner.guarded import Begun, GuardedFunction
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -44,44 +44,6 @@ R = TypeVar("R")
 _CANCELLED_WAITS_S: Final = 5.0  # a record that a store refuses is tried again for 1.6 s
 _LOOK_S: Final = 1.0
 _log = logging.getLogger("onefold")
-
-
-class Guarding(Protocol):
-    """What is used of a `once.Guard`, whose own words these are."""
-
-    clock: Clock
-    never: Waiter
-    look_again_ms: int
-    generation: int
-    inside: ContextVar[tuple[Hold, ...]]
-
-    def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Claimed | Completed | Running:
-        """Claim the call's operation."""
-        ...
-
-    def give_back(self, found: Answer | None) -> None:
-        """Let go of a claim."""
-        ...
-
-    def finished(self, claimed: Claimed, value: object) -> None:
-        """Record what the function returned."""
-        ...
-
-    def failed(self, claimed: Claimed, error: BaseException) -> None:
-        """Record what it raised."""
-        ...
-
-    def ended(self, found: Claimed, values: list[Any], error: BaseException, *, runs: bool) -> None:
-        """Record a call that was torn from its record."""
-        ...
-
-    def stored(self, found: Completed) -> Any:
-        """What an earlier call returned."""
-        ...
-
-    def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Since when a duplicate waits; raises when it waits no longer."""
-        ...
 
 
 class _Call(Generic[R]):
@@ -222,7 +184,7 @@ async def _until_over(
 class _Pauses:
     """Waits of duplicates until they look again: all that wait share one thread, which nobody waits for."""
 
-    def __init__(self, guard: Guarding) -> None:
+    def __init__(self, guard: GuardedFunction) -> None:
         self._guard = guard
         self._pause: _Call[bool] | None = None
         forks.in_child(self._start_anew)
@@ -241,16 +203,16 @@ class _Pauses:
         pause.result()
 
 
-async def _claim(guard: Guarding, args: Any, kwargs: Any) -> Claimed | Completed | Running:
-    """As `Guard.claim`, in a thread."""
+async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Completed | Running:
+    """As `GuardedFunction.claim`, in a thread."""
 
-    def let_go(call: _Call[Claimed | Completed | Running]) -> None:
+    def let_go(call: _Call[Begun | Completed | Running]) -> None:
         if call.ending and not call.is_let_go:
             with suppress(errors.OnefoldError):  # then it is free when its lease is over
                 guard.give_back(call.ending[0][0])
             call.is_let_go = True
 
-    call: _Call[Claimed | Completed | Running] = _Call()
+    call: _Call[Begun | Completed | Running] = _Call()
     try:
         _claims.submit(call, guard.claim, args, kwargs)
         await _until_over(call, nobody_waits=let_go)
@@ -263,12 +225,12 @@ async def _claim(guard: Guarding, args: Any, kwargs: Any) -> Claimed | Completed
 
 async def _write(
     call: _Call[None],
-    write: Callable[[Claimed, Any], None],
-    found: Claimed,
+    write: Callable[[Begun, Any], None],
+    found: Begun,
     ending: Any,
     cancelled: asyncio.CancelledError | None = None,
 ) -> None:
-    """As `Guard.finished` or `failed`, in a thread; returns or raises when the record is written.
+    """As `GuardedFunction.finished` or `failed`, in a thread; returns or raises when the record is written.
 
     Args:
         call: noted here when it was asked for. ending: what the function returned or raised.
@@ -308,13 +270,13 @@ def _log_error(call: _Call[None]) -> None:
         _log.error("A call that was cancelled: %s", error)
 
 
-def asynchronous(function: Callable[A, Any], guard: Guarding) -> Callable[A, Any]:
+def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable[A, Any]:
     """The function under its guard."""
     pauses = _Pauses(guard)
 
     @functools.wraps(function)
     async def guarded(*args: A.args, **kwargs: A.kwargs) -> Any:
-        found: Claimed | Completed | Running | None = None
+        found: Begun | Completed | Running | None = None
         values: list[Any] = []
         since_ms: int | None = None
         generation = guard.generation
@@ -332,7 +294,8 @@ def asynchronous(function: Callable[A, Any], guard: Guarding) -> Callable[A, Any
             within = (*outside, found.hold)
             inside.set(within)
             try:
-                values.append(await function(*args, **kwargs))  # no exception of a signal before it is kept
+                given = guard.with_context(found, args, kwargs)
+                values.append(await function(*args, **given))  # no exception of a signal before it is kept
             except (Exception, asyncio.CancelledError) as error:
                 if not values and guard.generation == generation:
                     cancelled = error if isinstance(error, asyncio.CancelledError) else None
@@ -345,7 +308,7 @@ def asynchronous(function: Callable[A, Any], guard: Guarding) -> Callable[A, Any
         except BaseException as error:
             # No thread has begun to write: for too long, or an exception of a signal came, or the coroutine is thrown away.
             is_unwritten = not writing.ending and writing.take()
-            if is_unwritten and isinstance(found, Claimed) and guard.generation == generation:
+            if is_unwritten and isinstance(found, Claimed | Execution) and guard.generation == generation:
                 guard.ended(found, values, error, runs=within is not None)
             raise
         finally:

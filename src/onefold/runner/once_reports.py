@@ -1,14 +1,9 @@
-"""What `@once` reports: errors and refusals to its caller, deaths and failures to the history of its store.
+"""What `@once` says to its caller: what it refuses at the decorator, and the errors of calls.
 
 Functions and results whose work is done later, waits without end, arguments without a form and held keys are refused here;
 each function answers an error or raises one, and changes no record.
-
-`CallHistory` keeps each death, with the claim that notices it, and each failure; the rows are those of a job's runs. Where a
-store writes them in the claim's transaction they stand or fall with it; elsewhere they are appended after the claim and
-before the function is called. In memory none are kept. A failure whose row the store refuses (a role without the
-permission) is warned of once; a death whose row it refuses ends the call.
-Never here: records, when a call is refused (`once.py`). Invariant: a text says what happened to the call, and what is true
-of its key afterwards; no function is called again before the death of the call before it is in the history.
+Never here: records, when a call is refused (`guarded.py`). Invariant: a text says what happened to the call, and what is
+true of its key afterwards.
 """
 
 from __future__ import annotations
@@ -20,20 +15,15 @@ import os
 import typing
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from onefold import codec, duration, errors, payload_errors, redact
 from onefold.codec import outline
-from onefold.contracts.ledger import Row
-from onefold.contracts.store import Answer, Ask, Claimed, Failure, Record, RecordKey, Running
-from onefold.interrupts import let_through
-from onefold.record.delivery import Backoff, Note, Policy
-from onefold.runner.claims import Claims
-from onefold.runtime.events import Event
+from onefold.contracts.store import Record, RecordKey, Running
+from onefold.runner.context import Context
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Ledger, Store
-    from onefold.record.delivery import Failed
+    from onefold.contracts.verbs import Store
 
 
 LAZY = (Iterator, AsyncIterator, Awaitable)
@@ -207,8 +197,8 @@ def check_crashes(crashes: object) -> None:
         raise errors.UsageError(f"crashes is {crashes!r}.", todo="Give the number of calls that may die: 1 or more.")
 
 
-def returned(function: Callable[..., Any]) -> Any:
-    """The type a function says it returns.
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types that a function's annotations say.
 
     Raises:
         UsageError: its annotations name something that is not defined.
@@ -218,12 +208,41 @@ def returned(function: Callable[..., Any]) -> Any:
     if not inspect.isroutine(function):
         function = type(function).__call__
     try:
-        return typing.get_type_hints(function).get("return", Any)
+        return typing.get_type_hints(function)
     except NameError as error:
         raise errors.UsageError(
             f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
             todo="Define the types of a function under @once at module level.",
         ) from error
+
+
+def context_parameter(hints: Mapping[str, Any]) -> str | None:
+    """The parameter that takes the call's `Context`: the one that is annotated so, `Context | None` too."""
+    for name, kind in hints.items():
+        if name != "return" and (kind is Context or Context in typing.get_args(kind)):
+            return name
+    return None
+
+
+def signature_of(function: Callable[..., Any], context: str | None) -> inspect.Signature:
+    """How a function is called: its context may be left out.
+
+    Raises:
+        UsageError: the context is before a parameter that may not.
+    """
+    signature = inspect.signature(function)
+    found = signature.parameters.get(context) if context is not None else None
+    if found is None or found.default is not inspect.Parameter.empty:
+        return signature
+    given = [one.replace(default=None) if one is found else one for one in signature.parameters.values()]
+    try:
+        return signature.replace(parameters=given)
+    except ValueError:
+        raise errors.UsageError(
+            f"The context {context} of {getattr(function, '__qualname__', function)} comes before other parameters.",
+            meaning="onefold.once passes it, so its callers leave it out.",
+            todo=f"Make it the last one: {context}: onefold.Context | None = None.",
+        ) from None
 
 
 class Replays:
@@ -330,11 +349,6 @@ def running(
     )
 
 
-def died(found: Claimed, why: str) -> str:
-    """What is recorded of a key that is held because its calls died."""
-    return f"Earlier calls that ended with their process: {found.crashes}, and {why}."
-
-
 def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
     """The error for a key that is held, with what its record says about it."""
     failure = record.failure if record is not None else None
@@ -344,88 +358,3 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
         todo=f"Find out whether it did, then run: {redact.command('onefold held settle', key.key, _SETTLE)}"
         " (or --not-done, and the next call runs it), where URL is that of the store.",
     )
-
-
-Detail = Mapping[str, str | int | bool | None]
-_ENDLESS: Final = 1 << 62  # of attempts: calls have no budget
-
-
-class CallHistory:
-    """The history of one guarded function.
-
-    Args:
-        store: its records; its attribute `ledger` is where rows go, if it has one.
-        name: of the operation. on_unknown, crashes: as `once` takes them.
-    """
-
-    def __init__(self, store: Store, name: str, on_unknown: Literal["rerun", "hold"], crashes: int) -> None:
-        self._store = store
-        self._ledger: Ledger | None = getattr(store, "ledger", None)
-        self._claims = Claims(store, self._ledger, records_with_history=False)
-        self._warned = False
-        self._policy = Policy(
-            job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
-            on_unknown=on_unknown, after_failure="skip", timeout_ms=1, keep_ms=1,
-        )  # fmt: skip
-
-    def claim(self, ask: Ask, now_ms: int) -> Answer:
-        """Claim, and write what that shows of the call before.
-
-        Raises:
-            OnefoldError: the store cannot be used; or the death of the call before could not be written: the claim ends with
-                its lease, and the next one writes it.
-        """
-
-        def event_of(_: int, note: Note) -> Event:
-            return Event(at_ms=now_ms, name=note.event, key=ask.key, actor=ask.owner, detail=note.detail)
-
-        (found,), _, failed = self._claims.claim((ask,), now_ms, (self._policy,), event_of)
-        for error in failed.values():
-            if isinstance(found, Claimed) and found.doubt:
-                raise error
-            self._warn(error)
-        return found
-
-    def note(
-        self, claimed: Claimed, now_ms: int, event: str, failure: Failure | None = None, raised: Failed | None = None
-    ) -> None:
-        """Note how a call ended that did not complete; a history that cannot be written now goes without.
-
-        Args:
-            event: `failed`, `unknown`, `held` or `lease-lost`.
-            raised: with the place and the whole text of the exception.
-        """
-        if self._ledger is None:
-            return
-        detail: Detail = {"attempt": claimed.attempts + (not claimed.started), "fence": claimed.hold.fence}
-        if failure is not None:
-            detail = {**detail, "error": failure.error, "summary": failure.summary, "kind": failure.kind}
-        if raised is not None:
-            detail = {
-                **detail,
-                **{name: text for name, text in (("where", raised.at), ("trace", raised.trace)) if text},
-            }
-        if event == "unknown":
-            detail = {**detail, "policy": self._policy.on_unknown}
-        try:
-            self._ledger.append([self._row(claimed, now_ms, event, detail)])
-        except errors.OnefoldError as error:
-            let_through(error)
-            self._warn(error)
-
-    def _warn(self, error: errors.OnefoldError) -> None:
-        """Once, of what does not pass by itself."""
-        if not self._warned and not isinstance(error, errors.TransientError):
-            self._warned = True
-            import logging  # most stores take their rows
-
-            logging.getLogger("onefold").warning(
-                "The history of %s is not kept: %s %s Its calls go on, but one whose process has died cannot be made again "
-                "until the store takes the row that says so.",
-                self._policy.job,
-                error.what,
-                error.todo,
-            )
-
-    def _row(self, found: Claimed, now_ms: int, event: str, detail: Detail) -> Row:
-        return Row(at_ms=now_ms, event=event, key=found.hold.key, actor=found.hold.owner, detail=detail)

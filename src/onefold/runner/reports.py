@@ -7,12 +7,14 @@ Never here: what the events mean (`events.py`), decisions. Invariant: a lost lea
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from onefold import errors
+from onefold.interrupts import ignored, let_through
 from onefold.runner.handlers import run_of
 from onefold.runtime.events import EVENTS, Event, kept
+
+_KEPT: Final = frozenset({"failed", "unknown", "held", "lease-lost", "takeover", "probe", "completion-failed"})
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +69,10 @@ class Reports:
             at_ms=self._clock.now_ms(),
             name=name,
             key=run.facts.key if run is not None else None,
-            queue=delivery.queue,
-            message_id=delivery.message_id,
+            queue=delivery.queue or None,  # of a call: none
+            message_id=delivery.message_id or None,
             group=delivery.group,
-            receive_count=delivery.receive_count,
+            receive_count=delivery.receive_count or None,
             run=run.facts.run if run is not None else run_of(delivery),
             actor=self._owner,
             detail=detail,
@@ -85,7 +87,7 @@ class Reports:
     def append(self, rows: Sequence[Row]) -> None:
         """Into the history, where any is kept and can be written."""
         if rows and self._history != "off":
-            with suppress(errors.OnefoldError):  # the store is what failed; the sinks have heard it
+            with ignored(errors.OnefoldError):  # the store is what failed; the sinks have heard it
                 self._ledger.append(rows)
 
     def lease_lost(self, run: Execution) -> None:
@@ -108,7 +110,7 @@ class Reports:
                 events.append(self.event("started", run.delivery, run, detail))
         for event in events:
             self._sinks.emit(event)
-        with suppress(errors.TransientError):
+        with ignored(errors.TransientError):
             self._ledger.append([event.row() for event in events])
 
     def of_run(self, name: str, run: Execution, detail: Detail) -> None:
@@ -133,5 +135,53 @@ class Reports:
     def _keep(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with suppress(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
+            with ignored(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
                 self._ledger.append([event.row()])
+
+
+class CallReports(Reports):
+    """Of calls of one guarded function: what did not simply complete is kept after its record, where there is a history."""
+
+    def __init__(self, name: str, sinks: Sinks, ledger: Ledger | None, clock: Clock, owner: str) -> None:
+        super().__init__(sinks, cast("Ledger", ledger), history="off", clock=clock, owner=owner)
+        self._name = name
+        self._sink_events = sinks
+        self.has_ledger = ledger is not None
+        self._warned = False
+        self.is_followed = bool(sinks)
+
+    def of_decision(self, run: Execution) -> tuple[list[Event], list[Row]]:
+        """As `Reports.of_decision`; the rows are appended when the events are emitted."""
+        notes = run.decided().notes if self.is_followed or self.has_ledger else ()
+        return [
+            self.event(note.event, run.delivery, run, note.detail) for note in notes if note.event != "lease-lost"
+        ], []
+
+    def emit(self, event: Event) -> None:
+        """To the sinks and, if it is one of those, into the history."""
+        self._sink_events.emit(event)
+        if self.has_ledger and event.name in _KEPT:
+            self.append([event.row()])
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Into the history, where it can be written; a row that is refused does not fail the call."""
+        if rows and self.has_ledger:
+            try:
+                self._ledger.append(rows)
+            except errors.OnefoldError as error:
+                let_through(error)
+                self.warn(error)
+
+    def warn(self, error: errors.OnefoldError) -> None:
+        """Once, of a history that refuses rows for good."""
+        if not self._warned and not isinstance(error, errors.TransientError):
+            self._warned = True
+            import logging  # 8 ms to import, and most stores take their rows
+
+            logging.getLogger("onefold").warning(
+                "The history of %s is not kept: %s %s Its calls go on, but one whose process has died cannot be made again "
+                "until the store takes the row that says so.",
+                self._name,
+                error.what,
+                error.todo,
+            )

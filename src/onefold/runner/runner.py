@@ -19,7 +19,6 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -28,6 +27,7 @@ from onefold import errors
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import group_flag
 from onefold.contracts.store import Ask, Claimed, Conflict
+from onefold.interrupts import ignored, let_through
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
 from onefold.record.delivery import Failed
@@ -89,6 +89,7 @@ class Runner:
         closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
         settings: of the app's queues: how long a message may wait for a job that nobody here has.
         in_flight: knows what was claimed and what is over; a worker's heartbeat reads it.
+        reports: instead of one made of `sinks` and `history`.
 
     Attributes:
         clock, admission, closer, in_flight: as given. lease_ms: of the next claims.
@@ -112,8 +113,8 @@ class Runner:
         closer: Closing,
         settings: Mapping[str, QueueSettings],
         in_flight: InFlight | None = None,
+        reports: Reports | None = None,
     ) -> None:
-        watch_threads()
         self._backend = backend
         self._job_of = job_of
         self._settings = settings
@@ -129,9 +130,9 @@ class Runner:
         self._key_order = KeyOrder()
         self.in_flight: InFlight = in_flight or InFlight()
         self._made: dict[str, Orphans] = {}
-        self.reports: Reports = Reports(sinks, backend.ledger, history=history, clock=clock, owner=owner)
+        self.reports: Reports = reports or Reports(sinks, backend.ledger, history=history, clock=clock, owner=owner)
         self.settler: Settler = Settler(backend, self.reports, clock=clock, never=never)
-        self._claims = Claims(backend.store, backend.ledger, records_with_history=backend.commit is not None)
+        self.claims: Claims = Claims(backend.store, backend.ledger, records_with_history=backend.commit is not None)
         self._source: DeliverySource = backend.source
 
     @property
@@ -157,6 +158,7 @@ class Runner:
             TransientError: the backend could not write. What was not begun is among `in_flight.dropped()`, was released
                 (FIFO), or (never taken into `in_flight`) becomes visible again by itself.
         """
+        watch_threads()
         return self._advance(deliveries, [])
 
     def _open(self, deliveries: Sequence[Delivery]) -> list[Execution]:
@@ -244,7 +246,7 @@ class Runner:
                 if not ready:
                     raise
                 return ready  # these must be performed; the next call meets the backend again
-            deliveries, settled = [], self._settle(over)
+            deliveries, settled = [], self.settle(over)
         return ready
 
     def _drop(self, deliveries: Sequence[Delivery]) -> None:
@@ -328,7 +330,7 @@ class Runner:
         def event_of(place: int, note: fate.Note) -> Event:
             return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
 
-        answers, events, failed = self._claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
+        answers, events, failed = self.claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
         for event in events:
             self.reports.emit(event)
         refused = {
@@ -347,8 +349,25 @@ class Runner:
             caller: calls handler and probe somewhere else, for example in a child process.
         """
         since_ms = self.clock.monotonic_ms()
-        while not isinstance(run.step, script.Commit):
+        call = self.prepare(run, caller)
+        if call is not None:
+            ctx = self.open_context(run, call.attempt)
+            if run.cut is not None:
+                outcome = run.cut
+            elif caller is not None:
+                outcome = caller.call(run, ctx)
+            else:
+                outcome = calling.call(run.job, run.payload, ctx, self.clock)
+            self.answer(run, call, outcome)
+            run.advance(self.clock.now_ms())
+        run.took_ms = self.clock.monotonic_ms() - since_ms
+
+    def prepare(self, run: Execution, caller: Caller | None = None) -> script.Call | None:
+        """Perform what comes before the handler is called: asking the probe, marking the start. None: it is not called."""
+        while not isinstance(run.step, script.Call):
             match run.step:
+                case script.Commit():
+                    return None
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
                     if caller is not None:
@@ -357,19 +376,10 @@ class Runner:
                         probe.answer = calling.probe(run.job, run.payload, ctx, self.clock)
                 case script.Start():
                     self.start(run)
-                case script.Call() as call:
-                    ctx = self.open_context(run, call.attempt)
-                    if run.cut is not None:
-                        outcome = run.cut
-                    elif caller is not None:
-                        outcome = caller.call(run, ctx)
-                    else:
-                        outcome = calling.call(run.job, run.payload, ctx, self.clock)
-                    self.answer(run, call, outcome)
                 case _:
                     raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
             run.advance(self.clock.now_ms())
-        run.took_ms = self.clock.monotonic_ms() - since_ms
+        return run.step
 
     def start(self, run: Execution) -> None:
         """Mark a run as started, durably. A backend that is busy leaves it unstarted: its message comes back soon."""
@@ -381,6 +391,7 @@ class Runner:
             if run.started:
                 self.reports.of_run("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
         except errors.TransientError as error:
+            let_through(error)
             step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
     def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
@@ -397,7 +408,7 @@ class Runner:
         """What it comes to. One operation that alone is refused has failed; it does not pause its job again."""
         if not isinstance(outcome, Failed):
             return outcome
-        if outcome.kind == "dependency-down" and self.admission.is_to_blame(run):
+        if outcome.kind == "dependency-down" and not run.job.policy.is_call and self.admission.is_to_blame(run):
             outcome = msgspec.structs.replace(outcome, kind="transient")
         judge, key = run.job.judge_failure, run.facts.key
         if judge is None or key is None:
@@ -410,19 +421,21 @@ class Runner:
     def open_context(self, run: Execution, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
-        run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
-        if self.deadline_ms is not None:
-            run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
+        if not run.job.policy.is_call:  # whose time is its caller's
+            run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
+            if self.deadline_ms is not None:
+                run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
         run.ctx = Context(
             run.claimed.hold,
             attempt=attempt,
             attempts_max=run.job.policy.attempts_max,
-            message=run.delivery,
+            message=None if run.job.policy.is_call else run.delivery,
             clock=self.clock,
             entropy=self._entropy,
             deadline_ms=run.deadline_ms,
             effects=run.effects,
             lost_answers="transient" if run.job.policy.on_unknown == "rerun" else "unknown",
+            sends=not run.job.policy.is_call,
         )
         return run.ctx
 
@@ -435,7 +448,7 @@ class Runner:
     def finish(self, runs: Sequence[Execution]) -> list[Execution]:
         """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
         try:
-            return self._advance([], self._settle(list(runs)))
+            return self._advance([], self.settle(list(runs)))
         except errors.TransientError:
             return []  # the runs are settled; who waited behind them was dropped
 
@@ -449,7 +462,7 @@ class Runner:
         self.in_flight.over(deliveries, ["released"] * len(deliveries))
         self.reports.released(deliveries, why)
 
-    def _settle(self, runs: list[Execution]) -> Settled:
+    def settle(self, runs: list[Execution]) -> Settled:
         """Write what was decided, and report it. Keys and groups stay taken until `_free`."""
         built = [self.settler.built(run) for run in runs]
         open_places = [place for place, run in enumerate(runs) if run.verdict is None]
@@ -477,7 +490,7 @@ class Runner:
                 belongs = run.facts.run
                 if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
                     self.closer.touch(belongs)
-            with suppress(errors.TransientError):  # what a gate then still counts ends with the lease
+            with ignored(errors.TransientError):  # what a gate then still counts ends with the lease
                 self.admission.settled(run, run.decided(), self.reports.of_run)
         self.reports.append(unwritten)
         self.in_flight.over([run.delivery for run in runs], names)

@@ -31,6 +31,7 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused, from_outbox
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.contracts.state import Change, group_flag
+from onefold.interrupts import let_through
 from onefold.record.delivery import Decision, Unstorable
 
 if TYPE_CHECKING:
@@ -277,8 +278,8 @@ class Settler:
         hold = run.claimed.hold if run.claimed is not None else None
         built = Settlement(
             write=(hold, decision.write) if hold is not None and decision.write is not None else None,
-            queue=run.delivery.queue,
-            receipt=run.delivery.receipt,
+            queue=run.delivery.queue or None,  # of a call: none
+            receipt=run.delivery.receipt or None,
             settle=decision.settle,
             rows=tuple(rows),
             clear=decision.clear,
@@ -294,10 +295,12 @@ class Settler:
         for number in range(_WRITE_TRIES):
             try:
                 return list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
-            except errors.TransientError:
+            except errors.TransientError as error:
+                let_through(error)
                 if not self._pause(number):
                     break
             except errors.UsageError as error:
+                let_through(error)
                 if len(settling) == 1:
                     return [self._write_as_unknown(settling[0], runs[0], error)]
                 return [self.write([one], [run])[0] for one, run in zip(settling, runs, strict=True)]

@@ -57,6 +57,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     ),
     "probe": Meaning("warning", "brief", "the job's probe was asked whether the effect happened"),
     "held": Meaning("error", "brief", "waiting for a person: its outcome is unknown"),
+    "failed": Meaning("warning", "brief", "the call raised; its key is free, and the next call runs it"),
     "retry": Meaning("warning", "brief", "failed for now; will be delivered again"),
     "dead-letter": Meaning("error", "brief", "moved to the dead-letter queue"),
     "quarantine": Meaning("error", "brief", "it ended its worker too often; moved to the dead-letter queue"),

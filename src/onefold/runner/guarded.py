@@ -1,0 +1,577 @@
+"""Calls of a guarded function as deliveries: the source behind `once.py` and `once_async.py`.
+
+    receive  `claim`: a call's arguments become an operation, which is claimed
+    extend   `call_leases.py`
+    settle   `finished`, `failed`: the outcome is recorded, and answered or raised by the caller
+    close    `give_back`: a call that did not start after all
+
+What a claim means, whether a call runs after a crash, what a failure leaves behind and what is reported is decided and done
+as for a job's deliveries: by the script, the `Runner`, `Claims` and `Reports`. A call whose claim is fresh, that returns and
+that nobody follows needs no script: its two writes are made here, in the words of `record/delivery.py`.
+Never here: waiting, calling the function. Invariant: whatever is claimed is recorded or released, also when an exception of
+a signal's handler comes between any two steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+
+from msgspec.structs import replace
+
+from onefold import duration, errors, forks, owner_process
+from onefold.clock import Never
+from onefold.codec import digest, outline, payload_type
+from onefold.contracts import store as records
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown
+from onefold.interrupts import ignored, is_of_a_signal, let_through
+from onefold.options import check_choice
+from onefold.record import fates, guard
+from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start
+from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
+from onefold.record.failures import classify
+from onefold.record.fates import ProbeAnswer
+from onefold.record.keys import KeyFunction, key_rule
+from onefold.runner import once_reports
+from onefold.runner.admission import Admission
+from onefold.runner.call_leases import LeaseKeeper
+from onefold.runner.execution import Execution
+from onefold.runner.handlers import Job, Rules
+from onefold.runner.reports import CallReports
+from onefold.runner.runner import Runner
+from onefold.runner.settlement import Backend
+from onefold.runtime.events import Event, Sinks, is_kept, kept_text
+from onefold.runtime.names import take
+from onefold.steady_clock import SteadyClock, until_ms
+
+if TYPE_CHECKING:
+    from onefold.contracts.commit import Verdict
+    from onefold.contracts.verbs import Ledger, State, Store
+    from onefold.outside import Clock, Entropy, Waiter
+    from onefold.record.delivery import Note
+    from onefold.runner.completion import Closing
+    from onefold.runner.context import Context
+
+    OnUnknown = Literal["rerun", "hold"] | Callable[..., Any]
+    Args = tuple[tuple[Any, ...], dict[str, Any]]
+
+Begun = Claimed | Execution
+"""A call that is to be made: with an execution where something is to be followed, asked or decided on the way."""
+
+_ENDLESS: Final = 1 << 62  # of attempts: calls have no budget
+_log = logging.getLogger("onefold")
+inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
+"""The calls that this thread, or this task and those it came from, is in the middle of."""
+_NO_MESSAGE: Final = Delivery(
+    queue="", message_id="", receipt="", body="", attributes={}, receive_count=0, sent_at_ms=0, first_received_at_ms=0,
+    received_at_ms=0, visible_ms=0,
+)  # fmt: skip
+
+
+class _Calls(Job[Any, Any]):
+    """A guarded function as the runner sees it: a job that is on no queue, and whose probe takes what the function takes."""
+
+    def __init__(self, name: str, policy: Policy, rules: Rules, probe: Callable[..., Any] | None) -> None:
+        self.name, self.policy, self.rules, self.probe = name, policy, rules, probe
+        self.classes, self.limit, self.unique = {}, None, False
+
+    def ask(self, payload: Any, ctx: Context) -> Any:  # noqa: ARG002 - calls have no context before they are made
+        """Call the probe."""
+        assert self.probe is not None
+        args, kwargs = payload
+        return self.probe(*args, **kwargs)
+
+
+class GuardedFunction:
+    """What `once` holds for one function. Not for use by itself."""
+
+    look_again_ms = 100  # how often a waiting duplicate looks again
+    inside = inside
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: str | KeyFunction,
+        store: Store,
+        name: str,
+        tenant: str | KeyFunction | None,
+        ignore: object,
+        keep_ms: int,
+        lease_ms: int,
+        on_unknown: OnUnknown,
+        on_running: Literal["wait", "raise"],
+        wait_ms: int,
+        crashes: int,
+        sinks: Sinks,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        if not callable(on_unknown):
+            check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
+        check_choice(on_running, ("wait", "raise"), "on_running")
+        once_reports.check_crashes(crashes)
+        self.name = name
+        self.store = store
+        self.clock = clock
+        self.on_running = on_running
+        self.never: Waiter = Never()
+        hints = once_reports.hints_of(function)
+        self.context_parameter = once_reports.context_parameter(hints)
+        self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
+        self._read_parameters(function, ignore, name)
+        fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(self._names, Any))  # type: ignore[operator]
+        self._key = key_rule(key, fields, what=f"key of {name}")
+        self._tenant = key_rule(tenant, fields, what=f"tenant of {name}") if tenant else None
+        returned = hints.get("return", Any)
+        self._result = payload_type(Any, result=returned)
+        self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None
+        self._lease_ms = lease_ms
+        self._wait_ms = wait_ms
+        self._entropy = entropy
+        self._owner = owner_process.owner_of(entropy.token())
+        self._policy = Policy(
+            job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
+            on_unknown="probe" if callable(on_unknown) else on_unknown, after_failure="skip", timeout_ms=1,
+            keep_ms=keep_ms,
+        )  # fmt: skip
+        rules = Rules(payload=self._result, key=self._key, tenant=self._tenant, group=None, source="json")
+        self._job = _Calls(name, self._policy, rules, on_unknown if callable(on_unknown) else None)
+        self._sinks = sinks
+        self._runner = self._make_runner()
+        self._keeper = LeaseKeeper(store, clock, lease_ms, self._lease_lost)
+        self._runs: dict[records.Hold, Execution] = {}  # of the calls under way that are followed
+        self._is_named = False  # whether its name is known to be that of guarded calls on this store
+        self._asking: dict[object, records.RecordKey] = {}  # of calls about to know whether they have their key
+        self.generation = forks.generation()
+        forks.in_child(self._start_anew)
+
+    def _read_parameters(self, function: Callable[..., Any], ignore: object, name: str) -> None:
+        self._signature = once_reports.signature_of(function, self.context_parameter)
+        parameters = self._signature.parameters
+        self._names = tuple(parameters)
+        self._plain = all(
+            parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.default is inspect.Parameter.empty
+            for parameter in parameters.values()
+        )
+        self._ignored = once_reports.fingerprinted(function, self._signature, ignore, name)
+        if self.context_parameter is not None:
+            self._ignored |= {self.context_parameter}
+        self._defaults = once_reports.defaults_of(self._signature)
+        self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
+
+    def _make_runner(self) -> Runner:
+        ledger: Ledger | None = getattr(self.store, "ledger", None)
+        state: State | None = getattr(self.store, "state", None)
+        self._reports = CallReports(self.name, self._sinks, ledger, self.clock, self._owner)
+        self._is_noted = bool(self._sinks) or ledger is not None
+        self._is_followed = bool(self._sinks) or self.context_parameter is not None
+        backend = Backend(
+            store=self.store,
+            ledger=cast("Ledger", ledger),
+            state=cast("State", state),
+            commit=None,
+            open_queue=_no_queue,
+        )
+        return Runner(
+            backend,
+            _no_job,
+            clock=self.clock,
+            entropy=self._entropy,
+            never=self.never,
+            owner=self._owner,
+            lease_ms=self._lease_ms,
+            sinks=self._sinks,
+            history="off",
+            admission=Admission(cast("State", state), clock=self.clock, owner=self._owner, lease_ms=self._lease_ms),
+            closer=cast("Closing", None),  # calls belong to no run
+            settings={},
+            reports=self._reports,
+        )
+
+    def _start_anew(self) -> None:
+        """In a forked child: another owner, and none of the parent's calls."""
+        self._owner = owner_process.owner_of(self._entropy.token())
+        self._runner = self._make_runner()
+        self._asking, self._runs = {}, {}
+        self.generation = forks.generation()
+
+    # -- receive -----------------------------------------------------------------------------------------------------
+
+    def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | Completed | Running:
+        """Claim the call's operation; Running when someone else has it.
+
+        Raises:
+            PayloadError: no key. ConflictError: the key came with other arguments before.
+            OutcomeUnknown: an earlier call's outcome is not known, and it is held for a person.
+            TransientError: the probe could not answer for now.
+        """
+        if not self._is_named:
+            self._take_name()
+        arguments = self._arguments(args, kwargs)
+        named = self._named(arguments)
+        told = (
+            {one: value for one, value in arguments.items() if one not in self._ignored} if self._ignored else arguments
+        )
+        try:
+            fingerprint = digest(outline(told))
+        except errors.PayloadError as error:
+            raise once_reports.without_form(self.name, told, error) from None
+        now_ms = self._lease_from_ms()
+        ask = Ask(
+            key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
+            fingerprint=fingerprint,
+            owner=self._owner,
+            lease_until_ms=until_ms(self.clock, now_ms, self._lease_ms),
+            start=True,
+            expires_at_ms=now_ms + self._policy.keep_ms,
+        )
+        found: records.Answer | None = None
+        begun: Begun | Completed | None = None
+        call = object()
+        self._asking[call] = ask.key
+        try:
+            found = self._ask(ask, now_ms) if self._is_noted else self.store.claim((ask,), now_ms)[0]
+            if isinstance(found, Conflict) and once_reports.is_alike(
+                told, fingerprint, found.fingerprint, self._defaults
+            ):
+                found = self._ask(replace(ask, fingerprint=found.fingerprint), now_ms)
+            if isinstance(found, Claimed):
+                begun = self._begin(found, now_ms, (args, kwargs))
+            self._asking.pop(call)
+        except BaseException as error:
+            if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # nobody will run what was claimed
+                self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
+            self._asking.pop(call, None)
+            raise
+        if begun is not None:
+            return begun  # without another call in between, which an exception could follow
+        assert found is not None
+        return self._answered(ask, found, now_ms)
+
+    def _ask(self, ask: Ask, now_ms: int) -> records.Answer:
+        def event_of(_: int, note: Note) -> Event:
+            return Event(at_ms=now_ms, name=note.event, key=ask.key, actor=ask.owner, detail=note.detail)
+
+        (found,), events, failed = self._runner.claims.claim((ask,), now_ms, (self._policy,), event_of)
+        for event in events:
+            self._sinks.emit(event)
+        for error in failed.values():
+            if isinstance(found, Claimed) and found.doubt:
+                raise error
+            self._reports.warn(error)
+        return found
+
+    def _take_name(self) -> None:
+        state: State | None = getattr(self.store, "state", None)
+        if state is not None:
+            take(state, (self.name,), None, self.clock.now_ms())
+        self._is_named = True
+
+    def _answered(self, ask: Ask, found: records.Answer, now_ms: int) -> Completed | Running:
+        """What is answered, or raised, to a call that has not got its operation."""
+        if self._is_noted and self._sinks and not isinstance(found, Running):
+            self._emit_answer(ask.key, found, now_ms)
+        match found:
+            case Completed():
+                return found
+            case Running():
+                if self.on_running == "wait" and records.Hold(ask.key, found.owner, found.fence) in inside.get():
+                    raise once_reports.own_call(self.name, ask.key.key)
+                return found
+            case Conflict():
+                raise errors.ConflictError(
+                    f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
+                    meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status})."
+                    " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
+                    todo="If this is another operation, give it another key; if it is the same, pass the same arguments.",
+                )
+            case _:
+                assert isinstance(found, Held)
+                raise self._unknown(ask.key, now_ms)
+
+    def _emit_answer(self, key: records.RecordKey, found: records.Answer, now_ms: int) -> None:
+        """To the sinks: that a call was not made, and why."""
+        decision = guard.answer(found, self._policy, now_ms, key.key)
+        assert not isinstance(decision, guard.Go)
+        for note in decision.notes:
+            self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
+
+    def _begin(self, found: Claimed, now_ms: int, args: Args) -> Begun | Completed:
+        """Have the call made, or answer it: its claim shows what became of an earlier one."""
+        if found.crashed:
+            _log.warning(
+                "%s %r: the call of %s ended with its process (%d of at most %d); whether it took effect is not known.",
+                self.name, found.hold.key.key, found.previous_owner, found.crashes, self._policy.crashes_max,
+            )  # fmt: skip
+        if found.started and not self._is_followed:
+            self._keeper.add(found.hold)
+            return found
+        run = self._execution(found, now_ms, args)
+        call = self._runner.prepare(run)
+        if call is None:
+            return self._not_called(run)
+        self._runs[found.hold] = run
+        if self.context_parameter is not None:
+            self._runner.open_context(run, call.attempt)
+        self._keeper.add(found.hold)
+        return run
+
+    def _execution(self, found: Claimed, now_ms: int, args: Args | None = None) -> Execution:
+        """The script of a claimed call, after its claim."""
+        run = Execution(self._job, _NO_MESSAGE, Facts(key=found.hold.key), args)
+        assert isinstance(run.step, Claim)
+        run.step.found = run.claimed = found
+        run.advance(now_ms)
+        return run
+
+    def _not_called(self, run: Execution) -> Completed:
+        """The answer to a call whose function is not called after all, or what is raised to it."""
+        verdict = self._settle(run)
+        decision, key = run.decided(), run.hold.key
+        now_ms = self.clock.now_ms()
+        match decision.write:
+            case Complete() if verdict is not None and verdict.written:
+                return Completed(
+                    result=decision.write.result, completed_at_ms=now_ms, hold=run.hold, outbox=[], message_id=None
+                )
+            case Unknown(parked=True):
+                raise self._unknown(key, now_ms)
+            case None | Complete() if verdict is not None:
+                raise errors.LeaseLost(f"{self.name} {key.key!r} was taken over.", todo="Call again.")
+            case _:
+                detail = decision.notes[-1].detail if decision.notes else {}
+                raise errors.TransientError(
+                    f"{self.name} {key.key!r} was not called: {detail.get('summary') or detail.get('why') or 'not now'}",
+                    todo="Call again later.",
+                    retry_in_ms=getattr(decision.settle, "delay_ms", None),
+                )
+
+    def _claimed_unheard(self, ask: Ask, now_ms: int) -> Claimed | None:
+        """What the store gave this call, whose answer an exception has torn away; None when it may be another thread's."""
+        (record,) = self.store.read((ask.key,), now_ms)
+        if record is None or record.status != "in_progress" or record.owner != self._owner:
+            return None
+        hold = records.Hold(ask.key, record.owner, record.fence)
+        if list(self._asking.values()).count(ask.key) > 1 or hold in self._keeper:
+            return None
+        return Claimed(
+            hold=hold, found="absent", doubt=False, started=True, attempts=record.attempts, crashes=record.crashes,
+            first_at_ms=record.created_at_ms,
+        )  # fmt: skip
+
+    def with_context(self, begun: Begun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of a call, and its context where the function takes one that the caller has not given."""
+        name = self.context_parameter
+        if name is None or not isinstance(begun, Execution) or name in kwargs or self._names.index(name) < len(args):
+            return kwargs
+        return {**kwargs, name: begun.ctx}
+
+    # -- settle ------------------------------------------------------------------------------------------------------
+
+    def finished(self, begun: Begun, value: object) -> None:
+        """Write the record of a call that returned `value`.
+
+        Raises:
+            PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
+            UsageError: the result is an iterator or has to be awaited; the key is free.
+            LeaseLost: someone else took the operation over; their result counts.
+            OutcomeUnknown: the store could not write for a while; the effect happened, and nothing says so.
+        """
+        self._keeper.end(begun.hold)
+        try:
+            self._record(begun, value)
+        finally:
+            self._over(begun.hold)  # after the write: until then the claim is this call's, and no torn one's
+
+    def _record(self, begun: Begun, value: object) -> None:
+        try:
+            result = self._result.encode_result(value)
+        except errors.PayloadError as error:
+            if isinstance(value, once_reports.LAZY):
+                refused = once_reports.lazy_result(self.name, value)
+                self._end(begun, Failed(kind="permanent", error="UsageError", summary=refused.what))
+                raise refused from None
+            self._end(begun, Unstorable(summary=kept_text(error)))
+            raise once_reports.not_recorded(begun.hold.key.key, error) from None
+        refusal: errors.TransientError | None = None
+        if type(begun) is Claimed:
+            now_ms = self.clock.now_ms()
+            try:
+                if self.store.write(((begun.hold, completion(result, self._policy, now_ms, [])),), now_ms)[0]:
+                    self._look_at_replay(value, result)
+                    return
+            except errors.TransientError as error:
+                let_through(error)
+                refusal = error  # once more, and again for a while
+        verdict = self._end(begun, Success(result=result))
+        if verdict is None:
+            why = f": {refusal}" if refusal is not None else "."
+            raise errors.OutcomeUnknown(
+                f"{self.name} {begun.hold.key.key!r} took effect, but its record could not be written{why}",
+                meaning="When its lease is over, the next call with this key is treated as on_unknown says.",
+                todo="Find out why the store fails, and whether the call is to be repeated.",
+            ) from refusal
+        if not verdict.written:
+            raise errors.LeaseLost(
+                f"{self.name} {begun.hold.key.key!r} finished, but its lease had been taken over.",
+                meaning="The run that took over decides what is recorded; this result was dropped.",
+                todo="Give the call a longer lease, or find out why this process could not renew it.",
+            )
+        self._look_at_replay(value, result)
+
+    def _look_at_replay(self, value: object, result: bytes) -> None:
+        replays = self._replays
+        if replays is not None and not replays.is_over and type(value) not in replays.same:
+            replays.look(value, self._result.decode_result(result))
+
+    def failed(self, begun: Begun, error: BaseException) -> None:
+        """Write the record of a call that raised: claimable at once, or unknown when the error says so.
+
+        A store that cannot write must not hide what the function raised; then the key is free when the lease is over.
+        """
+        self._keeper.end(begun.hold)
+        try:
+            outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept())
+            verdict = self._end(begun, outcome)
+            if verdict is not None and not verdict.written:
+                error.add_note(f"onefold: the lease of {self.name} {begun.hold.key.key!r} had been taken over.")
+        finally:
+            self._over(begun.hold)
+
+    def _end(self, begun: Begun, outcome: Outcome) -> Verdict | None:
+        """Have the script decide what the call comes to, and carry it out; None: it could not be written."""
+        run = begun if isinstance(begun, Execution) else self._execution(begun, self.clock.now_ms())
+        if not isinstance(run.step, Commit):
+            call = self._called(run)
+            self._runner.answer(run, call, outcome)
+            run.advance(self.clock.now_ms())
+        return self._settle(run)
+
+    def _settle(self, run: Execution) -> Verdict | None:
+        """Carry out what was decided, once; None: it could not be written."""
+        if run.verdict is None:
+            ((_, run.verdict),) = self._runner.settle([run])
+        for _ in run.script:  # to its end here: what a signal raises while a generator is thrown away is lost
+            pass
+        return run.verdict
+
+    def _called(self, run: Execution) -> Call:
+        """The script's step of the call; it begins anew where an exception of a signal's handler has ended it."""
+        if isinstance(run.step, Call) and cast("Any", run.script).gi_frame is not None:
+            return run.step
+        assert run.claimed is not None
+        run.begin_again()
+        while not isinstance(run.step, Call):
+            match run.step:
+                case Claim() as claim:
+                    claim.found = run.claimed
+                case Probe() as probe:
+                    probe.answer = ProbeAnswer(verdict="not-done")
+                case Start() as start:
+                    start.held = True
+                case _:
+                    raise errors.InvariantBroken(f"A call was made, and its script ended with {run.step!r:.80}.")
+            run.advance(self.clock.now_ms())
+        return run.step
+
+    def give_back(self, found: records.Answer | Execution | None) -> None:
+        """Let go of a claim whose call did not start after all."""
+        if isinstance(found, Claimed | Execution):
+            self._over(found.hold)
+            now_ms = self.clock.now_ms()
+            release = fates.not_started(NotStarted("the call did not start"), self._policy, now_ms).write
+            assert release is not None
+            with ignored(errors.TransientError):  # then it is free when its lease is over
+                self.store.write(((found.hold, release),), now_ms)
+
+    def ended(self, begun: Begun, values: list[Any], error: BaseException, *, runs: bool) -> None:
+        """Record a call that raised, or that a signal's handler tore from its record; once more if that is torn, too."""
+        for is_last in (False, True):
+            try:
+                if values:
+                    self.finished(begun, values[0])
+                elif runs:
+                    self.failed(begun, error)
+                else:
+                    self.give_back(begun)
+            except BaseException as torn:
+                if isinstance(torn, errors.OnefoldError) and not is_of_a_signal(torn):
+                    return  # the first error counts
+                if is_last:
+                    raise
+            else:
+                return
+
+    def _over(self, hold: records.Hold) -> None:
+        self._keeper.remove(hold)
+        run = self._runs.pop(hold, None)
+        if run is not None and run.ctx is not None:
+            run.ctx.end()
+
+    def _lease_lost(self, hold: records.Hold) -> None:
+        """The thread that renews was refused: the function can see it in its context."""
+        run = self._runs.get(hold)
+        if run is not None:
+            self._reports.lease_lost(run)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def stored(self, found: Completed) -> Any:
+        """The result of the call that completed, as the function would have returned it."""
+        try:
+            return self._result.decode_result(found.result)
+        except errors.PayloadError as error:
+            raise once_reports.unfit(self.name, found.hold.key.key, error) from None
+
+    def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Since when a duplicate that has met a running call waits; None: until now it has not.
+
+        Raises:
+            TransientError: it does not want to wait, or has waited for as long as it may.
+        """
+        waits, now_ms = self.on_running == "wait", self.clock.monotonic_ms()
+        if since_ms is None and self._sinks:
+            self._emit_answer(self._key_of(args, kwargs), found, self.clock.now_ms())
+        if waits and since_ms is None and owner_process.ended([found.owner]):
+            left_ms = max(found.until_ms - self.clock.now_ms(), 0)
+            text = "%s %r waits up to %s: the process of the call that had the key, owner %s, has ended. Its lease has not."
+            key = self._key_of(args, kwargs).key
+            _log.warning(text, self.name, key, duration.to_text(left_ms), found.owner)
+        since_ms = now_ms if since_ms is None else since_ms
+        if not waits or now_ms - since_ms >= self._wait_ms:
+            waited_ms = self._wait_ms if waits else None
+            own = found.owner == self._owner
+            key = self._key_of(args, kwargs).key
+            raise once_reports.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
+        return since_ms
+
+    def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
+        return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)
+
+    def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> records.RecordKey:
+        named = self._named(self._arguments(args, kwargs))
+        return records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named))
+
+    def _named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as key rules see them: those of **kwargs by their own names, too."""
+        return {**arguments[self._open], **arguments} if self._open else arguments
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        if self._plain and not kwargs and len(args) == len(self._names):
+            return dict(zip(self._names, args, strict=True))
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+def _no_queue(name: str) -> Any:
+    raise errors.InvariantBroken(f"A call was to be settled on a queue, {name!r}.")
+
+
+def _no_job(delivery: Delivery) -> Any:
+    raise errors.InvariantBroken(f"A call was to be begun as a message, {delivery.message_id}.")
