@@ -346,7 +346,7 @@ def settings_page() -> str:
 
 
 def _urls() -> list[str]:
-    doc = inspect.cleandoc(import_module("onefold.backends.urls").__doc__ or "").splitlines()
+    doc = inspect.cleandoc(import_module("onefold.engines.urls").__doc__ or "").splitlines()
     return textwrap.dedent("\n".join(line for line in doc if re.match(r" +\w+://", line))).splitlines()
 
 

@@ -32,11 +32,11 @@ PACKAGES = {
 
 def onefold_ms() -> float:
     begun = time.perf_counter()
-    import onefold.backends.aws.dynamodb.backend  # what opening an engine and its log would import
-    import onefold.backends.aws.session
-    import onefold.backends.aws.sqs
-    import onefold.backends.composite
-    import onefold.backends.urls
+    import onefold.engines.aws.dynamodb.backend  # what opening an engine and its log would import
+    import onefold.engines.aws.session
+    import onefold.engines.aws.sqs
+    import onefold.engines.composite
+    import onefold.engines.urls
     import onefold.runtime.runtime
 
     app = onefold.App("bench")

@@ -28,7 +28,7 @@ from onefold.runner.context import Context
 from onefold.runner.handlers import Job
 
 if TYPE_CHECKING:
-    from onefold.backends.urls import memory_store, store
+    from onefold.engines.urls import memory_store, store
     from onefold.events.bus import Bus
     from onefold.events.transform import InputTransformer
     from onefold.maps.rules import ItemReader
@@ -116,10 +116,10 @@ _later = lazy.attributes(
         "Tick": "onefold.schedules.schedule",
         "Reconciliation": "onefold.reconcile.reconciler",
         "Totals": "onefold.reconcile.counts",
-        "memory_store": "onefold.backends.urls",
+        "memory_store": "onefold.engines.urls",
         "once": "onefold.runner.once",
         "retrying": "onefold.runner.retrying",
-        "store": "onefold.backends.urls",
+        "store": "onefold.engines.urls",
     },
 )
 

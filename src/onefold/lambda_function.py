@@ -18,8 +18,8 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from onefold import errors, maps, observe, redact
-from onefold.backends import urls
 from onefold.clock import Never
+from onefold.engines import urls
 from onefold.runner.admission import Admission
 from onefold.runner.lambda_container import ExecutorPool, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter

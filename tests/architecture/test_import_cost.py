@@ -30,7 +30,7 @@ LATER = {
 # msgspec alone brings about 60 (typing, datetime, inspect, uuid ...); json, hashlib and threading another 25. Five are the
 # packages of the features (events, maps ...), whose modules are loaded when they are used; fifteen are what opens an engine
 # by its URL, which every program that declares an app does before long.
-MODULES_MAX = 148
+MODULES_MAX = 150
 
 
 def loaded_by(statement: str) -> set[str]:

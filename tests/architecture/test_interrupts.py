@@ -12,17 +12,17 @@ import pytest
 
 from tests.architecture import source
 
-ROOMS = ("onefold.backends.", "onefold.forks", "onefold.private_files", "onefold.steady_clock", "onefold.runner.once")
+ROOMS = ("onefold.engines.", "onefold.forks", "onefold.private_files", "onefold.steady_clock", "onefold.runner.once")
 OF_THE_SYSTEM = {
     "OSError", "EnvironmentError", "IOError", "TimeoutError", "ConnectionError", "InterruptedError", "BlockingIOError",
     "FileNotFoundError", "FileExistsError", "NotADirectoryError", "PermissionError", "ConnectionRefusedError",
     "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "ProcessLookupError",
     "psycopg.Error", "redis.RedisError", "failures.HTTPClientError", "failures.ConnectionError",
 }  # fmt: skip
-# Their calls come through `needs-retry`, which lets it through before (backends/aws/session.py).
-ELSEWHERE = {"onefold.backends.aws.session"}
+# Their calls come through `needs-retry`, which lets it through before (engines/aws/session.py).
+ELSEWHERE = {"onefold.engines.aws.session"}
 # Of a transaction whose connection is ended in any case; what the caller hears is raised by the call before.
-ELSEWHERE |= {"onefold.backends.postgres.effects", "onefold.backends.postgres.state"}
+ELSEWHERE |= {"onefold.engines.postgres.effects", "onefold.engines.postgres.state"}
 
 
 def named(node: ast.expr | None) -> set[str]:

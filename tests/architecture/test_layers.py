@@ -36,13 +36,13 @@ def test_contracts_hold() -> None:
     [
         ("errors.py", "from onefold import clock", "Floors"),
         ("contracts/queue.py", "from onefold.runner import events", "Floors"),
-        ("record/planted.py", "def f():\n    from onefold.backends import sqlite", "Floors"),
+        ("record/planted.py", "def f():\n    from onefold.engines import sqlite", "Floors"),
         ("planted.py", "", "Floors"),
         ("record/planted.py", "import time", "Pure"),
         ("contracts/queue.py", "from onefold import clock", "Pure"),
-        ("runner/planted.py", "import onefold.backends.sqlite", "Injected"),
-        ("backends/sqlite/planted.py", "from onefold.backends import urls", "Rooms"),
-        ("backends/planted.py", "", "Rooms"),
+        ("runner/planted.py", "import onefold.engines.sqlite", "Injected"),
+        ("engines/sqlite/planted.py", "from onefold.engines import urls", "Rooms"),
+        ("engines/planted.py", "", "Rooms"),
         ("contracts/queue.py", "from onefold.contracts import commit", "Rings"),
     ],
 )

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from onefold import errors, settings
-from onefold.backends import urls
 from onefold.cli.program import program
+from onefold.engines import urls
 from tests.architecture.public_names import PUBLIC_MODULES
 from tests.architecture.source import ROOT, SRC
 from tools import reference
@@ -84,7 +84,7 @@ def test_options_of_urls_are_those_of_the_table() -> None:
             urls.read_aws(f"aws://eu-west-1?{one.name}=")
     with pytest.raises(errors.UsageError, match="has no option 'tables'"):
         urls.read_aws("aws://eu-west-1?tables=x")
-    connection = (SRC / "onefold" / "backends" / "postgres" / "connection.py").read_text()
+    connection = (SRC / "onefold" / "engines" / "postgres" / "connection.py").read_text()
     own = re.search(r"own, others = \{(.*?)\}", connection)
     assert own is not None
     assert re.findall(r'"(\w+)":', own[1]) == [one.name for one in settings.POSTGRES_URL]

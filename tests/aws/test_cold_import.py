@@ -15,8 +15,8 @@ import boto3
 import pytest
 
 import onefold
-from onefold.backends.aws.dynamodb.schema import definition
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.dynamodb.schema import definition
+from onefold.engines.aws.session import Session
 from onefold.testing import sqs
 from tests.emulators import dynamodb_stub, servers
 

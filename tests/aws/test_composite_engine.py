@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.urls import open_engine
+from onefold.engines.urls import open_engine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import OwnersContract

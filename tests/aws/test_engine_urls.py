@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from onefold import errors, limits
-from onefold.backends import urls
-from onefold.backends.urls import open_engine
 from onefold.contracts.store import Ask, RecordKey
+from onefold.engines import urls
+from onefold.engines.urls import open_engine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 
@@ -51,7 +51,7 @@ def test_every_module_that_is_opened_by_name_exists() -> None:
     named = [node.args[0] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "part"]
     names = {one.value for one in named if isinstance(one, ast.Constant)}
     assert len(names) >= 7
-    assert [name for name in names if find_spec(f"onefold.backends.{name}") is None] == []
+    assert [name for name in names if find_spec(f"onefold.engines.{name}") is None] == []
 
 
 def test_records_in_a_file_beside_sqs_are_swept(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import onefold
 from onefold import EventEntry, errors
-from onefold.backends.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
 from onefold.contracts.buses import bus_of, bus_place
 from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.engines.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
 from onefold.manual_clock import ManualClock
 from onefold.record.envelopes import Envelope, Origin, request_of, sealed
 from tests.crash import victim

@@ -1,4 +1,4 @@
-"""Secrets that are stored, made and replaced while others verify: `backends/aws/signing.py` by itself."""
+"""Secrets that are stored, made and replaced while others verify: `engines/aws/signing.py` by itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import onefold
-from onefold.backends.aws import signing
 from onefold.contracts.queue import Attribute
 from onefold.contracts.state import Change
+from onefold.engines.aws import signing
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing import inline

@@ -16,11 +16,11 @@ from onefold import errors
 from onefold.admin import dead_letters, editing
 from onefold.admin.dead_letters import Select
 from onefold.admin.session import AdminSession, Jobs
-from onefold.backends.aws import signing
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.state import Change
 from onefold.contracts.store import Record, RecordKey
+from onefold.engines.aws import signing
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.lambdas.serving import ServeSettings, Serving
 from onefold.manual_clock import ManualClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.migrations import migrate
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.migrations import migrate
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 

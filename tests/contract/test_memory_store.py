@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.backends.memory import MemoryStore
+from onefold.engines.memory import MemoryStore
 from onefold.testing.records import KEPT_MS, NOW, ask, complete
 from onefold.testing.store_contract import StoreContract
 

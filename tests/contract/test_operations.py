@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from onefold.backends.postgres import record_sql as postgres
-from onefold.backends.sqlite import identity as sqlite
 from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.store import RecordKey
+from onefold.engines.postgres import record_sql as postgres
+from onefold.engines.sqlite import identity as sqlite
 
 SHORT = RecordKey("tenant", "book_courier", "order-4711")
 LONG = RecordKey("", "job", "k" * 49)

@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.ledger import SqliteLedger
-from onefold.backends.sqlite.presence import Presence, join
-from onefold.backends.sqlite.store import SqliteStore
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Running
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.ledger import SqliteLedger
+from onefold.engines.sqlite.presence import Presence, join
+from onefold.engines.sqlite.store import SqliteStore
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW, ask, complete
 from tests.contract.sqlite_engine import open_engine
 
 CHILD = """
 import sys
-from onefold.backends.sqlite.presence import Presence, join
+from onefold.engines.sqlite.presence import Presence, join
 if sys.argv[1] == "owner":
     presence = Presence(sys.argv[2], sys.argv[3])
 else:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from onefold import private_files
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
 from onefold.lambdas.serving import DataFileLock
 from onefold.manual_clock import ManualClock

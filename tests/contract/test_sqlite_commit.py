@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.commit import SqliteCommit
-from onefold.backends.sqlite.ledger import SqliteLedger
-from onefold.backends.sqlite.migrations import own_tables
-from onefold.backends.sqlite.state import SqliteState
-from onefold.backends.sqlite.store import SqliteStore
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.commit import SqliteCommit
+from onefold.engines.sqlite.ledger import SqliteLedger
+from onefold.engines.sqlite.migrations import own_tables
+from onefold.engines.sqlite.state import SqliteState
+from onefold.engines.sqlite.store import SqliteStore
 from onefold.manual_clock import ManualClock
 from onefold.testing.commit_contract import BOTH, LIMIT_MS, NEXT, CommitContract, EffectContract
 from onefold.testing.records import NOW, complete, fail

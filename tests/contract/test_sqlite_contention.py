@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite import log
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.file import FileSettings
-from onefold.backends.sqlite.opening import APPLICATION_ID
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Complete, Completed, Running
+from onefold.engines.sqlite import log
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.file import FileSettings
+from onefold.engines.sqlite.opening import APPLICATION_ID
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask
@@ -38,8 +38,8 @@ NOTED = "CREATE TABLE IF NOT EXISTS noted (name TEXT, thread INTEGER, number INT
 WRITER = f"""
 import sqlite3, sys
 from threading import Thread
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.file import FileSettings
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 
 path, name, threads, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

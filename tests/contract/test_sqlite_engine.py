@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite import engine as engine_module
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.file import FileSettings
-from onefold.backends.sqlite.sweep import Step, sweep_in
 from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
+from onefold.engines.sqlite import engine as engine_module
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.file import FileSettings
+from onefold.engines.sqlite.sweep import Step, sweep_in
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import EngineContract, OwnersContract
@@ -64,7 +64,7 @@ class TestOwnersInAFile(OwnersContract):
     def ended(self) -> str:
         program = (
             "import os, sys\n"
-            "from onefold.backends.sqlite.engine import SqliteEngine\n"
+            "from onefold.engines.sqlite.engine import SqliteEngine\n"
             "from onefold.clock import SystemClock\n"
             "from onefold.entropy import SystemEntropy\n"
             "path = sys.argv[1]\n"
@@ -119,7 +119,7 @@ def test_a_full_disk_takes_the_whole_turn_back(tmp_path: Path) -> None:
 def test_a_sweep_goes_through_many_queues_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     engine = opened(":memory:", clock)
-    monkeypatch.setattr("onefold.backends.sqlite.admin._QUEUES_SWEPT", 4)
+    monkeypatch.setattr("onefold.engines.sqlite.admin._QUEUES_SWEPT", 4)
     for number in range(10):
         engine.queues.create(QueueSettings(name=f"q{number}", retention_ms=60_000))
         engine.queues.open(f"q{number}").send([Entry(body="old")])
@@ -168,7 +168,7 @@ def test_the_reader_of_a_thread_that_has_ended_is_closed(tmp_path: Path) -> None
 
 CLOSED_UNDER_READERS = """
 import sys, threading
-from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.contracts.store import RecordKey
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock

@@ -13,9 +13,9 @@ from types import FrameType
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.turn import Work
 from onefold.clock import SystemClock
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.turn import Work
 
 PATIENCE_S = 30.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.sqlite.ledger import SqliteLedger
+from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.testing.ledger_contract import LedgerContract
 from tests.contract.sqlite_engine import open_engine
 

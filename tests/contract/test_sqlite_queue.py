@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.queue_contract import QueueContract

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.queue import end_visibilities_in, settle_in
-from onefold.backends.sqlite.state import SqliteState
 from onefold.contracts.admin import Edit, Moved
 from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change, group_flag
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
+from onefold.engines.sqlite.state import SqliteState
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.queues import DAY, HOUR, MINUTE, SECOND, VISIBLE, WRONG, QueueHarness

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from onefold import errors, limits
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.file import FileSettings
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.file import FileSettings
 from onefold.manual_clock import ManualClock
 
 DAY = limits.DAY_MS
@@ -211,8 +211,8 @@ def test_a_disk_that_is_full_for_real(file: Path) -> None:
     script = """
 import resource, sys
 from onefold import errors
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))

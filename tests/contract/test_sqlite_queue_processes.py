@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from onefold import limits
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.queue import end_visibilities_in
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.queue import end_visibilities_in
 
 WORKERS = 3
 MESSAGES = 1_200

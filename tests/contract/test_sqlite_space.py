@@ -12,11 +12,11 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.codec import digest, outline
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Ask, Claimed, RecordKey
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
 from onefold.limits import DAY_MS
 from onefold.manual_clock import ManualClock

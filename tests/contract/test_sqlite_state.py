@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.sqlite.state import SqliteState
+from onefold.engines.sqlite.state import SqliteState
 from onefold.testing.state_contract import StateContract
 from tests.contract.sqlite_engine import open_engine
 

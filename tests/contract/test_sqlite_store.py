@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.identity import ident
-from onefold.backends.sqlite.ledger import SqliteLedger
-from onefold.backends.sqlite.state import SqliteState
-from onefold.backends.sqlite.store import SqliteStore, claim_in, write_in
-from onefold.backends.sqlite.sweep import (
+from onefold.contracts.identity import key_range
+from onefold.contracts.ledger import Row
+from onefold.contracts.state import Change
+from onefold.contracts.store import Claimed, Hold, RecordKey, Running
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.identity import ident
+from onefold.engines.sqlite.ledger import SqliteLedger
+from onefold.engines.sqlite.state import SqliteState
+from onefold.engines.sqlite.store import SqliteStore, claim_in, write_in
+from onefold.engines.sqlite.sweep import (
     COUNTS_KEPT_MS,
     DEAD_OWNERS_KEPT_MS,
     DELETED_NAMES_KEPT_MS,
     LEDGER_KEPT_MS,
     sweep_in,
 )
-from onefold.contracts.identity import key_range
-from onefold.contracts.ledger import Row
-from onefold.contracts.state import Change
-from onefold.contracts.store import Claimed, Hold, RecordKey, Running
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, KEY, NOW, ask, complete, fail, unknown
 from onefold.testing.store_contract import RecordAdminContract, StoreContract

@@ -9,7 +9,7 @@ import pytest
 
 import onefold
 from onefold import errors, private_files
-from onefold.backends.sqlite.presence import Presence, are_dead
+from onefold.engines.sqlite.presence import Presence, are_dead
 from onefold.lambdas.serving import DataFileLock
 
 STRANGER = 54_321

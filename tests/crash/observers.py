@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onefold.backends.sqlite.commit import SqliteCommit
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
 from onefold.contracts.verbs import RowsOf, Store
+from onefold.engines.sqlite.commit import SqliteCommit
 from onefold.record.delivery import Decision
 from onefold.runner.admission import Admission, Tell
 from onefold.runner.execution import Execution

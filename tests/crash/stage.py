@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import onefold
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.presence import bury_in
 from onefold.contracts.verbs import Store
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.presence import bury_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.handlers import Job

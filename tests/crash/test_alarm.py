@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.turn import Work
 from onefold.clock import SystemClock
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.turn import Work
 from onefold.interrupts import is_of_a_signal
 
 SOAK = os.environ.get("ONEFOLD_SOAK") == "1"

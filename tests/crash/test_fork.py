@@ -22,13 +22,13 @@ import pytest
 
 import onefold
 from onefold import forks
-from onefold.backends.memory import MemoryStore
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.file import FileSettings
-from onefold.backends.sqlite.migrations import migrate
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
+from onefold.engines.memory import MemoryStore
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.file import FileSettings
+from onefold.engines.sqlite.migrations import migrate
 from onefold.entropy import SystemEntropy
 
 ROOT = Path(__file__).parents[2]
@@ -402,8 +402,8 @@ WAITING_FOR_ONE_THAT_FORKS = """
 import onefold.forks
 import concurrent.futures.thread, logging, os, sys, threading
 from onefold import forks
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.file import FileSettings
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 
 engine = Engine(sys.argv[1], SystemClock(), settings=FileSettings(busy_ms=600_000))

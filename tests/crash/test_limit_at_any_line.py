@@ -24,8 +24,8 @@ import pytest
 
 import onefold
 from onefold import forks
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import SystemClock
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
 from tests.crash.test_alarm import folder
 

@@ -14,9 +14,9 @@ import boto3
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.session import Session, aws_errors
-from onefold.backends.postgres.connection import PostgresAddress, PostgresServer
-from onefold.backends.redis.server import RedisAddress, RedisServer
+from onefold.engines.aws.session import Session, aws_errors
+from onefold.engines.postgres.connection import PostgresAddress, PostgresServer
+from onefold.engines.redis.server import RedisAddress, RedisServer
 
 PATIENCE_S = 20.0
 

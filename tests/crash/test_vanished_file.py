@@ -20,8 +20,8 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import SystemClock
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
 
 ROOT = Path(__file__).parents[2]

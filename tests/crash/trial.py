@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import onefold
-from onefold.backends.sqlite.presence import bury_in
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
+from onefold.engines.sqlite.presence import bury_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.execution import Execution

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from onefold.backends.aws.session import Session, aws_errors
 from onefold.deploy.apply import LiveStack
+from onefold.engines.aws.session import Session, aws_errors
 from tests.emulators import servers
 
 BUCKET = "code-bucket"

@@ -19,10 +19,10 @@ import pytest
 from botocore.stub import Stubber
 
 from onefold import errors
-from onefold.backends.aws.session import Session, aws_errors
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack
 from onefold.deploy.changes import StackEvent
+from onefold.engines.aws.session import Session, aws_errors
 from tests.deploy.conftest import BUCKET
 
 Make = Callable[[str], LiveStack]

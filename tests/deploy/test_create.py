@@ -17,11 +17,11 @@ from typing import Any
 import boto3
 import pytest
 
-from onefold.backends.aws import queue_attributes
 from onefold.deploy import cloudformation
 from onefold.deploy.functions import FunctionPlan
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import Stack
+from onefold.engines.aws import queue_attributes
 from tests.deploy.declared import demo, planned, wide
 from tests.emulators import servers
 

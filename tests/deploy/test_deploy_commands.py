@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from onefold.backends import urls
-from onefold.backends.aws.session import Session
 from onefold.cli.commands import deploy
 from onefold.cli.main import run
 from onefold.contracts.store import Claimed, Complete, Completed, RecordKey
 from onefold.deploy import apply, changes
 from onefold.deploy.apply import ChangeSet, Deployed
 from onefold.deploy.changes import ResourceChange
+from onefold.engines import urls
+from onefold.engines.aws.session import Session
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask

@@ -14,7 +14,7 @@ from onefold.deploy.stack import Stack
 from tests.deploy import timed
 from tests.deploy.declared import KEY, WIDE, demo, planned, wide
 
-BACKEND = Path(iam.__file__).parents[1] / "backends" / "aws"
+BACKEND = Path(iam.__file__).parents[1] / "engines" / "aws"
 # Calls that need other actions than one of their own name (service authorization reference).
 ACTIONS_OF = {
     "dynamodb:BatchExecuteStatement": ("dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),

@@ -16,12 +16,12 @@ from botocore.client import BaseClient
 from msgspec import Struct
 
 import onefold
-from onefold.backends.aws.dynamodb.items import place_of
 from onefold.cli.stack_options import declared_in
 from onefold.contracts.store import RecordKey
 from onefold.deploy.iam import Statement
 from onefold.deploy.plan import plan
 from onefold.deploy.stack import stack_of
+from onefold.engines.aws.dynamodb.items import place_of
 from tests.deploy.test_permissions import DUE_MS, REGION, Monthly, Outcomes, Rig
 from tests.emulators import servers
 

@@ -118,7 +118,7 @@ def test_dependencies_come_without_tests_scripts_and_notes_of_pip(root: Path) ->
 def test_onefold_comes_without_the_rooms_no_function_needs(root: Path) -> None:
     there = names(build(root))
     rooms = {name.split("/")[1] for name in there if name.startswith("onefold/")}
-    assert {"app.py", "runner", "runtime", "record", "backends", "py.typed"} <= rooms
+    assert {"app.py", "runner", "runtime", "record", "engines", "py.typed"} <= rooms
     assert not rooms & sources.LEFT_OUT_ROOMS
     assert not [name for name in there if name.endswith(".pyc")]
 

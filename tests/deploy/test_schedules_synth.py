@@ -18,12 +18,12 @@ import pytest
 import onefold
 import onefold.testing
 from onefold import errors
-from onefold.backends.aws import messages
 from onefold.contracts.entries import Entry
 from onefold.deploy import cloudformation
 from onefold.deploy.eventbridge import Scheduling
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack, engine_url
+from onefold.engines.aws import messages
 from onefold.schedules.fire_times import run_name
 from onefold.schedules.schedule import SCHEDULED_TIME, Schedule, Tick, TickMessage
 from tests.deploy import timed

@@ -186,7 +186,7 @@ def test_the_held_queue_is_named_where_the_adapter_looks() -> None:
 
 
 def test_the_table_is_the_one_that_the_store_makes_for_itself() -> None:
-    from onefold.backends.aws.dynamodb import items, schema
+    from onefold.engines.aws.dynamodb import items, schema
 
     (table,) = resources(PLANS["demo"], "AWS::DynamoDB::Table").values()
     own = schema.definition("shop")

@@ -85,7 +85,7 @@ def test_the_page_says_how_big_the_package_is(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_page_names_the_time_outs_that_are_set() -> None:
-    from onefold.backends.aws import session
+    from onefold.engines.aws import session
 
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert f"{session.CONNECT_S} s to connect and {session.READ_S} s to read" in text

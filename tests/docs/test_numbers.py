@@ -17,10 +17,10 @@ import onefold
 import onefold.testing
 from onefold import lambda_function as lambda_handler
 from onefold import limits
-from onefold.backends import urls
-from onefold.backends.aws.dynamodb.items import ITEM_BYTES_MAX
-from onefold.backends.sqlite import file
 from onefold.deploy import package
+from onefold.engines import urls
+from onefold.engines.aws.dynamodb.items import ITEM_BYTES_MAX
+from onefold.engines.sqlite import file
 from onefold.events import bus, rules
 from onefold.lambdas import batching as mapping
 from onefold.lambdas import functions, serving, settings

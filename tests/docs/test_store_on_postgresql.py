@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from onefold.backends.postgres.backend import PostgresBackend
 from onefold.contracts.store import Claimed
+from onefold.engines.postgres.backend import PostgresBackend
 from onefold.testing.records import NOW, ask, complete
 from tests.docs.test_local_sqs import serving
 from tests.docs.test_pages import ROOT, blocks, shell

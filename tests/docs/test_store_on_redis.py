@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import Claimed
+from onefold.engines.redis.backend import RedisBackend
 from onefold.entropy import SystemEntropy
 from onefold.testing.records import NOW, ask, complete
 from tests.docs.test_pages import ROOT, blocks, shell

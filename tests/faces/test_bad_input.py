@@ -16,8 +16,8 @@ import pytest
 
 import onefold
 import onefold.testing
-from onefold.backends.sqlite.engine import SqliteEngine
-from onefold.backends.sqlite.file import FileSettings
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.file import FileSettings
 from onefold.record.error_text import summary_of
 
 PATIENCE_S = 60  # of a process that should end in two seconds

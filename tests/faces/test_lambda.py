@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from onefold.backends import urls
 from onefold.cli.main import run
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines import urls
 from onefold.entropy import SystemEntropy
 from onefold.errors import NotFoundError, UsageError
 from onefold.lambdas.outcomes import LogLine

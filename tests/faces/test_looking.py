@@ -26,7 +26,7 @@ LOOKS = (
 # As another user where this one may do everything; what the command imports is there before rights are given up.
 AS_READER = f"""
 import os, sys
-import onefold.cli.main as main, rich.table, rich.live, onefold.backends.sqlite.engine
+import onefold.cli.main as main, rich.table, rich.live, onefold.engines.sqlite.engine
 from onefold.cli.program import program
 commands = ("status", "why", "held", "stuck", "dlq", "queue", "runs", "resume", "names", "reconcile", "map")
 [program.get_command(None, name) for name in commands]

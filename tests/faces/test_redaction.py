@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, redact
-from onefold.backends.urls import open_engine, open_store
 from onefold.cli import main, render
 from onefold.cli.commands import lambda_, serve, worker
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
+from onefold.engines.urls import open_engine, open_store
 from onefold.entropy import SystemEntropy
 from onefold.lambdas.outcomes import LogLine
 from onefold.observe.sinks import LogSink

@@ -10,10 +10,10 @@ import pytest
 
 import onefold
 import onefold.testing
-from onefold.backends.aws import sending
-from onefold.backends.aws.messages import Form, Received
 from onefold.cli import main
 from onefold.contracts.queue import Reason
+from onefold.engines.aws import sending
+from onefold.engines.aws.messages import Form, Received
 from onefold.observe.sinks import json_line, plain_line
 from onefold.record.delivery import Failed
 from onefold.record.error_text import TRACE_CHARS_MAX

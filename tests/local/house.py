@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.local.fault_rules import NO_FAULTS
 from onefold.local.faults import FaultInjector

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.local.fault_rules import parse_faults
 from onefold.local.faults import FaultInjector

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.migrations import migrate
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.migrations import migrate
 from onefold.entropy import SeededEntropy
 from onefold.local.fault_rules import parse_faults
 from onefold.local.faults import FaultInjector

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.queue import SqliteQueue
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.queue import SqliteQueue
 from tests.local.house import WAIT_MS, House, cancelled, opened, play, turns, until
 
 VISIBLE_MS = 30_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.session import Session
 
 
 class Counting:

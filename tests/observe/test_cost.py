@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import items, ledger, notes
 from onefold.contracts import transitions
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, Claimed, Complete, RecordKey
+from onefold.engines.aws.dynamodb import items, ledger, notes
 from onefold.entropy import SeededEntropy
 from onefold.observe import cost
 from onefold.observe.cost import PATHS, Traffic, Usage, Way

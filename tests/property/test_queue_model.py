@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onefold import errors, limits
-from onefold.backends.sqlite.admin import SqliteQueues
-from onefold.backends.sqlite.connection import Engine
-from onefold.backends.sqlite.queue import end_visibilities_in, settle_in
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 import onefold
-from onefold.backends.sqlite.queue import CAPABILITIES, SqliteQueue
 from onefold.contracts.store import RecordKey
+from onefold.engines.sqlite.queue import CAPABILITIES, SqliteQueue
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
 from onefold.runner import runs

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 import onefold
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import Ask, Claimed, Complete, Hold, RecordKey
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
 from onefold.reconcile.counts import Totals, compare

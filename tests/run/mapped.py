@@ -16,11 +16,11 @@ import pytest
 from msgspec import structs
 
 from onefold import App, lambda_function
-from onefold.backends.aws.messages import of_lambda
 from onefold.clock import Never
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Record, RecordKey
+from onefold.engines.aws.messages import of_lambda
 from onefold.entropy import SeededEntropy
 from onefold.lambdas.batching import read_answer
 from onefold.lambdas.records import WireForm, record_of

@@ -16,10 +16,10 @@ import pytest
 
 import onefold
 from onefold import codec, payload_defaults
-from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import JOB_ATTRIBUTE, Attribute
+from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
 from onefold.testing import World, inline
 from tests.run.bench import Elsewhere

@@ -14,7 +14,7 @@ DECLARE = (
 # delivery's own path are not among them: what costs a cold start is a package (asyncio, logging), or a room.
 ELSEWHERE = {
     *("cli", "demo", "deploy", "check", "lambdas", "local", "testing"),
-    *("backends.aws", "backends.sqlite", "runner.once", "runner.processes", "runner.worker"),
+    *("engines.aws", "engines.sqlite", "runner.once", "runner.processes", "runner.worker"),
     *("contracts.admin", "runner.tasks", "runner.poll", "runner.longpoll", "runner.retrying"),
 }
 # Their names are loaded when they are first used: the package is there, none of its modules.

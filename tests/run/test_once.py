@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 import onefold
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.store import Hold, RecordKey
 from onefold.contracts.verbs import Store
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter

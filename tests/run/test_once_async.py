@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.backends.sqlite.engine import SqliteEngine
 from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner import once_async

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.backends import urls
+from onefold.engines import urls
 
 CHARGES = """\
 import onefold

@@ -12,9 +12,9 @@ import onefold
 from onefold import errors
 from onefold.admin import names as admin
 from onefold.admin.session import open_session
-from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.state import Change
+from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
 from onefold.runner.worker import WorkerSettings
 from onefold.runner.worker_setup import make_worker

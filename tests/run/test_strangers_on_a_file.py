@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.backends.aws.signing import Signer
-from onefold.backends.aws.sqs import Sqs
 from onefold.contracts.admin import Edit
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.state import Change
+from onefold.engines.aws.signing import Signer
+from onefold.engines.aws.sqs import Sqs
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing import inline

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.redis.backend import RedisBackend
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.redis.backend import RedisBackend
 from tests.emulators import servers
 from tests.stores import postgres_books, redis_books
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from onefold.backends.postgres.backend import PostgresBackend
+from onefold.engines.postgres.backend import PostgresBackend
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW
 from tests.emulators.servers import postgres

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import redis
 
-from onefold.backends.redis.backend import RedisBackend
+from onefold.engines.redis.backend import RedisBackend
 from onefold.entropy import SystemEntropy
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, get_args
 
-from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import Record, Status
+from onefold.engines.redis.backend import RedisBackend
 from tests.crash.plants import Plant
 from tests.crash.stage import Stage
 from tests.crash.world import World

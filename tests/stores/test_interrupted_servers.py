@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.postgres.connection import Link, PostgresAddress, PostgresServer
-from onefold.backends.redis.server import RedisAddress, RedisServer
 from onefold.contracts.store import Claimed
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.postgres.connection import Link, PostgresAddress, PostgresServer
+from onefold.engines.redis.server import RedisAddress, RedisServer
 from onefold.testing.records import NOW, ask
 from tests.emulators import servers
 

@@ -18,9 +18,9 @@ import onefold
 from onefold import errors, redact
 from onefold.admin import held, status, why
 from onefold.admin.session import AdminSession, open_session
-from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
+from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.emulators import servers

@@ -9,8 +9,8 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.admin import names as admin
-from onefold.backends.urls import open_engine
 from onefold.clock import SystemClock
+from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
 from onefold.runtime import names
 from tests.stores.test_looking_at_records import PLACES, session

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onefold.backends.postgres.backend import PostgresBackend
+from onefold.engines.postgres.backend import PostgresBackend
 from onefold.testing.ledger_contract import LedgerContract
 from onefold.testing.state_contract import StateContract
 from onefold.testing.store_contract import RecordAdminContract, StoreContract

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres.backend import PostgresBackend
 from onefold.contracts.commit import Settlement
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold
+from onefold.engines.postgres.backend import PostgresBackend
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import LEASE_MS, NOW, ask, complete
 from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url
@@ -252,7 +252,7 @@ def test_a_server_killed_at_any_step_has_all_of_a_run_or_nothing(
 
 CHILD = """
 import sys
-from onefold.backends.postgres.backend import PostgresBackend
+from onefold.engines.postgres.backend import PostgresBackend
 from tests.stores.test_postgres_crash import go_to
 store = PostgresBackend(sys.argv[1])
 effects = go_to(store, sys.argv[2])

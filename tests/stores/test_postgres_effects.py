@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from psycopg.rows import dict_row
 
 from onefold import errors
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.sqlite.admin import SqliteQueues
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem
 from onefold.contracts.verbs import EffectTransaction
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.manual_clock import ManualClock
 from onefold.runner import settlement
 from onefold.runner.settlement import JointTransaction

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import onefold
-from onefold.backends.postgres import record_sql
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.postgres.effects import PostgresEffects
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import RecordKey, Status
+from onefold.engines.postgres import record_sql
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.postgres.effects import PostgresEffects
 from tests.crash.judge import Violation
 from tests.crash.stage import Stage
 from tests.crash.walk import Walk

@@ -13,17 +13,17 @@ import psycopg
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres import backend
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.postgres.connection import Pool, PostgresAddress
-from onefold.backends.postgres.record_sql import ident, packed, unpacked
-from onefold.backends.postgres.records import ROUNDS
 from onefold.contracts.commit import Settlement
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Answer, Claimed, Completed, Failure, Hold, OutboxItem, Outcome, RecordKey, Running
+from onefold.engines.postgres import backend
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.postgres.connection import Pool, PostgresAddress
+from onefold.engines.postgres.record_sql import ident, packed, unpacked
+from onefold.engines.postgres.records import ROUNDS
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, unknown
 from onefold.testing.threads import at_once

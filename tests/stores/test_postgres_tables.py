@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from onefold import errors
-from onefold.backends.postgres import connection, schema
-from onefold.backends.postgres.backend import PostgresBackend
-from onefold.backends.postgres.connection import PostgresAddress
 from onefold.contracts.store import Claimed
+from onefold.engines.postgres import connection, schema
+from onefold.engines.postgres.backend import PostgresBackend
+from onefold.engines.postgres.connection import PostgresAddress
 from onefold.testing.records import KEY, NOW, ask
 from onefold.testing.threads import at_once
 from tests.emulators.servers import free_port, postgres_folder, postgres_server, postgres_url

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from onefold.backends.redis import records
-from onefold.backends.redis.backend import RedisBackend
 from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
+from onefold.engines.redis import records
+from onefold.engines.redis.backend import RedisBackend
 from onefold.entropy import SystemEntropy
 from tests.crash.judge import Violation
 from tests.crash.walk import Walk

@@ -7,12 +7,12 @@ import pytest
 import redis
 
 from onefold import errors
-from onefold.backends.redis import backend, records
-from onefold.backends.redis.backend import RedisBackend
-from onefold.backends.redis.layout import Names, decode, encode, key_at, place
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import OutboxItem, Record, RecordKey
+from onefold.engines.redis import backend, records
+from onefold.engines.redis.backend import RedisBackend
+from onefold.engines.redis.layout import Names, decode, encode, key_at, place
 from onefold.testing.records import KEPT_MS, KEY, NOW, ask, complete, fail, unknown
 from tests.stores.claims import claimed
 from tests.stores.redis_books import opened

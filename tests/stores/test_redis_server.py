@@ -14,12 +14,12 @@ import redis
 
 import onefold
 from onefold import errors
-from onefold.backends.redis.backend import RedisBackend
-from onefold.backends.redis.layout import Names
-from onefold.backends.redis.server import RedisAddress
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Completed, Hold, Record, RecordKey
+from onefold.engines.redis.backend import RedisBackend
+from onefold.engines.redis.layout import Names
+from onefold.engines.redis.server import RedisAddress
 from onefold.entropy import SystemEntropy
 from onefold.testing.records import KEY, NOW, ask, complete
 from tests.emulators import servers
@@ -329,7 +329,7 @@ def test_a_certificate_of_nobody() -> None:
 
 
 def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onefold.backends.redis.server.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("onefold.engines.redis.server.ANSWER_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         books = open_books(at(silent.getsockname()[1]))
         with pytest.raises(errors.TransientError, match="whether the call took effect is not known"):

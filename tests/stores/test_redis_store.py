@@ -9,13 +9,13 @@ import pytest
 import redis
 
 from onefold import errors, limits
-from onefold.backends.redis import records
-from onefold.backends.redis.backend import RedisBackend
-from onefold.backends.redis.layout import Names
-from onefold.backends.redis.records import GRACE_MS
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Answer, Claimed, Completed, OutboxItem, Running
+from onefold.engines.redis import records
+from onefold.engines.redis.backend import RedisBackend
+from onefold.engines.redis.layout import Names
+from onefold.engines.redis.records import GRACE_MS
 from onefold.entropy import SystemEntropy
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, unknown
 from tests.stores.claims import claimed

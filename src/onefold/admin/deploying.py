@@ -26,7 +26,7 @@ from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
 
 if TYPE_CHECKING:
-    from onefold.backends.aws.session import Session
+    from onefold.engines.aws.session import Session
     from onefold.outside import Clock, Entropy
 
 Report = Callable[[str], None]
@@ -175,7 +175,7 @@ class Deployment:
             )
 
     def _is_migrated(self, table: str) -> bool:
-        from onefold.backends.aws.dynamodb.schema import MARKER  # of an extra
+        from onefold.engines.aws.dynamodb.schema import MARKER  # of an extra
 
         client = self._session.client("dynamodb")
         with self._errors("dynamodb:GetItem", f"table {table}"):
@@ -266,7 +266,7 @@ def _wait(clock: Clock, never: Never, ms: int) -> None:
 
 def _connected(place: DeployLocation) -> tuple[Session, apply.Translating]:
     try:
-        from onefold.backends.aws.session import Session, aws_errors
+        from onefold.engines.aws.session import Session, aws_errors
     except ImportError as error:
         raise _no_boto(error) from None
     return Session(place.region, {"*": place.endpoint} if place.endpoint else None), aws_errors

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from onefold import errors, redact
-from onefold.backends.urls import is_records_alone
 from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
+from onefold.engines.urls import is_records_alone
 from onefold.entropy import SystemEntropy
 from onefold.registry import Registry
 from onefold.runner.handlers import Job, run_of

@@ -27,10 +27,10 @@ import click
 from onefold.admin import queues
 from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.app import App
-from onefold.backends.composite import NoQueues
-from onefold.backends.urls import SERVERS, is_records_alone
 from onefold.cli import render
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.composite import NoQueues
+from onefold.engines.urls import SERVERS, is_records_alone
 from onefold.errors import NotFoundError, OnefoldError, UsageError
 from onefold.redact import masked, shown_url
 

@@ -1,6 +1,6 @@
 """The Engine contract: one opened backend, with all its contracts and what a worker process needs of it.
 
-`backends/urls.py` opens one by URL, `runtime/runtime.py` is the only caller. Never here: settings, declared queues.
+`engines/urls.py` opens one by URL, `runtime/runtime.py` is the only caller. Never here: settings, declared queues.
 Invariant: `appear` comes before this process's owner id is used in a claim.
 """
 

@@ -207,7 +207,7 @@ def _deploy(run: Command, endpoint: str) -> None:
 
 
 def _make_bucket(endpoint: str) -> None:
-    from onefold.backends.aws.session import Session  # boto3 is of the extra aws; the other demos do without
+    from onefold.engines.aws.session import Session  # boto3 is of the extra aws; the other demos do without
 
     session = Session(REGION, {"*": endpoint})
     session.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})

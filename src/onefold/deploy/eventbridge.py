@@ -11,7 +11,7 @@ which is the same at each retry of an occurrence. The deduplication id does not:
 it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of one
 occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/schedule.py`). Group and
 role also serve the one-time schedules that a message with a late `run_at` becomes (`Stack.later`,
-`backends/aws/sending.py`).
+`engines/aws/sending.py`).
 No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates again what it finds missing,
 when an `at(...)` that is over would fire at once. One that is over costs nothing and fires no more.
 
@@ -35,11 +35,11 @@ import msgspec
 from msgspec import Struct
 
 from onefold import codec, errors, limits
-from onefold.backends.aws import messages
-from onefold.backends.aws.messages import entry_of
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import iam, names
 from onefold.deploy.stack import Stack
+from onefold.engines.aws import messages
+from onefold.engines.aws.messages import entry_of
 from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.events.rules import EventArchive, Rule

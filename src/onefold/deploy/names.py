@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.items import job_part
+from onefold.engines.aws.dynamodb.items import job_part
 
 PREFIX_CHARS_MAX: Final = 40
 TAG_CHARS_MAX: Final = 256  # AWS tagging guide, "Tag naming limits and requirements": keys 128, values 256

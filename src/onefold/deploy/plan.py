@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
-from onefold.backends.aws import queue_attributes
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
 from onefold.deploy import alarms, eventbridge, functions, names, state_machine
 from onefold.deploy.alarms import AlarmPlan, LogCount
@@ -23,6 +22,7 @@ from onefold.deploy.eventbridge import EventsPlan, Scheduling
 from onefold.deploy.functions import FunctionPlan, Host
 from onefold.deploy.stack import Stack, engine_url
 from onefold.deploy.state_machine import MachinePlan
+from onefold.engines.aws import queue_attributes
 from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.maps.rules import MapSpec

@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from msgspec import Struct
 
 from onefold import errors, redact
-from onefold.backends import urls
 from onefold.deploy import names
+from onefold.engines import urls
 
 # CloudWatch Logs API, PutRetentionPolicy: the values it takes, in days.
 LOG_DAYS: Final = (

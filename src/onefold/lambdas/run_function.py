@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from onefold import errors, limits, private_files
-from onefold.backends import urls
 from onefold.contracts.engine import Engine
 from onefold.contracts.settings import QueueSettings
+from onefold.engines import urls
 from onefold.lambdas import mapping as mappings
 from onefold.lambdas.functions import Function, FunctionStats
 from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of

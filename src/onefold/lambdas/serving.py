@@ -20,10 +20,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from onefold import errors, private_files
-from onefold.backends import urls
-from onefold.backends.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
+from onefold.engines import urls
+from onefold.engines.sqlite.file import FileSettings
 from onefold.lambdas import templates
 from onefold.lambdas.functions import Function
 from onefold.lambdas.lambda_api import LambdaApi

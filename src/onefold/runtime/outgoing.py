@@ -135,7 +135,7 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
 def derived_dedup_id(record: RecordKey, fingerprint: str, attributes: Mapping[str, Attribute]) -> str:
     """The FIFO deduplication id of an operation: no two operations share one, whatever characters their keys have.
 
-    Before it leaves for SQS it is made unforeseeable (`backends/aws/signing.py`): who sends another message with the id
+    Before it leaves for SQS it is made unforeseeable (`engines/aws/signing.py`): who sends another message with the id
     first has the operation swallowed.
     """
     app = attributes.get(APP_ATTRIBUTE)

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors, forks
-from onefold.backends import urls
 from onefold.clock import Never
 from onefold.contracts.settings import differences, is_workable
+from onefold.engines import urls
 from onefold.registry import Registry
 from onefold.runtime import sending
 from onefold.runtime.names import take

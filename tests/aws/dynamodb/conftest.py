@@ -15,11 +15,11 @@ from contextlib import ExitStack
 import boto3
 import pytest
 
-from onefold.backends.aws.dynamodb import schema
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.dynamodb.items import Layout
-from onefold.backends.aws.dynamodb.schema import definition
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.dynamodb import schema
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.items import Layout
+from onefold.engines.aws.dynamodb.schema import definition
+from onefold.engines.aws.session import Session
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
 from tests.emulators import dynamodb_stub, servers

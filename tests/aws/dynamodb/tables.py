@@ -8,8 +8,8 @@ from typing import Any
 
 import botocore.exceptions
 
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.session import Session
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from tests.emulators import dynamodb_stub

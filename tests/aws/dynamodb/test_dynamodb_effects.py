@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.dynamodb.items import place_of
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Completed, Hold
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.items import place_of
 from onefold.runner.context import Context
 from onefold.testing.records import KEY, LEASE_MS, NOW, ask, complete
 from tests.aws.dynamodb.tables import OpenBooks

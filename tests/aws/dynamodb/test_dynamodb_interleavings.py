@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.dynamodb.table import Table
-from onefold.backends.memory import MemoryStore
 from onefold.contracts.store import Claimed, Hold, Outcome, Record
 from onefold.contracts.verbs import Store
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.table import Table
+from onefold.engines.memory import MemoryStore
 from onefold.entropy import SeededEntropy
 from onefold.testing.records import KEPT_MS, KEY, LEASE_MS, NOW, ask, complete, fail, release, unknown
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.items import Layout, item_of, job_part, key_of, place_of, record_of, stamp_of
 from onefold.contracts import transitions
 from onefold.contracts.store import OutboxItem, Record, RecordKey
+from onefold.engines.aws.dynamodb.items import Layout, item_of, job_part, key_of, place_of, record_of, stamp_of
 from onefold.testing.records import BROKEN, KEPT_MS, LEASE_MS, NOW, ask
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import onefold
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.session import Session
 from tests.run.workshop import finished
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import migration, schema
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Claimed, Complete, Completed, Fail, RecordKey, Unknown
+from onefold.engines.aws.dynamodb import migration, schema
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
 from onefold.testing.records import BROKEN, KEPT_MS, LEASE_MS, NOW, ask
 from tests.aws.dynamodb.tables import OpenBooks
 

@@ -11,8 +11,8 @@ import os
 
 from hypothesis import settings
 
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.dynamodb.items import Layout
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.items import Layout
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, LocalClient, LocalSession
 from tests.emulators import dynamodb_stub

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb import notes
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
 from onefold.contracts.store import Claimed, RecordKey
+from onefold.engines.aws.dynamodb import notes
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
 from onefold.testing.records import KEPT_MS, NOW, ask, complete, unknown
 from tests.aws.dynamodb.tables import OpenBooks
 from tests.emulators.dynamodb_stub import Stub
@@ -165,6 +165,6 @@ def test_a_table_too_large_to_be_read_whole_is_said(books: DynamoBackend, monkey
     plain = books.table.client.scan
     monkeypatch.setattr(books.table.client, "scan", lambda **request: plain(Limit=2, **request))
     assert len(books.records.scan(status="completed")) == 10
-    monkeypatch.setattr("onefold.backends.aws.dynamodb.records.PAGES_MAX", 3)
+    monkeypatch.setattr("onefold.engines.aws.dynamodb.records.PAGES_MAX", 3)
     with pytest.raises(errors.UsageError, match="more than 3 MB"):
         books.records.scan()

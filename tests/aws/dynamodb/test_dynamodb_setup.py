@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
-from onefold.backends.aws.session import Session
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.session import Session
 from onefold.entropy import SeededEntropy
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
 from tests.emulators.dynamodb_stub import Stub, error_body

@@ -7,7 +7,7 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from onefold.backends.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.backend import DynamoBackend
 from tests.aws.dynamodb.tables import OpenBooks
 from tests.emulators import dynamodb_stub
 

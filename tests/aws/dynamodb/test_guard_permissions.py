@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 import onefold
-from onefold.backends.aws.dynamodb.schema import definition
+from onefold.engines.aws.dynamodb.schema import definition
 from tests.emulators.dynamodb_stub import Stub, error_body
 
 pytestmark = pytest.mark.filterwarnings("ignore:The table .* removes old items not at all")  # a new one of the stub

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import onefold.testing
-from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs import Sqs
-from onefold.backends.aws.sqs_admin import SqsQueues
+from onefold.engines.aws.session import Session
+from onefold.engines.aws.sqs import Sqs
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint

@@ -13,8 +13,8 @@ import boto3
 import botocore.exceptions
 
 from onefold import limits
-from onefold.backends.aws.session import Session
 from onefold.contracts.queue import Reason
+from onefold.engines.aws.session import Session
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 

@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 
 from onefold import errors, limits
-from onefold.backends.aws import looking
-from onefold.backends.aws.sqs import Sqs, SqsQueue
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.admin import Edit, MoveTask
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.aws import looking
+from onefold.engines.aws.sqs import Sqs, SqsQueue
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig
@@ -79,7 +79,7 @@ def test_threads_that_open_a_queue_at_once_get_the_same_one(queues: SqsQueues, m
         others.append(queues.open("orders"))  # another thread, while this one makes its own
         return SqsQueue(*args, **options)
 
-    monkeypatch.setattr("onefold.backends.aws.sqs.SqsQueue", interrupted)
+    monkeypatch.setattr("onefold.engines.aws.sqs.SqsQueue", interrupted)
     mine = queues.open("orders")
     assert others == [mine]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors
-from onefold.backends.aws import batches
-from onefold.backends.aws.batches import BATCH_BYTES_MAX, TRIES, FailedEntry
-from onefold.backends.aws.session import aws_errors
+from onefold.engines.aws import batches
+from onefold.engines.aws.batches import BATCH_BYTES_MAX, TRIES, FailedEntry
+from onefold.engines.aws.session import aws_errors
 from tests.aws.sqs.rig import client_error
 
 

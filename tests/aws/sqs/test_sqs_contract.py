@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs import Sqs
+from onefold.engines.aws.session import Session
+from onefold.engines.aws.sqs import Sqs
 from onefold.entropy import SystemEntropy
 from onefold.testing.endpoint import Endpoint
 from onefold.testing.queue_contract import QueueContract

@@ -10,15 +10,15 @@ import boto3
 import pytest
 
 from onefold import errors, limits
-from onefold.backends.aws import batches
-from onefold.backends.aws.messages import SqsReceipt
-from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs import Sqs, SqsQueue
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.aws import batches
+from onefold.engines.aws.messages import SqsReceipt
+from onefold.engines.aws.session import Session
+from onefold.engines.aws.sqs import Sqs, SqsQueue
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.payloads import Payloads
-from onefold.backends.aws.sqs import Sqs, SqsQueue
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Bury, Delivery
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.aws.payloads import Payloads
+from onefold.engines.aws.sqs import Sqs, SqsQueue
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from onefold import errors, limits
-from onefold.backends import urls
-from onefold.backends.aws.sending import Later
-from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs import Sqs
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
+from onefold.engines import urls
+from onefold.engines.aws.sending import Later
+from onefold.engines.aws.session import Session
+from onefold.engines.aws.sqs import Sqs
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig

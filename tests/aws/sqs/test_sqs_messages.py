@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors
-from onefold.backends.aws import messages
-from onefold.backends.aws.messages import Form, SqsReceipt, dead_letter_token, entry_of, pointer
 from onefold.contracts.queue import Attribute, Reason
+from onefold.engines.aws import messages
+from onefold.engines.aws.messages import Form, SqsReceipt, dead_letter_token, entry_of, pointer
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
 ATTRIBUTES = st.dictionaries(

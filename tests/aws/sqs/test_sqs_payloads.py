@@ -13,15 +13,15 @@ import pytest
 from botocore.response import StreamingBody
 
 from onefold import errors, limits
-from onefold.backends.aws import messages
-from onefold.backends.aws.payloads import Payloads
-from onefold.backends.aws.sqs import Sqs
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.admin import Edit
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.aws import messages
+from onefold.engines.aws.payloads import Payloads
+from onefold.engines.aws.sqs import Sqs
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.session import Session
-from onefold.backends.aws.sqs import Sqs, SqsQueue
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.aws.session import Session
+from onefold.engines.aws.sqs import Sqs, SqsQueue
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
 from tests.aws.sqs import rig
 

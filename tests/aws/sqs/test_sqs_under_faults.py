@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from onefold import errors, limits
-from onefold.backends.aws import looking
-from onefold.backends.aws.sqs import Sqs
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Bury, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.aws import looking
+from onefold.engines.aws.sqs import Sqs
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from onefold import errors
-from onefold.backends.aws.sqs_admin import SqsQueues
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
+from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.manual_clock import ManualClock
 
 

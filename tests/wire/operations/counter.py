@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.backends.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.local import json_protocol, query_protocol, sqs_model
 from onefold.local.aws_errors import AwsError

@@ -1,4 +1,4 @@
-"""`onefold records`: moving the records of a DynamoDB table to layout 2 (`backends/aws/dynamodb/migration.py`).
+"""`onefold records`: moving the records of a DynamoDB table to layout 2 (`engines/aws/dynamodb/migration.py`).
 
 Invariant: nothing is written without --yes.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from onefold.backends import urls
 from onefold.cli import render
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import line
 from onefold.clock import SystemClock
+from onefold.engines import urls
 from onefold.entropy import SystemEntropy
 from onefold.observe.wording import counted
 

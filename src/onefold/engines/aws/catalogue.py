@@ -1,0 +1,335 @@
+"""The queues of one region that share a prefix: their URLs, ARNs and settings, and queues made and changed.
+
+An app names queues without the prefix; AWS sees them with it. URLs and settings are looked up once and kept. They are
+forgotten when this process changes or drops the queue; another process's change of a setting is seen when it leads to a
+refusal (`settings(fresh=True)`).
+
+What SQS holds of a queue's settings is attributes and a tag (`queue_attributes.py`). A queue that exists is never changed by
+making it again.
+
+Never here: messages, dropping. Invariant: one name stays one URL as long as the process lives; what is refused before the
+first write has changed nothing. Where a later call of a change is refused, its earlier ones were made.
+
+Sources: SQS API reference, the operation in each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+from msgspec import structs
+
+from onefold import errors
+from onefold.contracts.settings import QueueSettings, check_target, check_targets, refuse_differences
+from onefold.engines.aws import queue_attributes
+from onefold.engines.aws.batches import cause_of
+from onefold.engines.aws.session import Session, aws_errors
+
+_ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
+_EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
+# The codes of servers that do not have an action (move tasks, dead-letter sources).
+UNKNOWN_ACTION: Final = frozenset(
+    {"InvalidAction", "UnknownOperation", "UnknownOperationException", "UnsupportedOperation", "NotImplemented",
+     "AWS.SimpleQueueService.UnsupportedOperation"}
+)  # fmt: skip
+_PAGE: Final = 1_000  # SQS ListQueues, MaxResults: 1 to 1,000
+
+
+class QueueCatalogue:
+    """Queues by name. Safe to call from any thread.
+
+    Args:
+        session: clients.
+        prefix: put before every name on AWS.
+        wait_s: the longest wait of a long poll, for the read time-out.
+    """
+
+    def __init__(self, session: Session, prefix: str = "", *, wait_s: int = 0) -> None:
+        self._session = session
+        self._wait_s = wait_s
+        self.prefix = prefix
+        self._given: dict[str, str] = {}
+        self._urls: dict[str, str] = {}
+        self._arns: dict[str, str] = {}
+        self._settings: dict[str, QueueSettings] = {}
+        self._held: dict[str, str | None] = {}
+
+    @property
+    def client(self) -> Any:
+        """The SQS client."""
+        return self._session.client("sqs", waits_s=self._wait_s)
+
+    def on_aws(self, name: str) -> str:
+        """A queue's name on AWS."""
+        return self.name_of_url(self._given[name]) if name in self._given else self.prefix + name
+
+    def local(self, on_aws: str) -> str:
+        """A queue's name here; one outside the prefix keeps its own."""
+        if self.prefix and on_aws.startswith(self.prefix):
+            return on_aws[len(self.prefix) :]
+        return on_aws
+
+    def name_of_arn(self, arn: str) -> str:
+        """The same from an ARN."""
+        return self.local(arn.rpartition(":")[2])
+
+    @staticmethod
+    def name_of_url(url: str) -> str:
+        """The last part of a queue's URL: its name on AWS."""
+        return url.rstrip("/").rpartition("/")[2]
+
+    def know(self, url: str) -> str:
+        """Take a queue by its URL, whoever made it; its name here."""
+        name = self.local(self.name_of_url(url))
+        self._given[name] = url
+        return name
+
+    def resource(self, name: str) -> str:
+        """A queue as errors name it."""
+        return f"queue {self.on_aws(name)} in {self._session.region}"
+
+    @contextmanager
+    def calling(self, action: str, name: str) -> Iterator[Any]:
+        """The client, for calls of one action on one queue; AWS's errors become ours.
+
+        Raises:
+            NotFoundError, UsageError, TransientError: as `aws_errors`.
+        """
+        with aws_errors(f"sqs:{action}", self.resource(name)):
+            yield self.client
+
+    def url(self, name: str) -> str:
+        """A queue's URL.
+
+        Raises:
+            NotFoundError: no such queue in this region and account.
+        """
+        found = self._given.get(name) or self._urls.get(name)
+        if found is None:
+            with self.calling("GetQueueUrl", name) as client:
+                found = client.get_queue_url(QueueName=self.prefix + name)["QueueUrl"]
+            self._urls[name] = found
+        return found
+
+    def arn(self, name: str) -> str:
+        """A queue's ARN.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        if name not in self._arns:
+            self.settings(name, fresh=True)
+        return self._arns[name]
+
+    def attributes(self, name: str, *names: str) -> dict[str, str]:
+        """Attributes of a queue as SQS has them.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        url = self.url(name)
+        with self.calling("GetQueueAttributes", name) as client:
+            found: dict[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(names))["Attributes"]
+        return found
+
+    def settings(self, name: str, *, fresh: bool = False) -> QueueSettings:
+        """A queue's settings without `held`, for which to call `held`: sending and receiving do not need it.
+
+        Args:
+            fresh: ask SQS, also when it was asked before.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        found = None if fresh else self._settings.get(name)
+        if found is None:
+            attributes = self.attributes(name, "All")
+            self._arns[name] = attributes["QueueArn"]
+            found = queue_attributes.read(name, attributes, self.name_of_arn)
+            self._settings[name] = found
+        return found
+
+    def dead_letters_to(self, source: str, queue: str) -> bool:
+        """Whether `queue` is the dead-letter or held queue of `source`: anyone may write an attribute that names another."""
+        try:
+            return queue == self.settings(source).dead_letter or queue == self.held(source)
+        except errors.OnefoldError:  # no such queue, or none that may be looked at
+            return False
+
+    def held(self, name: str, *, fresh: bool = False) -> str | None:
+        """The name of a queue's held queue.
+
+        Raises:
+            NotFoundError: no such queue. UsageError: sqs:ListQueueTags is not allowed.
+        """
+        if fresh or name not in self._held:
+            url = self.url(name)
+            with self.calling("ListQueueTags", name) as client:
+                tags = client.list_queue_tags(QueueUrl=url).get("Tags") or {}
+            held = tags.get(queue_attributes.HELD_TAG)
+            self._held[name] = None if held is None else self.local(held)
+        return self._held[name]
+
+    def names(self) -> list[str]:
+        """All queues with the prefix, sorted. Those that were made less than a second ago may be missing."""
+        found: list[str] = []
+        ask: dict[str, Any] = {"MaxResults": _PAGE}
+        if self.prefix:
+            ask["QueueNamePrefix"] = self.prefix
+        while True:
+            with aws_errors("sqs:ListQueues", f"the queues of {self._session.region}"):
+                answer = self.client.list_queues(**ask)
+            for url in answer.get("QueueUrls", ()):
+                name = self.local(self.name_of_url(url))
+                self._urls.setdefault(name, url)
+                found.append(name)
+            if not answer.get("NextToken"):
+                return sorted(set(found))
+            ask["NextToken"] = answer["NextToken"]
+
+    def is_there(self, name: str) -> bool:
+        """Whether the queue exists now."""
+        self.forget(name)
+        try:
+            self.url(name)
+        except errors.NotFoundError:
+            return False
+        return True
+
+    def forget(self, name: str) -> None:
+        """The queue was changed or dropped: ask again."""
+        for kept in (self._urls, self._arns, self._settings, self._held):
+            kept.pop(name, None)
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues that name `queue` as their dead-letter queue.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        url = self.url(queue)
+        found: list[str] = []
+        ask: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1_000}
+        while True:
+            try:
+                with self.calling("ListDeadLetterSourceQueues", queue) as client:
+                    answer = client.list_dead_letter_source_queues(**ask)
+            except errors.OnefoldError as error:
+                if cause_of(error) not in UNKNOWN_ACTION:
+                    raise
+                names = self.names()
+                return [one for one in names if self.settings(one, fresh=True).dead_letter == queue]
+            found += [self.local(self.name_of_url(one)) for one in answer.get("queueUrls", ())]
+            if not answer.get("NextToken"):
+                return sorted(found)
+            ask["NextToken"] = answer["NextToken"]
+
+    # -- making and changing ----------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Create a queue; again with equal settings does nothing. SQS lets a name be used again 60 s after a drop.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting that SQS does not take or cannot store; not allowed.
+            NotFoundError: its dead-letter or held queue does not exist.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        if self.is_there(name):
+            refuse_differences(self.current(name), settings)
+            return
+        check_targets(settings, self._target, advised=advised)
+        wanted = queue_attributes.written(settings, self.arn)
+        plain = queue_attributes.written(QueueSettings(name=name, fifo=settings.fifo), self.arn)
+        attributes = {attribute: value for attribute, value in wanted.items() if value != plain[attribute]}
+        if settings.fifo:
+            attributes["FifoQueue"] = "true"
+        try:
+            with self.calling("CreateQueue", name) as client:
+                client.create_queue(QueueName=self.prefix + name, Attributes=attributes, tags=self._tags(settings))
+        except errors.UsageError as error:
+            if cause_of(error) not in _EXISTS:
+                raise
+            refuse_differences(self.current(name), settings)  # somebody else made it just now
+        self.forget(name)
+
+    def _tags(self, settings: QueueSettings) -> dict[str, str]:
+        return {} if settings.held is None else {queue_attributes.HELD_TAG: self.on_aws(settings.held)}
+
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
+
+        Raises:
+            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            NotFoundError: no such queue.
+        """
+        queue_attributes.check(settings)
+        name = settings.name
+        stored = self.current(name)
+        if (settings.dead_letter, settings.held) != (stored.dead_letter, stored.held) or advised:
+            check_targets(settings, self._target, advised=advised)
+        if advised and settings.retention_ms < stored.retention_ms:
+            for source in self.sources(name):
+                check_target(self.settings(source), settings)
+        had, wanted = self._written(stored), self._written(settings)
+        changed = {attribute: value for attribute, value in wanted.items() if had.get(attribute) != value}
+        url = self.url(name)
+        try:
+            if changed:
+                with self.calling("SetQueueAttributes", name) as client:
+                    client.set_queue_attributes(QueueUrl=url, Attributes=changed)
+            if settings.held is None and stored.held is not None:
+                with self.calling("UntagQueue", name) as client:
+                    client.untag_queue(QueueUrl=url, TagKeys=[queue_attributes.HELD_TAG])
+            elif settings.held != stored.held:
+                with self.calling("TagQueue", name) as client:
+                    client.tag_queue(QueueUrl=url, Tags=self._tags(settings))
+        finally:
+            self.forget(name)
+
+    def _target(self, name: str) -> QueueSettings:
+        return self.settings(name, fresh=True)
+
+    def _written(self, settings: QueueSettings) -> dict[str, str]:
+        """Attributes of settings whose other queues need not exist any more; equal names give equal text."""
+        return queue_attributes.written(settings, self._arn_of)
+
+    def _arn_of(self, name: str) -> str:
+        try:
+            return self.arn(name)
+        except errors.NotFoundError:
+            return f"(dropped) {name}"
+
+    def every(self) -> list[QueueSettings]:
+        """All queues with the prefix, by name; two calls for each."""
+
+        def one(name: str) -> QueueSettings | None:
+            try:
+                return self.current(name)
+            except errors.NotFoundError:
+                return None  # dropped meanwhile
+
+        names = self.names()
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="onefold-settings") as pool:
+            return [found for found in pool.map(one, names) if found is not None]
+
+    def current(self, queue: str) -> QueueSettings:
+        """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        found = self.settings(queue, fresh=True)
+        try:
+            return structs.replace(found, held=self.held(queue, fresh=True))
+        except errors.NotFoundError:
+            raise
+        except errors.UsageError:
+            return found

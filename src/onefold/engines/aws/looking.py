@@ -1,0 +1,255 @@
+"""Looking into queues of SQS, which has no operation for that: messages are received for a short time and then released.
+
+This has effects: every look counts one receive of each message it sees, hides what it sees from consumers until it is
+released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a queue with a
+maximum receive count brings messages nearer to it. So only dead-letter and held queues are searched unasked; another queue
+is looked into when somebody names it.
+
+A look stops after `count_max` messages or when a receive gives nothing new. What it found is kept for `FRESH_MS`, so that
+pages and repeated questions are one look. Copies of one dead-lettering (same `onefold-id`) are shown as one message.
+
+Never here: moving, deleting for people. Invariant: what a look took is released before it answers, unless it was asked to
+hold it.
+
+Sources: SQS API reference, ReceiveMessage; developer guide, "Using the message group ID", on locked groups.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts.admin import Peeked
+from onefold.engines.aws import batches, messages
+from onefold.engines.aws.catalogue import QueueCatalogue
+from onefold.engines.aws.messages import Form, Received
+from onefold.engines.aws.payloads import Payloads
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+
+SHOWN_S: Final = 60  # how long a look hides a message at most
+FRESH_MS: Final = 5 * limits.SECOND_MS
+COUNT_MAX: Final = 10_000  # messages of one look
+_AT_ONCE: Final = 8  # queues that are looked into by one search
+_REMEMBERED_MAX: Final = 100_000
+
+
+class SeenMessage(Struct, frozen=True):
+    """A message that a look took: `copies` are all receives of it, by message id and `onefold-id`."""
+
+    queue: str
+    first: Received
+    copies: tuple[Received, ...]
+
+
+class QueueLook(Struct, frozen=True):
+    """What a look found in one queue, from the oldest on; `ended`: nothing more came."""
+
+    at_ms: int
+    seen: tuple[SeenMessage, ...]
+    ended: bool
+
+
+class Looker:
+    """Looks into the queues of one catalogue, and remembers where it saw which message.
+
+    Args:
+        wait_s: long polling of a look's receives; 0 may miss messages.
+    """
+
+    def __init__(
+        self,
+        catalogue: QueueCatalogue,
+        *,
+        clock: Clock,
+        payloads: Payloads | None,
+        wait_s: int,
+        trusts: Callable[[Form, str, int], bool],
+    ) -> None:
+        self._catalogue = catalogue
+        self._trusts = trusts
+        self._clock = clock
+        self._payloads = payloads
+        self._wait_s = wait_s
+        self._kept: dict[str, QueueLook] = {}
+        self._places: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._looking: dict[str, threading.Lock] = {}
+
+    # -- a look --------------------------------------------------------------------------------------------------------
+
+    def look(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueLook:
+        """What a queue holds: all of it, up to `COUNT_MAX`, or about `count_max` messages.
+
+        Args:
+            fresh: look also when it was done a moment ago.
+
+        Raises:
+            NotFoundError: no such queue. UsageError: not allowed. TransientError: SQS did not answer.
+        """
+        with self._lock:
+            looking = self._looking.setdefault(queue, threading.Lock())
+        with looking:
+            kept = self._kept.get(queue)
+            old = kept is None or self._clock.monotonic_ms() - kept.at_ms >= FRESH_MS
+            if kept is None or old or fresh or (count_max is None and not kept.ended):
+                most = COUNT_MAX if count_max is None else min(count_max, COUNT_MAX)
+                found = self.take(queue, lambda _: True, most)
+                self.release(queue, [copy for one in found for copy in one.copies])
+                ended = count_max is None or sum(len(one.copies) for one in found) < most
+                kept = self._kept[queue] = QueueLook(self._clock.monotonic_ms(), tuple(found), ended)
+            return kept
+
+    def look_into(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueLook]:
+        """Looks into several queues, some at a time: each ends with a wait for what does not come.
+
+        Raises:
+            as `look`.
+        """
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="onefold-look") as pool:
+            return list(pool.map(lambda queue: self.look(queue, fresh=fresh), queues))
+
+    def kept(self, queue: str) -> QueueLook | None:
+        """The last look into a queue, however old."""
+        return self._kept.get(queue)
+
+    def take(self, queue: str, wanted: Callable[[Received], bool], count_max: int) -> list[SeenMessage]:
+        """Receive until `count_max` wanted messages are held or nothing new comes; the others are released.
+
+        Raises:
+            as `look`.
+        """
+        held: dict[str, list[Received]] = {}
+        others: list[Received] = []
+        known: set[str] = set()
+        count = 0
+        while count < count_max and len(known) < COUNT_MAX:
+            got = self.receive(queue, wait_s=self._wait_s)
+            new = [one for one in got if one.message_id not in known]
+            for one in new:
+                known.add(one.message_id)
+                if wanted(one):
+                    held.setdefault(one.form.token or one.message_id, []).append(one)
+                    count += 1
+                else:
+                    others.append(one)
+            if not new:
+                break
+        self.release(queue, others)
+        found = [SeenMessage(queue, copies[0], tuple(copies)) for copies in held.values()]
+        self._remember(found)
+        return sorted(found, key=lambda one: (one.first.sent_at_ms, one.first.sequence or "", one.first.message_id))
+
+    def receive(self, queue: str, *, wait_s: int = 0, count_max: int = limits.BATCH_ENTRIES_MAX) -> list[Received]:
+        """One receive, hidden for `SHOWN_S`."""
+        url = self._catalogue.url(queue)
+        with self._catalogue.calling("ReceiveMessage", queue) as client:
+            answer = client.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=count_max,
+                VisibilityTimeout=SHOWN_S,
+                WaitTimeSeconds=wait_s,
+                MessageAttributeNames=["All"],
+                MessageSystemAttributeNames=["All"],
+            )
+        return [messages.received(one) for one in answer.get("Messages", ())]
+
+    def release(self, queue: str, taken: Sequence[Received]) -> None:
+        """Let messages be seen again at once."""
+        self._batched(queue, "ChangeMessageVisibility", taken, {"VisibilityTimeout": 0})
+
+    def delete(self, queue: str, taken: Sequence[Received]) -> set[str]:
+        """Delete messages that are held; the ids of those that were."""
+        deleted = self._batched(queue, "DeleteMessage", taken, {})
+        self.forget(queue)
+        return deleted
+
+    def _batched(self, queue: str, action: str, taken: Sequence[Received], extra: dict[str, Any]) -> set[str]:
+        url = self._catalogue.url(queue)
+
+        def call(some: list[dict[str, Any]]) -> Any:
+            with self._catalogue.calling(action, queue) as client:
+                if action == "DeleteMessage":
+                    return client.delete_message_batch(QueueUrl=url, Entries=some)
+                return client.change_message_visibility_batch(QueueUrl=url, Entries=some)
+
+        done: set[str] = set()
+        for places in batches.cut([0] * len(taken)):
+            answers = batches.carry_out(call, [{"ReceiptHandle": taken[place].handle, **extra} for place in places])
+            done |= {
+                taken[place].message_id
+                for place, one in zip(places, answers, strict=True)
+                if not isinstance(one, batches.FailedEntry)
+            }
+        return done
+
+    # -- what is remembered --------------------------------------------------------------------------------------------
+
+    def forget(self, queue: str) -> None:
+        """The queue was changed by us: the next question looks again."""
+        with self._lock:
+            self._kept.pop(queue, None)
+
+    def place_of(self, message_id: str) -> str | None:
+        """The queue where a look last saw a message."""
+        return self._places.get(message_id)
+
+    def is_at(self, message_id: str, queue: str) -> None:
+        """A message was sent to a queue that may be searched."""
+        with self._lock:
+            self._places[message_id] = queue
+
+    def _remember(self, found: Sequence[SeenMessage]) -> None:
+        with self._lock:
+            for one in found:
+                for copy in one.copies:
+                    self._places[copy.message_id] = one.queue
+            while len(self._places) > _REMEMBERED_MAX:
+                del self._places[next(iter(self._places))]
+
+    # -- as the contract shows it ----------------------------------------------------------------------------------------
+
+    def peeked(self, one: SeenMessage) -> Peeked:
+        """A message as an operator sees it. Its receive count has this look in it."""
+        got, form, queue = one.first, one.first.form, one.queue
+        body = form.body
+        place = messages.read_pointer(form)
+        if place is not None and self._payloads is not None and self._payloads.is_ours(*place):
+            body = self._payloads.get(place[1]) or body
+        source, reason = self.origin(one)
+        return Peeked(
+            queue=queue,
+            message_id=got.message_id,
+            state="visible",
+            body=body,
+            attributes=form.attributes,
+            receive_count=got.receive_count,
+            sent_at_ms=got.sent_at_ms,
+            visible_at_ms=got.sent_at_ms,
+            expires_at_ms=got.sent_at_ms + self._catalogue.settings(queue).retention_ms,
+            first_received_at_ms=got.first_received_at_ms,
+            group=form.group,
+            dedup_id=form.dedup_id,
+            sequence=got.sequence,
+            key=form.key,
+            source=source,
+            reason=reason,
+            trusted=self._trusts(form, body, got.sent_at_ms),
+        )
+
+    def origin(self, one: SeenMessage) -> tuple[str | None, Any]:
+        """The queue a message was dead-lettered from, and the reason that travels with it."""
+        form, moved_from = one.first.form, one.first.moved_from_arn
+        if moved_from is not None:  # SQS's own statement; what the sender wrote beside it does not count
+            return self._catalogue.name_of_arn(moved_from), None
+        if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
+            source = self._catalogue.local(form.source)
+            if self._catalogue.dead_letters_to(source, one.queue):
+                return source, form.reason
+        return None, None

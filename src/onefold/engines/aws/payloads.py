@@ -1,0 +1,131 @@
+"""Bodies that are larger than a queue takes: in S3, with a pointer in the message.
+
+    put, before the message is sent      a crash between leaves an object that no message names
+    get, when the message is received    an object that is gone: the message is delivered with its pointer as the body
+    delete, after the message is deleted a crash between leaves an object that no message names
+
+So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
+(longer than the queue's and the dead-letter queue's retention together: 28 days at most).
+
+A pointer is written by whoever may send to the queue. So only objects named as `put` names them, in the configured bucket
+and
+prefix, are read: names that cannot be guessed. And only those that were put for the message's own queue, or for one whose
+dead-letter or held queue that is (`QueueCatalogue.dead_letters_to`), are deleted; those of messages that were moved
+elsewhere stay, for the lifecycle rule.
+
+Never here: messages, queues. Invariant: no other object is read or deleted.
+
+Sources: S3 API reference, PutObject, GetObject, DeleteObjects (up to 1,000 keys in one call).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from onefold import errors
+from onefold.engines.aws.session import Session, aws_errors
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
+
+_NAME: Final = r"([A-Za-z0-9_-]{1,80}(?:\.fifo)?)/[0-9a-f]{32}"  # of an object, after the prefix
+DELETED_AT_ONCE: Final = 1_000  # S3 API, DeleteObjects
+
+
+class Payloads:
+    """Bodies in one bucket.
+
+    Args:
+        session: clients.
+        bucket: its name.
+        prefix: of every object's key, without slashes around it; may be empty.
+        entropy: makes the objects' names; two messages never share an object.
+    """
+
+    def __init__(self, session: Session, bucket: str, prefix: str = "", *, entropy: Entropy) -> None:
+        self._session = session
+        self.bucket = bucket
+        self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._entropy = entropy
+
+    def put(self, queue: str, body: str) -> str:
+        """Store a body; its object's key.
+
+        Raises:
+            NotFoundError: no such bucket. UsageError: not allowed. TransientError: S3 did not answer.
+        """
+        key = f"{self.prefix}{queue}/{self._entropy.token()}{self._entropy.token()}"
+        with aws_errors("s3:PutObject", f"bucket {self.bucket}"):
+            self._session.client("s3").put_object(Bucket=self.bucket, Key=key, Body=body.encode())
+        return key
+
+    def is_ours(self, bucket: str, key: str) -> bool:
+        """Whether a pointer names an object that `put` may have made."""
+        return bucket == self.bucket and self.queue_of(key) is not None
+
+    def queue_of(self, key: str) -> str | None:
+        """The queue that an object was put for; None: `put` made no object of that name."""
+        found = re.fullmatch(_NAME, key[len(self.prefix) :]) if key.startswith(self.prefix) else None
+        return None if found is None else found[1]
+
+    def get(self, key: str) -> str | None:
+        """A body; None when the object is gone or holds no text.
+
+        Raises:
+            UsageError: not allowed, or the bucket is gone. TransientError: S3 did not answer.
+        """
+        client = self._session.client("s3")
+        try:
+            with aws_errors("s3:GetObject", f"bucket {self.bucket}"):
+                try:
+                    return bytes(client.get_object(Bucket=self.bucket, Key=key)["Body"].read()).decode()
+                except client.exceptions.NoSuchKey:
+                    return None
+        except UnicodeDecodeError:
+            return None
+
+    def delete_of(self, queue: str, keys: Sequence[str], dead_letters_to: Callable[[str, str], bool]) -> None:
+        """Delete the objects of messages of a queue, as far as they were put for it.
+
+        Args:
+            dead_letters_to: whether one queue's messages end in the other, its dead-letter or held queue.
+
+        Raises:
+            as `delete`.
+        """
+        owners = {key: self.queue_of(key) for key in keys}
+        mine = [
+            key
+            for key, owner in owners.items()
+            if owner is not None and (owner == queue or dead_letters_to(owner, queue))
+        ]
+        if mine:
+            self.delete(mine)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are gone already are not an error.
+
+        Raises:
+            UsageError: not allowed. TransientError: S3 did not answer, or kept some of them.
+        """
+        client = self._session.client("s3")
+        kept: list[str] = []
+        for start in range(0, len(keys), DELETED_AT_ONCE):
+            objects = [{"Key": key} for key in keys[start : start + DELETED_AT_ONCE]]
+            with aws_errors("s3:DeleteObject", f"bucket {self.bucket}"):
+                answer = client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
+            kept += [one.get("Code", "") for one in answer.get("Errors", ())]
+        if "AccessDenied" in kept:
+            raise errors.UsageError(
+                f"AWS does not allow s3:DeleteObject in bucket {self.bucket}.",
+                meaning="The messages were deleted, their payloads were not.",
+                todo=f"Add the action s3:DeleteObject on {self.bucket}/{self.prefix}* to the role's policy.",
+            )
+        if kept:
+            raise errors.TransientError(
+                f"S3 kept {len(kept)} of {len(keys)} payloads in bucket {self.bucket} ({kept[0]}).",
+                meaning="Their messages are deleted; nothing reads these objects any more.",
+                todo="A lifecycle rule of the bucket removes them.",
+            )

@@ -1,0 +1,399 @@
+"""Sending to an SQS queue: which entries it would take, the messages they become, and batches until each has its answer.
+
+Entries are checked here by the queue's settings before anything is sent, so that one bad entry never sinks a batch; SQS's
+own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are not
+sent either: their order would be lost.
+
+A message that is due later than SQS delays one becomes a one-time schedule of EventBridge Scheduler that sends it and
+deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
+here. Its name is made of queue, instant and message, so a send that is tried again makes no second one; two equal messages
+for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"), tries for a day, and then puts the
+request into the queue's dead-letter queue, where that is a standard queue. Needs a group and a role that may send (`onefold
+synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
+
+Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives as it was
+given, nothing in it is read as a context attribute.
+
+Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas"; EventBridge Scheduler API
+reference, CreateSchedule; user guide, "Using universal targets", "Deleting a schedule", "Adding context attributes";
+quotas: an input has up to 256 KB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from onefold import errors, limits
+from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
+from onefold.contracts.queue import CLAIMS, Attribute, Reason, text_at
+from onefold.contracts.rules import check_entry
+from onefold.contracts.settings import QueueSettings
+from onefold.engines.aws import batches, messages
+from onefold.engines.aws.batches import FailedEntry
+from onefold.engines.aws.catalogue import QueueCatalogue
+from onefold.engines.aws.messages import Form, Received, bytes_of, dead_letter_token, entry_of, pointer
+from onefold.engines.aws.payloads import Payloads
+from onefold.engines.aws.session import Session, aws_errors
+
+if TYPE_CHECKING:
+    from onefold.engines.aws.signing import Signer
+
+
+INPUT_BYTES_MAX: Final = 262_144
+ATTEMPTS: Final = 185  # API reference, RetryPolicy: the most
+AGE_S: Final = 86_400  # same
+_CONTEXT: Final = "<aws.scheduler."  # begins what Scheduler fills in
+_LAST_AT_MS: Final = 253_402_300_799_000  # the last second that has four digits of a year
+
+
+class Later:
+    """Makes one-time schedules.
+
+    Args:
+        session: clients.
+        group: name of the schedule group. role: ARN of the role that they send with.
+    """
+
+    def __init__(self, session: Session, *, group: str, role: str) -> None:
+        self._session = session
+        self._group = group
+        self._role = role
+
+    def send(self, form: Form, *, url: str, arn: str, dead_letter: str | None, at_ms: int) -> Sent | Refused:
+        """Send a message at an instant, rounded up to a second.
+
+        Args:
+            form: the message. url, arn: of the queue. dead_letter: name on AWS of a standard queue of the same account; None
+                for none.
+
+        Returns:
+            `Sent` with the schedule's name for an id: the message has none yet.
+
+        Raises:
+            NotFoundError: no such group. UsageError: not allowed. TransientError: for now.
+        """
+        text = _input(form, url)
+        if len(text.encode()) > INPUT_BYTES_MAX:
+            return Refused(
+                "InvalidParameterValue",
+                f"A message for later may have {INPUT_BYTES_MAX} bytes as a request; this one has {len(text.encode())}. "
+                "Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL.",
+            )
+        if not 0 <= at_ms <= _LAST_AT_MS:
+            return Refused("InvalidParameterValue", f"run_at_ms={at_ms} is not an instant that a schedule can have.")
+        at = datetime.fromtimestamp(-(-at_ms // limits.SECOND_MS), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        name = f"later-{hashlib.sha256((at + text).encode()).hexdigest()[:40]}"
+        partition, region, account = _parts(arn)
+        target: dict[str, Any] = {
+            "Arn": f"arn:{partition}:scheduler:::aws-sdk:sqs:sendMessage",
+            "RoleArn": self._role,
+            "Input": text,
+            "RetryPolicy": {"MaximumRetryAttempts": ATTEMPTS, "MaximumEventAgeInSeconds": AGE_S},
+        }
+        if dead_letter is not None:
+            target["DeadLetterConfig"] = {"Arn": f"arn:{partition}:sqs:{region}:{account}:{dead_letter}"}
+        client = self._session.client("scheduler")
+        made_before = client.exceptions.ConflictException  # by an earlier try
+        with aws_errors("scheduler:CreateSchedule", f"schedule group {self._group}"), suppress(made_before):
+            client.create_schedule(
+                Name=name,
+                GroupName=self._group,
+                ScheduleExpression=f"at({at})",
+                ScheduleExpressionTimezone="UTC",
+                FlexibleTimeWindow={"Mode": "OFF"},
+                ActionAfterCompletion="DELETE",
+                Target=target,
+            )
+        return Sent(name, None)
+
+
+def _input(form: Form, url: str) -> str:
+    """SendMessage's parameters as the schedule's input."""
+    request = entry_of(form, "")
+    del request["Id"]
+    text = json.dumps({"QueueUrl": url, **request}, separators=(",", ":"), ensure_ascii=False, default=_base64)
+    return text.replace(_CONTEXT, "\\u003c" + _CONTEXT[1:])
+
+
+def _base64(value: object) -> str:
+    """A binary attribute as JSON has it."""
+    assert isinstance(value, bytes)
+    return b64encode(value).decode()
+
+
+def _parts(arn: str) -> tuple[str, str, str]:
+    """Partition, region and account."""
+    _, partition, _, region, account, *_ = arn.split(":")
+    return partition, region, account
+
+
+_INVALID: Final = "InvalidParameterValue"
+_TRACE_CHARS_MAX: Final = 1_000  # of a reason: an attribute counts for the message's size
+_BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
+LATE_BYTES_MAX: Final = 120_000  # of a message: as JSON in JSON it stays below the 256 KB of a schedule's input
+_BEHIND: Final = "BehindRefused"
+
+
+def send(
+    catalogue: QueueCatalogue,
+    name: str,
+    entries: Sequence[Entry],
+    *,
+    now_ms: int,
+    payloads: Payloads | None,
+    later: Later | None = None,
+    signer: Callable[[], Signer],
+) -> list[Sent | Refused]:
+    """Send entries to a queue; one answer each, in order.
+
+    Args:
+        later: for messages that are due later than SQS delays them; None to refuse those.
+        signer: asked for by entries that claim something beside their body, and for derived deduplication ids.
+
+    Raises:
+        TransientError: some were not accepted for now, or no answer came; others may have been accepted.
+        NotFoundError: no such queue. UsageError: not allowed, no credentials.
+    """
+    answers: dict[int, Sent | Refused] = {}
+    forms: dict[int, Form] = {}
+    stored: dict[int, str] = {}
+    late: dict[int, int] = {}
+    settings, fresh = catalogue.settings(name), False
+    for place, asked in enumerate(entries):
+        entry = asked
+        if later is not None and asked.run_at_ms is not None and _is_late(asked.run_at_ms - now_ms, settings):
+            late[place] = asked.run_at_ms
+            entry = structs.replace(asked, run_at_ms=None)
+        made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
+        if (
+            isinstance(made, Refused) and not fresh
+        ):  # by what was known of the queue: it may have been changed elsewhere
+            settings, fresh = catalogue.settings(name, fresh=True), True
+            made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
+        if isinstance(made, Refused):
+            answers[place] = made
+            continue
+        limit = settings.message_bytes_max if place not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
+        if bytes_of(made) > limit and payloads is not None:
+            made, stored[place] = store(payloads, name, made)
+            if bytes_of(made) > limit:
+                payloads.delete([stored.pop(place)])
+                answers[place] = _too_large(limit, offloads=True)
+                continue
+        forms[place] = made
+    now = {place: form for place, form in forms.items() if place not in late}
+    sent = deliver(catalogue, name, list(now.values())) if now else []
+    answers |= dict(zip(now, sent, strict=True))
+    if later is not None:
+        for place in late.keys() & forms.keys():
+            answers[place] = _send_late(catalogue, name, settings, forms[place], late[place], later)
+    orphans = [key for place, key in stored.items() if isinstance(answers[place], Refused)]
+    if orphans and payloads is not None:
+        payloads.delete(orphans)
+    return [answers[place] for place in range(len(entries))]
+
+
+def _send_late(
+    catalogue: QueueCatalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
+) -> Sent | Refused:
+    dead_letter = None if settings.fifo or settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
+    return later.send(
+        structs.replace(form, delay_s=None),
+        url=catalogue.url(name),
+        arn=catalogue.arn(name),
+        dead_letter=dead_letter,
+        at_ms=at_ms,
+    )
+
+
+def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
+    """Whether SQS cannot wait so long: over 15 minutes, or at all for one message of a FIFO queue."""
+    return ahead_ms > limits.DELAY_MS_MAX or (settings.fifo and ahead_ms > 0)
+
+
+def _form(
+    settings: QueueSettings, entry: Entry, now_ms: int, signer: Callable[[], Signer], *, offloads: bool
+) -> Form | Refused:
+    """The message of an entry, or why a queue with these settings would not take it."""
+    wrong = check_entry(entry, structs.replace(settings, message_bytes_max=_BEYOND))
+    if wrong is not None:
+        return wrong
+    reserved = [name for name in entry.attributes if name.startswith(messages.OURS) or name == messages.STORED_BYTES]
+    if reserved:
+        return Refused(_INVALID, f"The message attribute name '{reserved[0]}' is reserved for onefold.")
+    delay_s = _delay_s(entry, settings, now_ms)
+    if isinstance(delay_s, Refused):
+        return delay_s
+    dedup_id = entry.dedup_id
+    if dedup_id is not None and entry.trusted and dedup_id.startswith(DERIVED_DEDUP):
+        dedup_id = signer().disguised(dedup_id)  # whoever could predict it could have the message dropped
+    form = Form(
+        body=entry.body,
+        attributes=entry.attributes,
+        key=entry.key,
+        group=entry.group,
+        dedup_id=dedup_id,
+        trace=entry.trace,
+        delay_s=delay_s,
+        signature=signer().sign(entry.attributes, entry.body) if entry.trusted and claims(entry.attributes) else None,
+    )
+    if bytes_of(form) > settings.message_bytes_max:
+        if not offloads:
+            return _too_large(settings.message_bytes_max, offloads=False)
+        if settings.fifo and dedup_id is None:  # SQS would take it from the pointer, which is new every time
+            form = structs.replace(form, dedup_id=hashlib.sha256(entry.body.encode()).hexdigest())
+    return form
+
+
+def claims(attributes: Mapping[str, Attribute]) -> bool:
+    """Whether attributes claim what only onefold of the same app may say."""
+    return any(name in attributes for name in CLAIMS)
+
+
+def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refused | None:
+    delay_ms = entry.delay_ms
+    if entry.run_at_ms is not None:
+        delay_ms = max(entry.run_at_ms - now_ms, 0)
+        if _is_late(delay_ms, settings):
+            kind = "a FIFO queue delays no single message" if settings.fifo else "SQS delays for at most 15 minutes"
+            return Refused(
+                "UnsupportedOperation",
+                f"run_at_ms is {delay_ms:,} ms ahead, and {kind}. A later start needs a one-time schedule: deploy with "
+                "--later, and use the engine's URL that it puts out.",
+            )
+    if delay_ms is None or settings.fifo:  # a FIFO queue's own delay applies
+        return None
+    return batches.seconds(delay_ms)
+
+
+def _too_large(limit: int, *, offloads: bool) -> Refused:
+    text = f"One or more parameters are invalid. Reason: Message must be shorter than {limit} bytes."
+    if offloads:
+        text += " Its attributes alone are larger, and only a body can lie in S3."
+    elif limit == limits.MESSAGE_BYTES_MAX:
+        text += " Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL."
+    return Refused(_INVALID, text)
+
+
+def store(payloads: Payloads, name: str, form: Form) -> tuple[Form, str]:
+    """Put a message's body in S3: the message with a pointer, and the object's key."""
+    key = payloads.put(name, form.body)
+    size = len(form.body.encode())
+    return structs.replace(form, body=pointer(payloads.bucket, key), stored_bytes=size), key
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def deliver(
+    catalogue: QueueCatalogue, name: str, forms: Sequence[Form], *, accepted: Callable[[int], None] = lambda _: None
+) -> list[Sent | Refused]:
+    """Send messages that are ready, in batches; one answer each, in order.
+
+    Args:
+        accepted: called with each index as soon as SQS has accepted it, also when an error follows.
+
+    Raises:
+        as `send`.
+    """
+    url = catalogue.url(name)
+
+    def call(some: list[dict[str, Any]]) -> Mapping[str, Any]:
+        with catalogue.calling("SendMessage", name) as client:
+            found: Mapping[str, Any] = client.send_message_batch(QueueUrl=url, Entries=some)
+        return found
+
+    fifo = name.endswith(".fifo")
+    answers: dict[int, Sent | Refused] = {}
+    stopped: dict[str | None, FailedEntry] = {}
+    passing: list[FailedEntry] = []
+    for batch in batches.cut([bytes_of(form) for form in forms]):
+        places = [place for place in batch if forms[place].group not in stopped]
+        for place in batch:
+            if place not in places:
+                answers[place] = _behind(stopped[forms[place].group])
+        if not places:
+            continue
+        try:
+            found = batches.carry_out(call, [entry_of(forms[place], "0") for place in places])
+        except errors.TransientError as error:
+            raise _not_all(error.what, accepted=_accepted(answers), count=len(forms)) from error
+        for place, one in zip(places, found, strict=True):
+            if isinstance(one, FailedEntry):
+                passing += [one] if one.passing else []
+                answers[place] = Refused(one.code, one.message)
+                if fifo:
+                    stopped[forms[place].group] = one
+            else:
+                answers[place] = Sent(one["MessageId"], one.get("SequenceNumber") if fifo else None)
+                accepted(place)
+    if passing:
+        what = (
+            f"SQS did not accept {len(passing)} messages for queue {name} ({passing[0].code}, {batches.TRIES} tries)."
+        )
+        raise _not_all(what, accepted=_accepted(answers), count=len(forms))
+    return [answers[place] for place in range(len(forms))]
+
+
+def _behind(failure: FailedEntry) -> Refused:
+    return Refused(
+        _BEHIND, f"An earlier message of its group was not accepted ({failure.code}), so it was not sent: order first."
+    )
+
+
+def _accepted(answers: Mapping[int, Sent | Refused]) -> int:
+    return sum(isinstance(one, Sent) for one in answers.values())
+
+
+def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
+    return errors.TransientError(
+        what,
+        meaning=f"{accepted} of {count} messages were accepted for certain.",
+        todo="Send all of them again: a job's key makes the second copy harmless, a FIFO queue drops it for 5 minutes.",
+    )
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def dead_letter_copy(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
+    """A message as it goes to the dead-letter or held queue: as it was, with the reason and the id of the move."""
+    token = dead_letter_token(source, message.message_id)
+    if reason.trace is not None and len(reason.trace) > _TRACE_CHARS_MAX:
+        reason = structs.replace(reason, trace=_cut_trace(reason.trace))
+    return structs.replace(
+        message.form,
+        reason=reason,
+        source=source,
+        token=token,
+        dedup_id=token if fifo else None,
+        delay_s=None,
+        key=reason.key or message.form.key,  # the sender wrote that one, and only this one has been read from the body
+    )
+
+
+def _cut_trace(trace: str) -> str:
+    """The end of a trace, which says most: half of the room for the exception's text, the other half for the last frames."""
+    at = text_at(trace)
+    text = trace[at:]
+    if at and len(text) > _TRACE_CHARS_MAX // 2:
+        text = f"{text[: _TRACE_CHARS_MAX // 2 - 3]}..."
+    return f"...{(trace[:at] + text)[3 - _TRACE_CHARS_MAX :]}"
+
+
+def without_trace(form: Form) -> Form:
+    """The same copy without the traceback's frames."""
+    return structs.replace(form, reason=None if form.reason is None else structs.replace(form.reason, trace=None))
+
+
+def without_reason(form: Form) -> Form:
+    """The same copy without reason, source and id, for a message that with them is larger than a queue takes."""
+    return structs.replace(form, reason=None, source=None, token=None)

@@ -1,0 +1,414 @@
+"""SQS in one region, and one queue of it behind the Queue contract.
+
+`Sqs` holds what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. How messages are sent is in
+`sending.py`, how they are hidden, deleted and dead-lettered in `settling.py`, operators' verbs are in `sqs_admin.py`. For a
+function whose messages Lambda received (`adopt`), as long as all goes well, no client of SQS is made and nothing is looked
+up.
+
+What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no dead-lettering in one
+step, and nobody can look into a queue without receiving. A process can dead-letter only what it received itself, or
+adopted.
+
+Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it; what SQS
+gave is answered, or comes back after its visibility; an error never hides messages that other calls brought.
+
+Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout" and "Amazon SQS
+long polling".
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from onefold import errors, limits
+from onefold.contracts.queue import CLAIMS, Delivery, Depth, QueueCapabilities
+from onefold.engines.aws import batches, messages, sending, settling
+from onefold.engines.aws.catalogue import QueueCatalogue
+from onefold.engines.aws.event_bus import open_bus
+from onefold.engines.aws.messages import SqsReceipt, parse_receipt
+from onefold.engines.aws.settling import Holding
+from onefold.engines.aws.signing import Signer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from onefold.contracts.entries import Entry, Refused, Sent
+    from onefold.contracts.queue import Bury, RetryIn
+    from onefold.contracts.verbs import Queue, Standing, State
+    from onefold.engines.aws.messages import Form, Received
+    from onefold.engines.aws.payloads import Payloads
+    from onefold.engines.aws.sending import Later
+    from onefold.engines.aws.session import Session
+    from onefold.engines.aws.sqs_admin import SqsQueues
+    from onefold.outside import Clock, Entropy
+
+CAPABILITIES: Final = QueueCapabilities(
+    fifo=True,
+    uncounted=False,
+    run_at=False,
+    atomic_bury=False,
+    waits=True,
+    inspectable=False,
+    in_flight_max=False,
+    finest_ms=limits.SECOND_MS,
+)
+WAIT_S_MAX: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: 0 to 20
+
+
+class Sqs:
+    """The queues of one region that share a prefix. Safe to call from any thread.
+
+    Args:
+        session: clients.
+        clock: of this host, for when messages were received and for what is remembered.
+        entropy: makes receive attempt ids (FIFO).
+        prefix: put before every queue's name on AWS.
+        payloads: where bodies over the limit go; None to refuse them.
+        later: makes schedules of messages that are due later than SQS delays; None to refuse them.
+        wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
+            SQS's servers only and may miss what is there. A look waits at most one second.
+        state: of the record backend, where the secret of signatures is kept; None if only the environment may have one.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        prefix: str = "",
+        payloads: Payloads | None = None,
+        later: Later | None = None,
+        wait_s: int = 1,
+        state: Callable[[], State] | None = None,
+    ) -> None:
+        if not 0 <= wait_s <= WAIT_S_MAX:
+            raise errors.UsageError(f"wait_s={wait_s} is out of range.", todo=f"It may be 0 to {WAIT_S_MAX} seconds.")
+        self.session = session
+        self.clock = clock
+        self.entropy = entropy
+        self.prefix = prefix
+        self.payloads = payloads
+        self.later = later
+        self.wait_s = wait_s
+        self._state = state
+        self._open: dict[str, SqsQueue] = {}
+        self._catalogue: QueueCatalogue | None = None
+        self._admin: SqsQueues | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def catalogue(self) -> QueueCatalogue:
+        """Names, URLs and settings of the queues."""
+        with self._lock:
+            if self._catalogue is None:
+                self._catalogue = QueueCatalogue(self.session, self.prefix, wait_s=WAIT_S_MAX)
+            return self._catalogue
+
+    @functools.cached_property
+    def signer(self) -> Signer:
+        """Signs and verifies what messages claim beside their bodies."""
+        return Signer(self._state or _no_state, clock=self.clock, entropy=self.entropy)
+
+    def trusts(self, form: Form, body: str, sent_at_ms: int) -> bool:
+        """Whether a message claims something, and onefold of the same app wrote it; errors as `Signer.trusts`."""
+        claims = any(name in form.attributes for name in CLAIMS)
+        return claims and self.signer.trusts(form.attributes, body, form.signature, sent_at_ms)
+
+    def signed(self, got: Received) -> Form:
+        """A message as a copy of it is sent: signed anew where onefold of the same app wrote its claims.
+
+        What counts by ONEFOLD_UNSIGNED_BEFORE, or by a secret that is replaced, counts in the copy too, which is younger.
+
+        Raises:
+            as `Signer.sign`, and as `Payloads.get`.
+        """
+        form = got.form
+        if not any(name in form.attributes for name in CLAIMS):
+            return form
+        body, _ = self.body(form)
+        if not self.trusts(form, body, got.sent_at_ms):
+            return form
+        return structs.replace(form, signature=self.signer.sign(form.attributes, body))
+
+    def body(self, form: Form) -> tuple[str, str | None]:
+        """A message's body, and the key of the object in S3 that it lies in; errors as `Payloads.get`."""
+        place, payloads = messages.read_pointer(form), self.payloads
+        if place is None or payloads is None or not payloads.is_ours(*place):
+            return form.body, None
+        return payloads.get(place[1]) or form.body, place[1]
+
+    @property
+    def admin(self) -> SqsQueues:
+        """The operator's verbs, which also say whether there is a queue."""
+        catalogue = self.catalogue
+        with self._lock:
+            if self._admin is None:
+                from onefold.engines.aws.sqs_admin import SqsQueues  # a Lambda function needs no operator's verbs
+
+                self._admin = SqsQueues(
+                    catalogue,
+                    self.open,
+                    clock=self.clock,
+                    entropy=self.entropy,
+                    payloads=self.payloads,
+                    wait_s=self.wait_s,
+                    signer=lambda: self.signer,
+                    trusts=self.trusts,
+                    signed=self.signed,
+                )
+            return self._admin
+
+    def open(self, name: str) -> Queue:
+        """As `queue`; a bus's place opens EventBridge's PutEvents."""
+        if ":" in name:  # as in no queue's name
+            return open_bus(self.session, name, self.prefix)
+        return self.queue(name)
+
+    def queue(self, name: str) -> SqsQueue:
+        """One queue, the same object at every call. SQS is not asked: where there is no such queue, its verbs say so."""
+        found = self._open.get(name)
+        if found is None:
+            found = self._open.setdefault(name, SqsQueue(self, name))  # only who received can dead-letter
+        return found
+
+
+def _no_state() -> State:
+    raise errors.UsageError("These queues have no record backend.")
+
+
+class SqsQueue:
+    """The Queue contract on one SQS queue. Safe to call from any thread.
+
+    Args:
+        sqs: what it shares with others.
+        name: the queue, without the prefix.
+    """
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, sqs: Sqs, name: str) -> None:
+        self.name = name
+        self._sqs = sqs
+        if sqs.later is not None:
+            self.capabilities = structs.replace(CAPABILITIES, run_at=True)
+        self._holding = Holding(sqs.clock)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
+
+        Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not say (on FIFO queues a
+        duplicate has the first one's message id).
+
+        Raises:
+            TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
+            NotFoundError: no such queue. UsageError: not allowed, no credentials.
+        """
+        sqs = self._sqs
+        now_ms = sqs.clock.now_ms()
+        return sending.send(
+            sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later,
+            signer=lambda: sqs.signer,
+        )  # fmt: skip
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
+        """Receive up to `count_max` messages, ten in one call.
+
+        Args:
+            visible_ms: 0 to 43,200,000, rounded up to whole seconds; None: the queue's setting.
+
+        Raises:
+            OverLimitError: standard queue at its in-flight cap.
+            NotFoundError, UsageError, TransientError: as `send`; never when some were received already.
+        """
+        return self._receive(count_max, visible_ms, self._sqs.wait_s)
+
+    def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """As `receive`; waits at the server for a first message, whole seconds of `wait_ms` (0 to 20,000).
+
+        Raises:
+            as `receive`.
+        """
+        wait_s = min(max(wait_ms // limits.SECOND_MS, 0), WAIT_S_MAX)
+        return self._receive(count_max, visible_ms, wait_s)
+
+    def _receive(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
+        """Calls of ten messages each, until enough came or there are no more; an error hides no message."""
+        if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
+            raise errors.UsageError(
+                f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
+                todo=f"count_max is at least 1, visible_ms 0 to {limits.VISIBILITY_MS_MAX:,}.",
+            )
+        found: list[Delivery] = []
+        while len(found) < count_max:
+            asked = min(count_max - len(found), limits.BATCH_ENTRIES_MAX)
+            try:
+                got = self._receive_once(asked, visible_ms, wait_s=0 if found else wait_s)
+            except errors.OnefoldError:
+                if found:
+                    return found
+                raise
+            found += got
+            if len(got) < asked:
+                break
+        return found
+
+    def _receive_once(self, count_max: int, visible_ms: int | None, *, wait_s: int) -> list[Delivery]:
+        url = self._sqs.catalogue.url(self.name)
+        ask: dict[str, Any] = {} if visible_ms is None else {"VisibilityTimeout": batches.seconds(visible_ms)}
+        if self.name.endswith(".fifo"):  # botocore's own second try of this call then gets the same messages
+            ask["ReceiveRequestAttemptId"] = self._sqs.entropy.token()
+        asked_at_ms = self._sqs.clock.now_ms()
+        try:
+            with self._sqs.catalogue.calling("ReceiveMessage", self.name) as client:
+                answer = client.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=count_max,
+                    WaitTimeSeconds=wait_s,
+                    MessageAttributeNames=["All"],
+                    MessageSystemAttributeNames=["All"],
+                    **ask,
+                )
+        except errors.TransientError as error:
+            if batches.cause_of(error) == "OverLimit":
+                raise errors.OverLimitError(error.what, meaning=error.meaning, todo=error.todo) from error
+            raise
+        got = [messages.received(one) for one in answer.get("Messages", ())]
+        if not got:
+            return []
+        if visible_ms is None:
+            visible_ms = self._sqs.catalogue.settings(self.name).visibility_ms
+        return self._deliveries(got, asked_at_ms, batches.seconds(visible_ms) * limits.SECOND_MS)
+
+    def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
+        """What was received; a message whose payload S3 does not give now comes back after its visibility."""
+        found: list[Delivery] = []
+        failed: errors.TransientError | None = None
+        for one in got:
+            try:
+                found.append(self._delivery(one, asked_at_ms, visible_ms))
+            except errors.TransientError as error:
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
+        """Take over messages that Lambda's event source mapping received, from its event.
+
+        Args:
+            records: of the event, unchanged, all from this queue.
+            visible_ms: how long the mapping's receive hides them: the queue's visibility.
+
+        Raises:
+            PayloadError: a record is not one of SQS. UsageError, TransientError: a payload in S3 could not be read.
+        """
+        asked_at_ms = self._sqs.clock.now_ms()
+        return [self._delivery(messages.of_lambda(one), asked_at_ms, visible_ms) for one in records]
+
+    def disown(self, receipts: Sequence[str]) -> None:
+        """Lambda deletes these adopted messages: forget them. One whose payload lies in S3 is deleted here, payload and all.
+
+        Raises:
+            UsageError, TransientError: as `delete`.
+        """
+        stored = [receipt for receipt in receipts if parse_receipt(receipt).stored is not None]
+        if stored:
+            self.delete(stored)
+        self._holding.drop(receipts)
+
+    def _delivery(self, got: Received, asked_at_ms: int, visible_ms: int) -> Delivery:
+        form = got.form
+        body, stored = self._sqs.body(form)
+        receipt = SqsReceipt(got.message_id, got.handle, stored).text()
+        source = None if got.moved_from_arn is None else self._sqs.catalogue.name_of_arn(got.moved_from_arn)
+        reason = None
+        if form.source is not None:
+            catalogue = self._sqs.catalogue
+            if form.source != catalogue.on_aws(self.name):  # if equal, a move task sent it back with its reason
+                source, reason = catalogue.local(form.source), form.reason
+        self._holding.remember(receipt, got, visible_ms)
+        return Delivery(
+            queue=self.name,
+            message_id=got.message_id,
+            receipt=receipt,
+            body=body,
+            attributes=form.attributes,
+            receive_count=got.receive_count,
+            sent_at_ms=got.sent_at_ms,
+            first_received_at_ms=got.first_received_at_ms,
+            received_at_ms=asked_at_ms,
+            visible_ms=visible_ms,
+            group=form.group,
+            dedup_id=form.dedup_id,
+            sequence=got.sequence,
+            key=form.key,
+            trace=form.trace,
+            source=source,
+            reason=reason,
+            trusted=self._sqs.trusts(form, body, got.sent_at_ms),
+        )
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Hide each receipt's message, rounded up to whole seconds; False where SQS refuses the receipt or the time.
+
+        On SQS every receive counts (capability). A message that only waits (`uncounted`), and that the next receive would
+        give up, is sent again, delayed, with the same key, and then deleted; not on FIFO, where it would lose its place.
+
+        Raises:
+            UsageError: a malformed receipt, or a delay out of range; nothing was changed.
+            TransientError: SQS did not change all of them; the same call again does no harm.
+        """
+        return settling.set_visible_in(
+            self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete,
+            trusts=self._sqs.trusts,
+        )  # fmt: skip
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.
+
+        Raises:
+            UsageError: a malformed receipt; nothing was deleted.
+            TransientError: SQS did not delete all of them; the same call again does no harm.
+        """
+        return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """As `settling.bury`: a copy in the dead-letter or held queue, then a deletion.
+
+        Raises:
+            UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
+            TransientError: not all were copied and deleted; the same call again does no harm in this process.
+        """
+        return settling.bury(self._sqs.catalogue, self.name, self._holding, burials, signed=self._sqs.signed)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """SQS does not say (capability `inspectable`).
+
+        Raises:
+            UsageError: always.
+        """
+        for receipt in receipts:
+            parse_receipt(receipt)
+        raise errors.UsageError(
+            "SQS does not report the state of a receipt.", todo="Take the answer of delete or set_visible_in as it is."
+        )
+
+    def depth(self) -> Depth:
+        """Approximate numbers, up to a minute old; SQS gives the oldest age to CloudWatch only, so it is None here."""
+        names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
+        found = self._sqs.catalogue.attributes(self.name, *names)
+        visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)
+        return Depth(visible=visible, in_flight=in_flight, delayed=delayed)

@@ -1,0 +1,463 @@
+"""The operator's verbs over SQS: queues with their settings, looking, moving, editing, deleting, purging.
+
+What SQS cannot do is described in each method: a look is a receive (`looking.py`), an edit or a chosen move is a copy with a
+new message id (`moving.py`), settings are attributes and a tag (`catalogue.py`), and nothing says when the next message
+comes or what is remembered for deduplication.
+
+Chosen messages are searched in the dead-letter and held queues of the prefix, and in the queue where this process last saw a
+message; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by
+the id it had before it was moved there, and copies of one move are treated as one.
+
+Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, beyond the receive that a
+look counts.
+
+Sources: SQS API reference, the operation in each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from onefold import errors
+from onefold.contracts.admin import Edit, Moved, Peeked, Transferred
+from onefold.contracts.queue import Depth
+from onefold.engines.aws import messages
+from onefold.engines.aws.batches import cause_of, said
+from onefold.engines.aws.looking import FRESH_MS, Looker, SeenMessage
+from onefold.engines.aws.messages import dead_letter_token, parse_receipt
+from onefold.engines.aws.moving import Mover
+
+if TYPE_CHECKING:
+    from onefold.contracts.admin import MoveTask, Remembered
+    from onefold.contracts.settings import QueueSettings
+    from onefold.contracts.verbs import Queue
+    from onefold.engines.aws.catalogue import QueueCatalogue
+    from onefold.engines.aws.messages import Form, Received
+    from onefold.engines.aws.payloads import Payloads
+    from onefold.engines.aws.signing import Signer
+    from onefold.outside import Clock, Entropy
+
+_FOLLOWED_MAX: Final = 10_000  # messages moved by this process that `find` still knows
+_TRANSFERS_MAX: Final = 1_000  # transfers remembered for a process that never asks
+
+
+class SqsQueues:
+    """QueueAdmin over the queues of one region and prefix; made by `Sqs.admin`. Safe to call from any thread.
+
+    Args:
+        catalogue: names, URLs and settings of the queues.
+        opened: opens a queue, or a bus, without asking whether it exists.
+        payloads: where bodies over the limit are; None if they are refused.
+        wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
+        signer: signs what an operator edits. trusts: whether a message's claims are onefold's own; signed: a message as a
+            copy of it is sent, signed if they are.
+    """
+
+    def __init__(
+        self,
+        catalogue: QueueCatalogue,
+        opened: Callable[[str], Queue],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        payloads: Payloads | None,
+        wait_s: int,
+        signer: Callable[[], Signer],
+        trusts: Callable[[Form, str, int], bool],
+        signed: Callable[[Received], Form],
+    ) -> None:
+        self._catalogue = catalogue
+        self._opened = opened
+        self._clock = clock
+        self._payloads = payloads
+        self._looker = Looker(catalogue, clock=clock, payloads=payloads, wait_s=min(wait_s, 1), trusts=trusts)
+        self._mover = Mover(
+            catalogue, self._looker, clock=clock, entropy=entropy, payloads=payloads, signer=signer, signed=signed
+        )
+        self._transfers: list[Transferred] = []
+        self._sent_on: dict[str, tuple[SeenMessage, str]] = {}  # messages that this process moved: by their new ids
+        self._shown: dict[str, set[str]] = {}  # by queue: the ids on the pages of `peek` so far
+        self._targets_kept: tuple[int, Mapping[str, Sequence[str]]] | None = None
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """As `QueueCatalogue.create`. SQS lets a name be used again 60 s after a drop."""
+        self._catalogue.create(settings, advised=advised)
+        self._forget(settings.name)
+
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """As `QueueCatalogue.change`; SQS takes up to a minute, for retention up to 15."""
+        try:
+            self._catalogue.change(settings, advised=advised)
+        finally:
+            self._forget(settings.name)
+
+    def settings(self) -> list[QueueSettings]:
+        """All queues with the prefix, by name; two calls for each."""
+        return self._catalogue.every()
+
+    def setting(self, queue: str) -> QueueSettings:
+        """One queue's settings as SQS has them now; without `held` where sqs:ListQueueTags is not allowed.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._catalogue.current(queue)
+
+    def drop(self, queue: str, *, referenced: bool = False) -> None:
+        """Delete a queue with everything in it; payloads in S3 stay, for the bucket's lifecycle rule.
+
+        Raises:
+            UsageError: another queue of this prefix sends messages there, unless `referenced`.
+            NotFoundError: no such queue.
+        """
+        url = self._catalogue.url(queue)
+        if not referenced:
+            users = [other.name for other in self.settings() if queue in (other.dead_letter, other.held)]
+            if users:
+                raise errors.UsageError(
+                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
+                    meaning="Nothing was changed.",
+                    todo="Change those queues first.",
+                )
+        with self._catalogue.calling("DeleteQueue", queue) as client:
+            client.delete_queue(QueueUrl=url)
+        self._forget(queue)
+
+    def _forget(self, queue: str) -> None:
+        self._catalogue.forget(queue)
+        self._looker.forget(queue)
+        self._targets_kept = None
+
+    def open(self, queue: str) -> Queue:
+        """The hot-path object of one queue; the same one at every call. A bus's place opens EventBridge's PutEvents.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        if ":" not in queue:  # as in every bus's place
+            self._catalogue.url(queue)
+        return self._opened(queue)
+
+    def know(self, url: str) -> str:
+        """Add a queue by its URL, whoever made it, also outside the prefix; returns its name for all other verbs."""
+        return self._catalogue.know(url)
+
+    def depth(self, queue: str) -> Depth:
+        """As Queue.depth."""
+        return self.open(queue).depth()
+
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
+        """Delete every message; returns about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
+
+        Args:
+            only_ask: change nothing and return 0; it cannot be known whether SQS would refuse.
+
+        Raises:
+            UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
+        """
+        url = self._catalogue.url(queue)
+        if only_ask:
+            return 0
+        depth = self.depth(queue)
+        with self._catalogue.calling("PurgeQueue", queue) as client:
+            client.purge_queue(QueueUrl=url)
+        self._looker.forget(queue)
+        return depth.visible + depth.in_flight + depth.delayed
+
+    # -- what SQS does not say -----------------------------------------------------------------------------------------
+
+    def next_ready_ms(self, queue: str) -> int | None:
+        """Not known on SQS: None."""
+        self._catalogue.url(queue)
+        return None
+
+    def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:  # noqa: ARG002 - the contract's
+        """Not known on SQS: empty."""
+        self._catalogue.url(queue)
+        return []
+
+    def take_transfers(self) -> list[Transferred]:
+        """What this process moved since the last call; SQS does not say which messages its receives dead-lettered."""
+        found, self._transfers = self._transfers, []
+        return found
+
+    def message_ids(self, receipts: Sequence[str]) -> list[str]:
+        """The message id in each receipt.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        return [parse_receipt(receipt).message_id for receipt in receipts]
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
+        """Messages from the oldest on, by receiving them for a moment: each look counts a receive (see `looking.py`).
+
+        Args:
+            after: the last message id of the page before; what was not on a page yet comes next.
+
+        Raises:
+            NotFoundError: no such queue. UsageError: `after` was on no page of this process.
+        """
+        if after is None:
+            shown: set[str] = set()
+            look = self._looker.look(queue, limit, fresh=True)
+        else:
+            shown = self._shown.get(queue, set())
+            if after not in shown:
+                raise errors.UsageError(
+                    f"{after!r} was not shown of {queue!r} by this process.", todo="Begin again with the first page."
+                )
+            kept = self._looker.kept(queue)
+            look = kept if kept is not None and kept.ended else self._looker.look(queue, fresh=True)
+        page = [one for one in look.seen if one.first.message_id not in shown][:limit]
+        self._shown[queue] = shown | {one.first.message_id for one in page}
+        return [self._looker.peeked(one) for one in page]
+
+    def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
+        """What a look sees of a FIFO group: its first ten messages, none while a consumer holds one of them."""
+        found = [self._looker.peeked(one) for one in self._looker.look(queue, fresh=True).seen]
+        return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")[:limit]
+
+    def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
+        """Each message in the dead-letter and held queues, also when it was moved there under a new id.
+
+        One that waits in a working queue is not found: nobody can look there without taking it from the workers. But one
+        that this process sent there counts as being there, received or not, until that queue is empty.
+        """
+        found = self._look_for(set(message_ids), fresh=False)
+        followed = {one for one in message_ids if one not in found and one in self._sent_on}
+        depths = {queue: self.depth(queue) for queue in {self._sent_on[one][1] for one in followed}}
+        empty = {queue for queue, depth in depths.items() if not depth.visible + depth.in_flight + depth.delayed}
+        over = {one for one in followed if self._sent_on[one][1] in empty}
+        if over:  # they are done, or dead-lettered since the last look
+            found |= self._look_for(over, fresh=True)
+        for one in followed - over:
+            found[one] = self._follow(one, depths[self._sent_on[one][1]])
+        for one in over:
+            self._sent_on.pop(one, None)
+        return [found.get(one) for one in message_ids]
+
+    def _look_for(self, wanted: set[str], *, fresh: bool) -> dict[str, Peeked]:
+        searched = self._searched(wanted)
+        found: dict[str, Peeked] = {}
+        for sources, look in zip(searched.values(), self._looker.look_into(list(searched), fresh=fresh), strict=True):
+            tokens = {
+                dead_letter_token(self._catalogue.on_aws(source), one): one for source in sources for one in wanted
+            }
+            for seen in look.seen:
+                named = _named(seen, wanted, tokens)
+                if named is not None and named not in found:
+                    found[named] = self._looker.peeked(seen)
+        return found
+
+    def _follow(self, message_id: str, depth: Depth) -> Peeked:
+        """A message that was moved to a working queue, as far as the queue's numbers show."""
+        seen, queue = self._sent_on[message_id]
+        received = depth.in_flight > 0 or not depth.visible
+        return structs.replace(
+            self._looker.peeked(seen),
+            queue=queue,
+            message_id=message_id,
+            state="in_flight" if received else "visible",
+            receive_count=int(received),
+            source=None,
+            reason=None,
+        )
+
+    def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
+        """Messages with this business key in the dead-letter and held queues; others cannot be searched."""
+        looks = self._looker.look_into(list(self._searched(())))
+        fitting = [one for look in looks for one in look.seen if one.first.form.key == key]
+        return [self._looker.peeked(one) for one in fitting[:limit]]
+
+    def _searched(self, message_ids: Iterable[str]) -> Mapping[str, Sequence[str]]:
+        """Queues to search, each with the queues whose messages are dead-lettered or held there."""
+        found: dict[str, list[str]] = {}
+        for message_id in message_ids:
+            place = self._looker.place_of(message_id)
+            if place is not None:
+                found.setdefault(place, [])
+        for queue, sources in self._burial_targets().items():
+            found.setdefault(queue, []).extend(sources)
+        return found
+
+    def _burial_targets(self) -> Mapping[str, Sequence[str]]:
+        """Dead-letter and held queues that exist, with the queues that name them; asked again after a few seconds."""
+        now_ms = self._clock.monotonic_ms()
+        if self._targets_kept is None or now_ms - self._targets_kept[0] >= FRESH_MS:
+            found: dict[str, list[str]] = {}
+            every = self.settings()
+            names = {one.name for one in every}
+            for one in every:
+                for target in (one.dead_letter, one.held):
+                    if target is not None and (target in names or self._catalogue.is_there(target)):
+                        found.setdefault(target, []).append(one.name)
+            self._targets_kept = (now_ms, found)
+        return self._targets_kept[1]
+
+    # -- moving chosen messages ----------------------------------------------------------------------------------------
+
+    def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
+        """Send messages on by copy (id, target or None for where each came from, edit or None); None: not found.
+
+        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. There are no pauses: the
+        caller keeps to a rate.
+
+        Raises:
+            UsageError: no source to go back to, or a target of the other type. Nothing was moved.
+            NotFoundError: no such target. TransientError: not all were sent; what was not stays.
+        """
+        asked = {message_id: (target, edit) for message_id, target, edit in moves}
+        found: dict[str, Moved] = {}
+        for queue, taken in self._taken(list(asked)).items():
+            try:
+                ready = [(seen, asked[one][0] or self._way_back(seen), asked[one][1]) for one, seen in taken.items()]
+                new_ids = self._mover.send_on(queue, ready)
+            except errors.UsageError:
+                self._looker.release(queue, [copy for seen in taken.values() for copy in seen.copies])
+                raise
+            for (message_id, seen), (_, to, _), new_id in zip(taken.items(), ready, new_ids, strict=True):
+                if new_id is not None:
+                    found[message_id] = Moved(message_id, new_id, to)
+                    self._note_moved(seen, to, new_id)
+                else:
+                    self._looker.release(queue, seen.copies)
+        return [found.get(message_id) for message_id, _, _ in moves]
+
+    def _way_back(self, seen: SeenMessage) -> str:
+        target = self._mover.way_back(seen)
+        if target is None:
+            raise errors.UsageError(
+                f"It is not known which queue message {seen.first.message_id} of {seen.queue!r} came from.",
+                meaning="Nothing was moved.",
+                todo="Name the queue it is to go to.",
+            )
+        return target
+
+    def _note_moved(self, seen: SeenMessage, target: str, new_id: str) -> None:
+        """Remember a message that was moved."""
+        got = seen.first
+        self._sent_on[new_id] = (seen, target)
+        while len(self._sent_on) > _FOLLOWED_MAX:
+            del self._sent_on[next(iter(self._sent_on))]
+        self._transfers.append(Transferred(got.message_id, seen.queue, target, got.receive_count, new_id))
+        del self._transfers[:-_TRANSFERS_MAX]
+
+    def _taken(self, message_ids: Sequence[str]) -> dict[str, dict[str, SeenMessage]]:
+        """Messages taken for this call, by queue and the id they were asked by."""
+        missing = set(message_ids)
+        found: dict[str, dict[str, SeenMessage]] = {}
+        for queue in self._places(message_ids):
+            if not missing:
+                break
+            wanted = self._with_copies(queue, missing)
+            taken = self._looker.take(queue, lambda one, ids=wanted: one.message_id in ids, len(wanted))  # type: ignore[misc]
+            named = {one: seen for seen in taken for one in (_named(seen, missing, {}),) if one is not None}
+            found[queue] = named
+            missing -= set(named)
+        return found
+
+    def _places(self, message_ids: Sequence[str]) -> list[str]:
+        """Where to take them from: where they were seen; the rest of the queues only for what was seen nowhere."""
+        known = {one: self._looker.place_of(one) for one in message_ids}
+        places = list(dict.fromkeys(place for place in known.values() if place is not None))
+        if None in known.values():
+            places += [queue for queue in self._searched(()) if queue not in places]
+        return places
+
+    def _with_copies(self, queue: str, wanted: set[str]) -> set[str]:
+        """The ids that are wanted, and those of all other copies of the same messages that were seen."""
+        kept = self._looker.kept(queue)
+        found = set(wanted)
+        for one in () if kept is None else kept.seen:
+            copies = {copy.message_id for copy in one.copies}
+            if wanted & copies:
+                found |= copies
+        return found
+
+    def edit(self, message_id: str, edit: Edit) -> bool:
+        """Replace a waiting message's body by sending an edited copy to the same queue, with a new id; False: not found.
+
+        Raises:
+            UsageError: the queue would not accept it. TransientError: nothing was changed.
+        """
+        for queue, taken in self._taken([message_id]).items():
+            for seen in taken.values():
+                (new_id,) = self._mover.send_on(queue, [(seen, queue, edit)], keep_reason=True)
+                if new_id is None:
+                    self._looker.release(queue, seen.copies)
+                else:
+                    self._looker.is_at(new_id, queue)
+                return new_id is not None
+        return False
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """Delete messages by id, with their payloads; False: not found."""
+        removed: set[str] = set()
+        for queue, taken in self._taken(message_ids).items():
+            copies = [copy for seen in taken.values() for copy in seen.copies]
+            deleted = self._looker.delete(queue, copies)
+            stored = [place for copy in copies if (place := messages.read_pointer(copy.form)) is not None]
+            if self._payloads is not None:
+                keys = [place[1] for place in set(stored) if self._payloads.is_ours(*place)]
+                self._payloads.delete_of(queue, keys, self._catalogue.dead_letters_to)
+            removed |= {one for one, seen in taken.items() if seen.first.message_id in deleted}
+        return [one in removed for one in message_ids]
+
+    def wake(self, message_ids: Sequence[str]) -> list[bool]:
+        """False for all: SQS changes a visibility by receipt only."""
+        return [False] * len(message_ids)
+
+    # -- move tasks ----------------------------------------------------------------------------------------------------
+
+    def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
+        """Begin a move task: SQS's own where it can do it, else a copy that `step_moves` carries out.
+
+        Raises:
+            UsageError: as SQS: the source is not a dead-letter queue, or has a task running.
+            NotFoundError: no such queue.
+        """
+        try:
+            return self._mover.start(source, to, per_second_max)
+        except errors.UsageError as error:
+            if cause_of(error) and not isinstance(error, errors.NotFoundError):
+                raise errors.UsageError(said(error), meaning="Nothing was moved.", todo=error.todo) from error.__cause__
+            raise
+
+    def step_moves(self) -> int:
+        """Continue this process's copy tasks as far as their rate allows now; returns how many messages moved."""
+        done = self._mover.step()
+        for seen, target, new_id in done:
+            self._note_moved(seen, target, new_id)
+        return len(done)
+
+    def moving(self) -> bool:
+        """Whether a move task is running from a dead-letter queue of this prefix."""
+        return self._mover.running(sorted({one.dead_letter for one in self.settings() if one.dead_letter is not None}))
+
+    def moves(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first: SQS's last ten, and this process's copies."""
+        return self._mover.tasks(source)
+
+    def cancel_move(self, handle: str) -> MoveTask:
+        """Stop a running task; what moved stays moved.
+
+        Raises:
+            NotFoundError: no such task. UsageError: it is not running.
+        """
+        return self._mover.cancel(handle)
+
+
+def _named(seen: SeenMessage, wanted: set[str], tokens: Mapping[str, str]) -> str | None:
+    """Which of the wanted ids is this message: its own, one of its copies', or the one from before it was dead-lettered."""
+    for copy in seen.copies:
+        if copy.message_id in wanted:
+            return copy.message_id
+    return tokens.get(seen.first.form.token or "")

@@ -1,0 +1,423 @@
+"""Idempotency records on Redis: changed by compare-and-set, for the Store contract and for operators (RecordAdmin).
+
+There are two ways to be atomic on Redis: write the rules once more in Lua, or keep them in `contracts/transitions.py` and
+have a script that knows none of them replace only what nobody has changed since it was read. This is the second, because
+the rules are the hard part and exist once. It costs no extra round trip: the script answers a refused change with the
+stored value, so a wrong guess about a record is a read, and the usual guesses are right. A claim guesses that there is no
+record; everything after it guesses that the record is as this process left it.
+
+    first delivery: claim 1 call, write 1 call, for one record or for a hundred    duplicate: 1 call    takeover: 2 calls
+
+Of those who race for a record the server takes one; each of the others has the winner's record in its answer, and most
+need nothing more. An answer that changes nothing is given only from what the server said, never from a guess. Two asks of
+one key in one list are taken one after the other.
+
+For operators, the script that changes a record also moves it from shelf to shelf: one sorted set per status, newest change
+first, and one for what is parked. A shelf names the newest 10,000 of its records, so it needs no sweep; the parked ones
+are all there. A name on a shelf whose record is gone, or is on another shelf by now, is skipped. A key is looked for
+under every job that ever had a record, so no list per key is kept.
+
+Never here: rules, connections. Invariant: a record goes from what the step saw to what the step made of it, or stays; every
+write names owner and fence, and says whether it took; what is listed is read from the record itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge, nlargest
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from onefold import errors, forks, limits
+from onefold.contracts import transitions
+from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, Status, StoreCapabilities
+from onefold.engines.redis.layout import ABSENT, SHELVES, Names, StoredRecord, decode, encode, job_place, key_at, shelf
+from onefold.engines.redis.server import RedisServer
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Ledger, RowsOf, State
+    from onefold.outside import Clock, Entropy
+
+
+LISTED_MAX: Final = 10_000  # records per shelf: ten times what any command of ours asks for
+GRACE_MS: Final = limits.DAY_MS  # as on DynamoDB: far beyond any skew between the clocks of hosts and server
+COUNTED_MS: Final = limits.DAY_MS + 2 * limits.MINUTE_MS  # contracts/admin.py: a day; whole minutes at both ends
+RECORDS_PER_CALL: Final = 100  # about a millisecond of the server's only thread
+REFUSALS_MAX: Final = 50  # of one step; each means that somebody else's change was taken meanwhile
+_GUESSES_MAX: Final = 4_096  # records this process is in the middle of
+
+
+CHANGE: Final = """
+-- Replace each record whose stamp has not changed; answer 1, or the value that is stored instead. Safe to run twice: a call
+-- that finds the stamp it came with has run before, and only its answer was lost.
+--   KEYS: jobs, runs completed in this minute, the shelves, then the records.
+--   ARGV: number of shelves, records listed per shelf, life of the count in ms, length of the records' common prefix; then
+--         for each record: stamp expected ('' absent), value ('' just read), life in ms (0: for ever), shelf before and
+--         after (0: stays where it is), instant of the change, job when it is new, field to count in when it completed.
+local shelves, listed, counted_ms, prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local answers = {}
+
+local function list(place, before, after, at_ms)
+    if before > 0 then redis.call('ZREM', KEYS[2 + before], place) end
+    local shelf = KEYS[2 + after]
+    redis.call('ZADD', shelf, at_ms, place)
+    -- The last shelf, of parked records, is never cut: they wait for a person.
+    if after < shelves and redis.call('ZCARD', shelf) > listed then
+        redis.call('ZREMRANGEBYRANK', shelf, 0, -listed - 1)
+    end
+end
+
+for i = 1, #KEYS - 2 - shelves do
+    local key, at = KEYS[2 + shelves + i], 8 * i - 4
+    local expected, value = ARGV[at + 1], ARGV[at + 2]
+    local stamp = redis.call('GETRANGE', key, 0, 15)
+    if value == '' or (stamp ~= expected and stamp ~= string.sub(value, 1, 16)) then
+        answers[i] = redis.call('GET', key)
+    else
+        answers[i] = 1
+        if stamp == expected then
+            local life_ms, before, after = ARGV[at + 3], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+            if life_ms == '0' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', life_ms) end
+            if after > 0 then list(string.sub(key, prefix + 1), before, after, ARGV[at + 6]) end
+            if ARGV[at + 7] ~= '' then redis.call('SADD', KEYS[1], ARGV[at + 7]) end
+            if ARGV[at + 8] ~= '' and redis.call('HINCRBY', KEYS[2], ARGV[at + 8], 1) == 1 then
+                redis.call('PEXPIRE', KEYS[2], counted_ms)
+            end
+        end
+    end
+end
+return answers
+"""
+
+
+_T = TypeVar("_T")
+Step = Callable[[Record | None], tuple[_T, Record | None]]
+"""The stored record -> the answer, and the record it leaves behind (None if unchanged)."""
+
+
+class _Change(Struct, frozen=True, gc=False):
+    """One record's part of a call: the stored value it was computed from, and the new one (ABSENT just reads)."""
+
+    key: RecordKey
+    before: StoredRecord
+    after: StoredRecord
+
+
+class RecordChanger:
+    """Changes records by compare-and-set: a step is applied to what is really stored.
+
+    Args:
+        server, names: where. entropy: draws the stamps.
+    """
+
+    def __init__(self, server: RedisServer, names: Names, entropy: Entropy) -> None:
+        self._server = server
+        self._names = names
+        self._entropy = entropy
+        self._guesses: dict[
+            RecordKey, StoredRecord
+        ] = {}  # the records that this process has claimed and will write again
+        self._lock = threading.Lock()
+        forks.in_child(self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In a forked child: no guesses, and a lock that no thread of the parent holds."""
+        self._guesses, self._lock = {}, threading.Lock()
+
+    def read(self, keys: Sequence[RecordKey]) -> list[StoredRecord]:
+        """What is stored under these keys, in one round trip."""
+        values = self._server.values([self._names.record(key) for key in keys])
+        return [decode(key, value) for key, value in zip(keys, values, strict=True)]
+
+    def apply(
+        self, steps: Sequence[tuple[RecordKey, Step[_T]]], now_ms: int | None, guess: StoredRecord | None
+    ) -> list[_T]:
+        """Take each step, in order where two have one key; the answers in order.
+
+        Args:
+            now_ms: for expiry and counts; None for verbs that are not given the time and complete nothing.
+            guess: what is probably stored when this process does not know; None reads first.
+
+        Raises:
+            TransientError: others kept changer the same record.
+        """
+        answers: dict[int, _T] = {}
+        seen: dict[RecordKey, StoredRecord] = {}
+        refused = 0
+        while len(answers) < len(steps):
+            turn = self._next_steps(steps, answers)
+            changes: dict[int, _Change] = {}
+            made: dict[int, _T] = {}
+            for number in turn:
+                key, step = steps[number]
+                before = seen.get(key) or self._guesses.get(key) or guess
+                if before is not None:
+                    made[number], after = step(before.record)
+                    if after is not None:
+                        changes[number] = _Change(key, before, StoredRecord(self._entropy.token().encode(), after))
+                        continue
+                    if key in seen:
+                        answers[number] = made[number]
+                        continue
+                changes[number] = _Change(key, ABSENT, ABSENT)
+            for number, stored in self._call(changes, now_ms).items():
+                took = changes[number].after.record is not None and stored is changes[number].after
+                if took:
+                    answers[number] = made[number]
+                seen[changes[number].key] = stored
+                refused += not took
+            if refused > REFUSALS_MAX * len(steps):
+                raise errors.TransientError(
+                    f"A record was changed {REFUSALS_MAX} times by others before its own turn came.",
+                    meaning="Nothing of this step was written.",
+                    todo="Try again.",
+                )
+        return [answers[number] for number in range(len(steps))]
+
+    def _next_steps(self, steps: Sequence[tuple[RecordKey, Any]], answers: dict[int, Any]) -> list[int]:
+        """The first unanswered step of each key, as many as one call takes."""
+        first: dict[RecordKey, int] = {}
+        for number, (key, _) in enumerate(steps):
+            if number not in answers:
+                first.setdefault(key, number)
+                if len(first) == RECORDS_PER_CALL:
+                    break
+        return list(first.values())
+
+    def _call(self, changes: dict[int, _Change], now_ms: int | None) -> dict[int, StoredRecord]:
+        """Ask the server for these changes; returns what is stored afterwards, a change's own `after` where it took."""
+        if not changes:
+            return {}
+        names = self._names
+        minute = 0 if now_ms is None else now_ms // limits.MINUTE_MS
+        keys = [names.jobs, names.completed(minute), *names.shelves]
+        arguments: list[Any] = [len(SHELVES), LISTED_MAX, COUNTED_MS, len(names.records.encode())]
+        for change in changes.values():
+            keys.append(names.record(change.key))
+            arguments += _arguments(change, now_ms)
+        replies = self._server.run(CHANGE, keys, arguments, repeatable=True)
+        stored: dict[int, StoredRecord] = {}
+        for (number, change), reply in zip(changes.items(), replies, strict=True):
+            stored[number] = change.after if reply == 1 else decode(change.key, reply)
+            self._remember(change.key, stored[number] if reply == 1 else ABSENT)
+        return stored
+
+    def _remember(self, key: RecordKey, stored: StoredRecord) -> None:
+        """Remember how this process left a record, if it will write it again."""
+        record = stored.record
+        with self._lock:
+            self._guesses.pop(key, None)
+            if record is not None and (record.status == "in_progress" or record.outbox):
+                self._guesses[key] = stored
+                if len(self._guesses) > _GUESSES_MAX:
+                    del self._guesses[next(iter(self._guesses))]
+
+
+def _arguments(change: _Change, now_ms: int | None) -> list[Any]:
+    """One change as the arguments of the script."""
+    before, after = change.before.record, change.after.record
+    if after is None:
+        return ["", "", 0, 0, 0, 0, "", ""]
+    shelf_before = 0 if before is None else shelf(before) + 1
+    moved = before is None or (shelf_before, before.updated_at_ms) != (shelf(after) + 1, after.updated_at_ms)
+    completed = after.status == "completed" and before is not None and before.status != "completed"
+    return [
+        change.before.stamp,
+        encode(after, change.after.stamp),
+        _life_ms(after, after.updated_at_ms if now_ms is None else now_ms),
+        shelf_before,
+        shelf(after) + 1 if moved else 0,
+        after.updated_at_ms,
+        job_place(after.key) if before is None else "",
+        f"{after.updated_at_ms // limits.SECOND_MS}|{after.key.job}" if completed else "",
+    ]
+
+
+def _life_ms(record: Record, now_ms: int) -> int:
+    """How long Redis keeps a record, counted from the caller's now; 0: until a person settles it.
+
+    A length, not an instant, so that the server's clock does not matter. It only frees memory: what counts as expired is
+    decided by instants. Without a now (renew) it is counted from the last change, which is longer.
+    """
+    if record.expires_at_ms is None:
+        return 0
+    until_ms = (
+        max(record.expires_at_ms, record.lease_until_ms) if record.status == "in_progress" else record.expires_at_ms
+    )
+    return max(until_ms - now_ms, 0) + GRACE_MS
+
+
+class RedisStore:
+    """The Store contract on one server.
+
+    Args:
+        changer: changes its records.
+
+    Attributes:
+        capabilities: `durable` is False until `RedisBackend.check` has seen that the server syncs every write.
+    """
+
+    ledger: Ledger | None = None  # on the same server: where `once` records the outcomes of calls
+    state: State | None = None  # on the same server: where names of operations are reserved
+    clock: Clock | None = None  # of all that use the server; `@once` takes it unless it is given another
+
+    def __init__(self, changer: RecordChanger) -> None:
+        self._changer = changer
+        self.capabilities = StoreCapabilities(durable=False, proves_death=False)
+
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
+        """See `contracts.verbs.Store.claim`: one call where the operations are new or done, two where some are taken over.
+
+        Raises:
+            TransientError: the server cannot be reached or takes no writes now.
+            StorageError: it will not work without a change to the server or the URL.
+                Every verb here raises both; a verb that got no answer may have taken effect, and may be called again.
+        """
+
+        def step(ask: Ask) -> Step[Answer]:
+            return lambda record: transitions.claim(record, ask, now_ms)
+
+        return self._changer.apply([(ask.key, step(ask)) for ask in asks], now_ms, ABSENT)
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        """See `contracts.verbs.Store`; one call."""
+
+        def step(hold: Hold) -> Step[bool]:
+            return lambda record: _took(record, transitions.start(record, hold, now_ms))
+
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], now_ms, None)
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        """See `contracts.verbs.Store`; one call."""
+
+        def step(hold: Hold) -> Step[bool]:
+            return lambda record: _took(record, transitions.renew(record, hold, lease_until_ms))
+
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        """See `contracts.verbs.Store`; one call."""
+
+        def step(hold: Hold, outcome: Outcome) -> Step[bool]:
+            return lambda record: _took(record, transitions.write(record, hold, outcome, now_ms))
+
+        steps = [(hold.key, step(hold, outcome)) for hold, outcome in writes]
+        return self._changer.apply(steps, now_ms, None)
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        """See `contracts.verbs.Store`; one call."""
+
+        def step(hold: Hold) -> Step[bool]:
+            return lambda record: _took(record, transitions.clear_outbox(record, hold))
+
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        """See `contracts.verbs.Store`; one call."""
+        records = [stored.record for stored in self._changer.read(keys)]
+        return [None if record is None or transitions.is_expired(record, now_ms) else record for record in records]
+
+
+def _took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
+    """A verb's answer, and the record it leaves behind where that is another one."""
+    return after is not None, None if after is before else after
+
+
+_PAGE = 500
+
+
+class RedisRecords:
+    """The RecordAdmin contract on one server.
+
+    Args:
+        server, names: where the records are. changer: changes them.
+    """
+
+    def __init__(self, server: RedisServer, names: Names, changer: RecordChanger) -> None:
+        self._server = server
+        self._names = names
+        self._changer = changer
+
+    def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
+        """Records, newest change first; of each status the newest 10,000 at most, of the parked ones all."""
+        shelves = [number for number, name in enumerate(SHELVES) if _shows(name, status, parked)]
+        places = merge(*(self._places(number) for number in shelves), reverse=True)
+        found: dict[RecordKey, Record] = {}
+        while len(found) < limit:
+            page = [(key_at(text), number) for _, text, number in islice(places, min(limit, _PAGE))]
+            if not page:
+                break
+            for (key, number), stored in zip(page, self._changer.read([key for key, _ in page]), strict=True):
+                if stored.record is not None and shelf(stored.record) == number:
+                    found.setdefault(key, stored.record)
+        return list(found.values())[:limit]
+
+    def _places(self, number: int) -> Iterator[tuple[float, str, int]]:
+        """What a shelf names, newest change first, page by page: when, the place, the shelf."""
+        first = 0
+        while True:
+            start, stop = first, first + _PAGE - 1
+            rows = self._server.ask(
+                lambda client: client.zrevrange(self._names.shelves[number], start, stop, withscores=True),  # noqa: B023
+                repeatable=True,
+            )
+            yield from ((at_ms, text.decode(), number) for text, at_ms in rows)
+            if len(rows) < _PAGE:
+                return
+            first += _PAGE
+
+    def find(self, key: str, limit: int = 20) -> list[Record]:
+        """Records whose business key is exactly `key`, newest change first: one read per job and scope ever seen."""
+        found: dict[RecordKey, Record] = {}
+        for jobs in self._server.members(self._names.jobs, _PAGE):
+            keys = [key_at(f"{job.decode()}|{key}") for job in jobs]
+            stored = [one.record for one in self._changer.read(keys) if one.record is not None]
+            found |= {record.key: record for record in stored}
+            newest = nlargest(limit, found.values(), key=lambda record: record.updated_at_ms)
+            found = {record.key: record for record in newest}
+        return list(found.values())
+
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
+        """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
+
+        def step(record: Record | None) -> tuple[bool, Record | None]:
+            after = transitions.settle(
+                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+            )
+            return after is not None, after
+
+        steps: list[tuple[RecordKey, Step[bool]]] = [(key, step)]
+        (settled,) = self._changer.apply(steps, now_ms, None)
+        return settled
+
+    def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
+        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole."""
+        first, last = since_ms // limits.SECOND_MS, (now_ms - 1) // limits.SECOND_MS
+        oldest = (now_ms - limits.DAY_MS) // limits.SECOND_MS  # nothing is kept for longer
+        minutes = range(max(first, oldest) // 60, last // 60 + 1)
+        counts: Counter[str] = Counter()
+        for fields in self._server.each("HGETALL", [self._names.completed(minute) for minute in minutes]):
+            for field, count in fields.items():
+                second, job = field.decode().split("|", 1)
+                if first <= int(second) <= last:
+                    counts[job] += int(count)
+        return dict(counts)
+
+
+def _shows(name: str, status: Status | None, parked: bool | None) -> bool:
+    """Whether a shelf holds records of this status and parking."""
+    of_status = status is None or name == status or (name == "parked" and status == "unknown")
+    return of_status and (parked is None or parked == (name == "parked"))

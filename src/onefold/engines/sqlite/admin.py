@@ -1,0 +1,451 @@
+"""The queues of one file: create, change, look, move, purge, sweep. The QueueAdmin contract on SQLite.
+
+Each verb is one transaction, except sweeping and move tasks, which take a bounded piece per transaction so that no
+other writer waits long. What single verbs do is in the rooms next door (`browse`, `moving`, `retention`).
+Never here: anything a worker does per message. Invariant: what an operator's verb did not name, it does not touch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onefold import errors, limits
+from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
+from onefold.contracts.queue import Depth
+from onefold.contracts.settings import QueueSettings, check_settings, check_target, check_targets, refuse_differences
+from onefold.engines.sqlite import browse, dedup, groups, moving, retention
+from onefold.engines.sqlite.catalogue import Catalogue, is_there, names_in, stored_in
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.migrations import migrate
+from onefold.engines.sqlite.queue import SqliteQueue, next_ready_ms
+from onefold.engines.sqlite.rows import QueueRow, message_number, receipt_numbers
+from onefold.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
+
+PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
+_SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds
+_SWEEPS_MAX: Final = 20  # pieces a call and queue, so that a sweep ends
+_QUEUES_SWEPT: Final = 500  # queues a call: a few milliseconds when there is nothing to do
+
+
+class SqliteQueues:
+    """All queues of one file. Safe to call from any thread.
+
+    Args:
+        engine: the file; its schema is brought up to date here.
+        owner: id of the process that receives; stored with what it holds, so that its death can be noticed.
+        entropy: where tokens and handles come from.
+
+    Attributes:
+        owner: as given; in a forked child its engine gives it another.
+
+    Raises:
+        StorageError: the file belongs to another program or to a newer onefold.
+        StorageBusy: another process holds it.
+    """
+
+    def __init__(self, engine: Engine, owner: str | None = None, entropy: Entropy | None = None) -> None:
+        self.owner = owner
+        self._engine = engine
+        self._clock = engine.clock
+        self._entropy = entropy or SystemEntropy()
+        migrate(engine)
+        self._catalogue = Catalogue(engine, self._entropy)
+        self._token: str | None = None  # never changes in a file
+        self._swept = ""  # the queue where the last sweep stopped
+
+    def open(self, queue: str) -> SqliteQueue:
+        """The hot-path object of one queue.
+
+        Raises:
+            NotFoundError: no such queue. One that another process has dropped meanwhile is noticed by the object's verbs.
+        """
+        row = self._catalogue.known(queue)
+        if row is None:
+            row = self._engine.read(lambda connection: self._catalogue.row_in(connection, queue))
+        return SqliteQueue(self._engine, self._catalogue, queue, lambda: self.owner, fifo=row.settings.fifo)
+
+    def row_in(self, connection: sqlite3.Connection, queue: str) -> QueueRow:
+        """The queue as the transaction open on `connection` sees it; for the functions that end in `_in`.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._catalogue.row_in(connection, queue)
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Create a queue; again with equal settings does nothing.
+
+        Args:
+            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+
+        Raises:
+            ConflictError: it exists with other settings; names each difference.
+            UsageError: a setting out of its range, a dead-letter queue of another type or with shorter retention.
+            NotFoundError: its dead-letter or held queue does not exist.
+        """
+        check_settings(settings, advised=advised)
+
+        def run(connection: sqlite3.Connection) -> None:
+            if is_there(connection, settings.name):
+                refuse_differences(self._catalogue.row_in(connection, settings.name).settings, settings)
+                return
+            self._check_targets(connection, settings, advised)
+            connection.execute(
+                "INSERT INTO onefold_queue (name, settings) VALUES (?, ?)", (settings.name, _text(settings))
+            )
+            self._catalogue.changed_in(connection)
+
+        if not self._engine.read(lambda connection: self._is_so(connection, settings)):  # usual at every start
+            self._engine.write(run)
+
+    def _is_so(self, connection: sqlite3.Connection, settings: QueueSettings) -> bool:
+        return (
+            is_there(connection, settings.name)
+            and self._catalogue.row_in(connection, settings.name).settings == settings
+        )
+
+    def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
+        """Replace an existing queue's settings; `advised` as for `create`.
+
+        A new retention also applies to messages that wait; a new delay to those of FIFO queues, as on SQS.
+
+        Raises:
+            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            NotFoundError: no such queue.
+        """
+        check_settings(settings, advised=advised)
+
+        def run(connection: sqlite3.Connection) -> None:
+            row = self._catalogue.row_in(connection, settings.name)
+            if (settings.dead_letter, settings.held) != (row.settings.dead_letter, row.settings.held) or advised:
+                self._check_targets(connection, settings, advised)
+            for source in stored_in(connection) if advised else ():
+                if source.dead_letter == settings.name:
+                    check_target(source, settings)
+            if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
+                retention.expire_in(connection, row, self._clock.now_ms(), -1)
+            connection.execute("UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id))
+            if settings.fifo:
+                if settings.delay_ms != row.settings.delay_ms:
+                    _apply_delay(connection, row.id, settings.delay_ms)
+                groups.look_again_in(connection, row.id, self._clock.now_ms())
+            self._catalogue.changed_in(connection)
+
+        self._engine.write(run)
+
+    def settings(self) -> list[QueueSettings]:
+        """All queues, by name."""
+        return self._engine.read(stored_in)
+
+    def setting(self, queue: str) -> QueueSettings:
+        """One queue's settings.
+
+        Raises:
+            NotFoundError: no such queue.
+        """
+        return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
+
+    def drop(self, queue: str, *, referenced: bool = False) -> None:
+        """Delete a queue with everything in it.
+
+        Args:
+            referenced: also when other queues name it, as SQS does; what they would send there then stays with them.
+
+        Raises:
+            UsageError: another queue dead-letters or holds its messages there.
+            NotFoundError: no such queue.
+        """
+
+        def run(connection: sqlite3.Connection) -> None:
+            row = self._catalogue.row_in(connection, queue)
+            others = () if referenced else stored_in(connection)
+            users = [other.name for other in others if queue in (other.dead_letter, other.held)]
+            if users:
+                raise errors.UsageError(
+                    f"Queue {queue!r} cannot be dropped: {', '.join(users)} would send messages there.",
+                    meaning="Nothing was changed.",
+                    todo="Change those queues first.",
+                )
+            _empty(connection, row.id)
+            connection.execute("DELETE FROM onefold_queue WHERE id = ?", (row.id,))
+            self._catalogue.changed_in(connection)
+
+        self._engine.write(run)
+
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """As `Engine.stop_groups`."""
+        self._catalogue.stop_groups(flag_of)
+
+    def depth(self, queue: str) -> Depth:
+        """As Queue.depth."""
+        return self.open(queue).depth()
+
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
+        """Delete every message, in flight, delayed and scheduled ones too; how many there were.
+
+        On FIFO the deduplication memory goes with them, as on SQS.
+
+        Args:
+            only_ask: change nothing and answer 0, or raise what a purge would.
+
+        Raises:
+            UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
+        """
+
+        def run(connection: sqlite3.Connection) -> int:
+            row, now_ms = self._catalogue.row_in(connection, queue), self._clock.now_ms()
+            purged_at_ms = connection.execute(
+                "SELECT purged_at_ms FROM onefold_queue WHERE id = ?", (row.id,)
+            ).fetchone()[0]
+            if purged_at_ms is not None and 0 <= now_ms - purged_at_ms < PURGE_GAP_MS:
+                raise errors.UsageError(
+                    f"Only one PurgeQueue operation on {queue} is allowed every 60 seconds.",
+                    meaning=f"It was purged {(now_ms - purged_at_ms) // limits.SECOND_MS} s ago. Nothing was deleted.",
+                    todo="Wait, then purge again.",
+                )
+            if only_ask:
+                return 0
+            connection.execute("UPDATE onefold_queue SET purged_at_ms = ? WHERE id = ?", (now_ms, row.id))
+            return _empty(connection, row.id)
+
+        return self._engine.write(run)
+
+    def next_ready_ms(self, queue: str) -> int | None:
+        """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
+        return self._engine.read(
+            lambda connection: next_ready_ms(
+                connection, self._catalogue.row_in(connection, queue), self._clock.now_ms()
+            )
+        )
+
+    def take_transfers(self) -> list[Transferred]:
+        """What receives of this process dead-lettered, and what it moved, since the last call, in order."""
+        return self._engine.take_transfers()
+
+    def message_ids(self, receipts: Sequence[str]) -> list[str]:
+        """Which message each receipt names.
+
+        Raises:
+            UsageError: a malformed receipt.
+        """
+        if self._token is None:
+            self._token = self._engine.read(self._catalogue.token_in)
+        return [f"{self._token}-{number}" for number in receipt_numbers(receipts)]
+
+    def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
+        """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
+        return self._engine.read(
+            lambda connection: dedup.remembered_in(
+                connection, self._catalogue.row_in(connection, queue), limit, self._clock.now_ms()
+            )
+        )
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
+        """Messages from the oldest on, `after` a message id; no receive is counted.
+
+        Raises:
+            UsageError: `after` is not a message id of this file.
+        """
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            row = self._catalogue.row_in(connection, queue)
+            number = 0 if after is None else message_number(row.token, after)
+            if number is None:
+                raise errors.UsageError(
+                    f"{after!r} is not a message id of this file.",
+                    todo="Pass the id of the last message of the page before.",
+                )
+            return browse.peek_in(connection, self._catalogue, row, limit, number, self._clock.now_ms())
+
+        return self._engine.read(run)
+
+    def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
+        """The messages of one FIFO group in a queue, from its head on; those that are not due yet are not in it."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            row = self._catalogue.row_in(connection, queue)
+            numbers = groups.members_in(connection, row.id, group, limit)
+            now_ms = self._clock.now_ms()
+            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            return [peeked for peeked in found if peeked is not None]
+
+        return self._engine.read(run)
+
+    def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
+        """Each message wherever it is now."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked | None]:
+            token, now_ms = self._catalogue.token_in(connection), self._clock.now_ms()
+            return [
+                browse.look_in(connection, self._catalogue, message_number(token, message_id), now_ms)
+                for message_id in message_ids
+            ]
+
+        return self._engine.read(run)
+
+    def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
+        """Messages sent with this business key, in any queue. Reads the whole file: no index pays for it on a send."""
+
+        def run(connection: sqlite3.Connection) -> list[Peeked]:
+            now_ms = self._clock.now_ms()
+            numbers = browse.numbers_of_key_in(connection, key, limit)
+            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            return [peeked for peeked in found if peeked is not None]
+
+        return self._engine.read(run)
+
+    def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
+        """Send messages on (id, target or None for where each came from, edit or None); None: gone, or in flight.
+
+        Raises:
+            UsageError: no source to go back to; contents or type the target does not take. Nothing was moved.
+            NotFoundError: no such target.
+        """
+        return self._engine.write(
+            lambda connection: moving.send_on_in(connection, self._catalogue, moves, self._clock.now_ms())
+        )
+
+    def edit(self, message_id: str, edit: Edit) -> bool:
+        """Replace a waiting message's body and attributes in place; False when it is gone or in flight.
+
+        Raises:
+            UsageError: the queue would not accept them.
+        """
+
+        def run(connection: sqlite3.Connection) -> bool:
+            number = message_number(self._catalogue.token_in(connection), message_id)
+            return browse.edit_in(connection, self._catalogue, number, edit, self._clock.now_ms())
+
+        return self._engine.write(run)
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        """Delete messages by id, whatever their state."""
+
+        def run(connection: sqlite3.Connection) -> list[bool]:
+            now_ms = self._clock.now_ms()
+            return [browse.remove_in(connection, self._catalogue, message_id, now_ms) for message_id in message_ids]
+
+        return self._engine.write(run)
+
+    def wake(self, message_ids: Sequence[str]) -> list[bool]:
+        """Make messages visible now that were received, given back and hidden until later; False for all others."""
+
+        def run(connection: sqlite3.Connection) -> list[bool]:
+            now_ms = self._clock.now_ms()
+            return [browse.wake_in(connection, self._catalogue, message_id, now_ms) for message_id in message_ids]
+
+        return self._engine.write(run)
+
+    # -- move tasks ------------------------------------------------------------------------------------------
+
+    def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
+        """Begin a move task; `step_moves` carries it out.
+
+        Raises:
+            UsageError: as SQS: the source is no dead-letter queue, or has a task running.
+            NotFoundError: no such queue.
+        """
+        handle = self._entropy.token()
+        return self._engine.write(
+            lambda connection: moving.start_in(
+                connection, self._catalogue, source, to, per_second_max, handle, self._clock.now_ms()
+            )
+        )
+
+    def step_moves(self) -> int:
+        """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
+
+        def step(connection: sqlite3.Connection, handle: str) -> int:
+            return moving.step_in(connection, self._catalogue, handle, self._clock.now_ms())
+
+        running = self._engine.read(moving.running_in)
+        return sum(self._engine.write(partial(step, handle=handle)) for handle in running)
+
+    def moving(self) -> bool:
+        """Whether a move task is running."""
+        return bool(self._engine.read(moving.running_in))
+
+    def moves(self, source: str) -> list[MoveTask]:
+        """The tasks of a source queue, newest first."""
+        return self._engine.read(lambda connection: moving.tasks_in(connection, source))
+
+    def cancel_move(self, handle: str) -> MoveTask:
+        """Stop a running task; what moved stays moved.
+
+        Raises:
+            NotFoundError: no such task.
+            UsageError: it is not running.
+        """
+        return self._engine.write(lambda connection: moving.cancel_in(connection, handle))
+
+    # -- maintenance -----------------------------------------------------------------------------------------
+
+    def sweep(self) -> int:
+        """Give back what time took: expired messages, deduplication ids past their window; let due messages in.
+
+        Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number of
+        rows and queues, and the next call goes on with the queues that come after.
+        """
+        now_ms = self._clock.now_ms()
+
+        def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
+            if not is_there(connection, name):
+                return 0  # dropped meanwhile
+            return retention.sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
+
+        def to_sweep(connection: sqlite3.Connection) -> list[str]:
+            names = names_in(connection, after=self._swept, limit=_QUEUES_SWEPT)
+            self._swept = names[-1] if len(names) == _QUEUES_SWEPT else ""
+            rows = [self._catalogue.row_in(connection, name) for name in names]
+            return [row.settings.name for row in rows if retention.anything_to_sweep(connection, row, now_ms)]
+
+        done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(to_sweep))
+        return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
+
+    def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:
+        done = 0
+        for _ in range(_SWEEPS_MAX):
+            found = self._engine.write(piece)
+            done += found
+            if found < _SWEPT_AT_ONCE:
+                break
+        return done
+
+    def _check_targets(self, connection: sqlite3.Connection, settings: QueueSettings, advised: bool) -> None:
+        check_targets(settings, lambda name: self._catalogue.row_in(connection, name).settings, advised=advised)
+
+
+def _text(settings: QueueSettings) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _apply_delay(connection: sqlite3.Connection, queue: int, delay_ms: int) -> None:
+    connection.execute(
+        "UPDATE onefold_message SET visible_at_ms = sent_at_ms + ? "
+        "WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ?)",
+        (delay_ms, queue),
+    )
+    connection.execute("UPDATE onefold_waiting SET visible_at_ms = sent_at_ms + ? WHERE queue = ?", (delay_ms, queue))
+
+
+def _empty(connection: sqlite3.Connection, queue: int) -> int:
+    deleted = connection.execute(
+        "DELETE FROM onefold_message WHERE id IN (SELECT id FROM onefold_waiting WHERE queue = ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ?)",
+        (queue, queue),
+    ).rowcount
+    for table in ("waiting", "received", "scheduled", "group", "dedup"):
+        connection.execute(f"DELETE FROM onefold_{table} WHERE queue = ?", (queue,))
+    return deleted

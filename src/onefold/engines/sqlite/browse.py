@@ -1,0 +1,163 @@
+"""Looking at messages without receiving them, and changing single ones by an operator's hand.
+
+A look changes no count and hides nothing. An edit is checked by the rules of the queue it is made in.
+Never here: anything a worker does per message. Invariant: a message that somebody holds is not changed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Literal
+
+from onefold import errors
+from onefold.contracts.admin import Edit, Peeked
+from onefold.contracts.entries import Entry
+from onefold.contracts.rules import check_entry
+from onefold.engines.sqlite import groups
+from onefold.engines.sqlite.catalogue import Catalogue
+from onefold.engines.sqlite.dedup import body_digest
+from onefold.engines.sqlite.rows import (
+    QueueRow,
+    erase,
+    message_number,
+    meta_text,
+    packed,
+    read_meta,
+    sequence_text,
+    unpacked,
+)
+
+
+def peek_in(
+    connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
+) -> list[Peeked]:
+    """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
+    behind = (row.id, after, row.expired_at_ms(now_ms))
+    numbers = connection.execute(
+        "SELECT id FROM onefold_waiting WHERE queue = ? AND id > ? AND sent_at_ms > ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ? AND id > ? AND sent_at_ms > ? ORDER BY id LIMIT ?",
+        (*behind, *behind, limit),
+    ).fetchall()
+    found = [look_in(connection, catalogue, number, now_ms) for (number,) in numbers]
+    return [peeked for peeked in found if peeked is not None]
+
+
+def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> list[int]:
+    """Messages sent with this business key, oldest first. Looks through all messages: no index pays for it."""
+    found = connection.execute("SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit))
+    return [number for (number,) in found]
+
+
+def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
+    """One message wherever it stands; None when it is gone or has expired.
+
+    Outside groups a message that is neither waiting nor received is gone: nobody can receive it, so somebody took it out of
+    its queue by hand.
+    """
+    found = connection.execute(
+        "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
+        "m.position, m.dedup_id, g.name, r.receives, r.first_received_at_ms, r.owner FROM onefold_message m "
+        "LEFT JOIN onefold_received r ON r.id = m.id LEFT JOIN onefold_group g ON g.id = m.grp WHERE m.id = ? AND ("
+        "m.grp IS NOT NULL OR r.id IS NOT NULL OR EXISTS (SELECT 1 FROM onefold_waiting w "
+        "WHERE w.queue = m.queue AND w.visible_at_ms = m.visible_at_ms AND w.id = m.id))",
+        (number,),
+    ).fetchone()
+    if found is None:
+        return None
+    queue, sent_at_ms, visible_at_ms, body, key, text, position, dedup_id, group, receives, first, owner = found
+    row = catalogue.row_of(connection, queue)
+    expires_at_ms = sent_at_ms + row.settings.retention_ms
+    if expires_at_ms <= now_ms:
+        return None
+    meta = read_meta(text)
+    state: Literal["visible", "in_flight", "delayed"] = "visible"
+    if visible_at_ms > now_ms:
+        state = "delayed" if receives is None else "in_flight"
+    return Peeked(
+        queue=row.settings.name,
+        message_id=f"{row.token}-{number}",
+        state=state,
+        body=body,
+        attributes=unpacked(meta.attributes),
+        receive_count=receives or 0,
+        sent_at_ms=meta.accepted_at_ms or sent_at_ms,
+        visible_at_ms=visible_at_ms,
+        expires_at_ms=expires_at_ms,
+        first_received_at_ms=first,
+        group=group or meta.group,
+        dedup_id=(dedup_id or body_digest(body)) if row.settings.fifo else None,
+        sequence=sequence_text(position),
+        key=key,
+        source=meta.source,
+        reason=meta.reason,
+        owner=owner if state == "in_flight" else None,
+        trusted=not meta.foreign,
+    )
+
+
+def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, edit: Edit, now_ms: int) -> bool:
+    """Replace body and attributes of a message that nobody holds; False when it is gone or in flight.
+
+    Raises:
+        UsageError: the queue would not accept the new contents.
+    """
+    standing = look_in(connection, catalogue, number, now_ms)
+    if standing is None or standing.state == "in_flight":
+        return False
+    check_edit(catalogue.row_in(connection, standing.queue), standing, edit)
+    text = connection.execute("SELECT meta FROM onefold_message WHERE id = ?", (number,)).fetchone()[0]
+    meta = read_meta(text)
+    meta.attributes, meta.foreign = packed(edit.attributes), False
+    connection.execute(
+        "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ? WHERE id = ?",
+        (edit.body, meta_text(meta), standing.dedup_id, number),
+    )
+    return True
+
+
+def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
+    """Refuse contents that the queue would not accept from a sender.
+
+    Raises:
+        UsageError: with the rule.
+    """
+    is_fifo = row.settings.fifo
+    refused = check_entry(
+        Entry(
+            body=edit.body,
+            attributes=edit.attributes,
+            group=standing.group,
+            dedup_id=standing.message_id if is_fifo else None,
+        ),
+        row.settings,
+    )
+    if refused is not None:
+        raise errors.UsageError(
+            f"Message {standing.message_id} cannot be changed like that: {refused.message}",
+            meaning=f"Queue {row.settings.name!r} would not accept it ({refused.code}). Nothing was changed.",
+            todo="Correct the body or the attributes.",
+        )
+
+
+def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
+    """Make a message visible that was received and hidden until later, and that no process has in hand."""
+    number = message_number(catalogue.token_in(connection), message_id)
+    query = "UPDATE onefold_received SET visible_at_ms = ? WHERE id = ? AND owner IS NULL AND visible_at_ms > ?"
+    if number is None or connection.execute(query, (now_ms, number, now_ms)).rowcount == 0:
+        return False
+    ((queue, group),) = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,))
+    if group is not None:
+        groups.refresh_in(connection, catalogue.row_of(connection, queue), [group], now_ms)
+    return True
+
+
+def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
+    """Delete one message, whatever its state; False when it is not there."""
+    number = message_number(catalogue.token_in(connection), message_id)
+    found = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,)).fetchone()
+    if number is None or found is None:
+        return False
+    erase(connection, [number])
+    if found[1] is not None:
+        groups.refresh_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
+    return True

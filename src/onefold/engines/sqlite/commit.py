@@ -1,0 +1,364 @@
+"""All parts of settlements in one transaction on SQLite, and the transaction that a handler's own rows join.
+
+`settle_all_in` is the whole of a settlement: the record first, because a refused one (lease lost) takes the rest with it;
+then, where it took, the outbox straight into its queues (it is never stored in the record), history, and what becomes of
+the message. `SqliteEffects` does the same around handlers that use the engine's connection: one savepoint for each, so
+that one's failure leaves the others' rows alone.
+
+Never here: what should happen to a message; rules of queues and records. Invariant: after a commit all parts of a
+settlement stand, or none; a Complete that is repeated sends nothing again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from onefold import errors, forks
+from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.entries import Refused, from_outbox
+from onefold.contracts.queue import Leave, RetryIn, Settle
+from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
+from onefold.engines.sqlite.archive import keep_in
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.ledger import append_in
+from onefold.engines.sqlite.lending import LentConnection
+from onefold.engines.sqlite.migrations import own_tables
+from onefold.engines.sqlite.queue import send_in, settle_in
+from onefold.engines.sqlite.refusals import translate
+from onefold.engines.sqlite.state import put_in
+from onefold.engines.sqlite.store import clear_outbox_in, write_in
+
+if TYPE_CHECKING:
+    from onefold.engines.sqlite.admin import SqliteQueues
+
+# Own spelling, so that no statement of a handler finds them in the statement cache.
+_SAVEPOINT: Final = "SAVEPOINT onefold_handler /*onefold*/"
+_KEEP: Final = "RELEASE onefold_handler /*onefold*/"
+_TAKE_BACK: Final = "ROLLBACK TO onefold_handler /*onefold*/"
+
+
+# -- settlements -----------------------------------------------------------------------------------------------------
+
+
+def settle_all_in(
+    connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
+) -> list[Verdict]:
+    """As `Commit.commit`, inside the caller's transaction, which must be undone when this raises.
+
+    Raises:
+        UsageError: as the contract says.
+    """
+    became = iter(write_in(connection, [_without_outbox(one.write) for one in settlements if one.write], now_ms))
+    written = [next(became) if one.write else "new" for one in settlements]
+    took = [one for one, how in zip(settlements, written, strict=True) if how == "new"]
+    _send_all(connection, queues, took, now_ms)
+    append_in(connection, [row for one in took for row in one.rows])
+    put_in(connection, [change for one in took for change in one.changes], now_ms)
+    alive = [place for place, how in enumerate(written) if how != "lost"]
+    settled = dict(zip(alive, _settle_all(connection, queues, [settlements[p] for p in alive], now_ms), strict=True))
+    return [Verdict(place in settled, settled.get(place, False)) for place in range(len(settlements))]
+
+
+def _without_outbox(write: tuple[Hold, Outcome]) -> tuple[Hold, Outcome]:
+    hold, outcome = write
+    if isinstance(outcome, Complete) and outcome.outbox:
+        return hold, replace(outcome, outbox=[])
+    return write
+
+
+def _send_all(
+    connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
+) -> None:
+    """Send what runs that completed have noted, and what earlier ones left in their records."""
+    leaving: dict[str, list[OutboxItem]] = defaultdict(list)
+    for one in settlements:
+        if one.write is not None and isinstance(one.write[1], Complete):
+            outbox: Sequence[OutboxItem] = one.write[1].outbox
+        elif one.outbox and one.clear is not None and clear_outbox_in(connection, [one.clear]) == ["new"]:
+            outbox = one.outbox
+        else:
+            continue  # nothing to send, or another delivery of the same key has sent it
+        for item in outbox:
+            leaving[item.queue].append(item)
+    for name, items in leaving.items():
+        archive = archive_of(name)
+        if archive is not None:
+            keep_in(connection, archive, [_archived(item) for item in items])
+            continue
+        answers = send_in(connection, queues.row_in(connection, name), [from_outbox(item) for item in items], now_ms)
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, Refused):
+                raise errors.UsageError(
+                    f"Queue {name!r} refuses an outbox message with key {item.key!r}: {answer.message}",
+                    meaning="Nothing of its settlement was written.",
+                    todo="Send what the queue accepts, or change its settings.",
+                )
+
+
+def _archived(item: OutboxItem) -> Archived:
+    """An event that the run has put (contracts/archive.py)."""
+    expires = item.attributes.get(EXPIRES_ATTRIBUTE)
+    return Archived(
+        0, str(item.key), int(item.attributes[TIME_ATTRIBUTE]), item.body, int(expires) if expires is not None else None
+    )
+
+
+def _settle_all(
+    connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
+) -> list[bool]:
+    """What becomes of the messages; True where there is none, or nothing is to be done."""
+    answers = [True] * len(settlements)
+    places: dict[str, list[int]] = defaultdict(list)
+    fates: dict[str, list[tuple[str, Settle]]] = defaultdict(list)
+    for place, one in enumerate(settlements):
+        if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
+            places[one.queue].append(place)
+            fates[one.queue].append((one.receipt, one.settle))
+    for name, chosen in places.items():
+        try:
+            row = queues.row_in(connection, name)
+        except errors.NotFoundError:  # dropped since; its messages went with it
+            done = [False] * len(chosen)
+        else:
+            done = settle_in(connection, row, fates[name], now_ms)
+        for place, answer in zip(chosen, done, strict=True):
+            answers[place] = answer
+    return answers
+
+
+def _wakes(settlements: Sequence[Settlement]) -> bool:
+    """Whether these settlements may give an idle worker something to do."""
+    return any(
+        one.outbox
+        or (one.write is not None and isinstance(one.write[1], Complete) and one.write[1].outbox)
+        or (isinstance(one.settle, RetryIn) and one.settle.delay_ms == 0)
+        for one in settlements
+    )
+
+
+class SqliteCommit:
+    """The Commit contract on one engine.
+
+    Args:
+        engine: an open engine whose file has been migrated.
+        queues: its queues.
+        notify: called after a commit that may have made messages visible; wakes idle workers.
+    """
+
+    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None] = lambda: None) -> None:
+        self._engine = engine
+        self._queues = queues
+        self._notify = notify
+
+    def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
+        """Apply all settlements durably in one transaction; one answer each.
+
+        Raises:
+            StorageBusy, UsageError: nothing was applied.
+        """
+        verdicts = self._engine.write(lambda connection: settle_all_in(connection, self._queues, settlements, now_ms))
+        if _wakes(settlements):
+            self._notify()
+        return verdicts
+
+    def effects(self, limit_ms: int) -> SqliteEffects:
+        """A transaction for handlers' own rows, not begun until a handler first asks.
+
+        Args:
+            limit_ms: how long one handler may have it, and how long it stays open before what was kept is committed.
+        """
+        return SqliteEffects(self._engine, self._queues, self._notify, limit_ms)
+
+
+# -- level 4 ---------------------------------------------------------------------------------------------------------
+
+
+class SqliteEffects:
+    """The EffectTransaction contract: handlers of one thread, one after the other.
+
+    Args:
+        engine, queues, notify: as for `SqliteCommit`.
+        limit_ms: as for `SqliteCommit.effects`.
+    """
+
+    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int) -> None:
+        self._engine = engine
+        self._queues = queues
+        self._notify = notify
+        self._limit_ms = limit_ms
+        self._connection: LentConnection | None = None  # while the transaction is open
+        self._open_since_ms = 0
+        self._lent_since_ms: int | None = None  # while a handler has the connection
+        self._kept = 0  # handlers whose work waits for the commit
+        self._lost = 0  # handlers whose work SQLite itself has rolled back
+        self._wakes = False
+        self._refused: errors.TransientError | None = None  # why this handler's rows were taken back while it ran
+
+    def open(self) -> LentConnection:
+        """The engine's own connection, inside the transaction and this handler's savepoint.
+
+        Raises:
+            TransientError: this handler has had it for longer than the limit; its rows were taken back.
+            StorageBusy: another process holds the file, or SQLite has rolled the transaction back.
+        """
+        if self._refused is not None:  # a handler that goes on all the same must not complete without its rows
+            raise self._refused
+        if self._lent_since_ms is not None:
+            self._check_handler()
+            assert self._connection is not None
+            return self._connection
+        now_ms = self._engine.clock.monotonic_ms()
+        if self._connection is not None and now_ms - self._open_since_ms > self._limit_ms:
+            self._commit_early()
+        if self._connection is None:
+            forks.go_first()
+            self._connection = self._engine.begin_exclusive()
+            self._open_since_ms = now_ms = self._engine.clock.monotonic_ms()
+        self._connection.execute(_SAVEPOINT)
+        self._lent_since_ms = now_ms
+        self._connection.lend(own_tables())
+        return self._connection
+
+    def _commit_early(self) -> None:
+        kept = self._kept
+        try:
+            self.commit()
+        except errors.OnefoldError:
+            self._lost += kept  # this handler hears of it now, who finished the others at the next commit
+            raise
+
+    def _check_handler(self) -> None:
+        assert self._connection is not None
+        assert self._lent_since_ms is not None
+        if not self._connection.in_transaction:
+            self.undo()
+            self._refused = errors.StorageBusy(
+                "SQLite rolled back the transaction while a handler was using it.",
+                meaning="Its rows are gone; so are those of handlers that waited for the same commit, and their runs fail.",
+                todo="Look for a full disk, or for OR ROLLBACK and RAISE(ROLLBACK) in the handler's statements.",
+            )
+            raise self._refused
+        used_ms = self._engine.clock.monotonic_ms() - self._lent_since_ms
+        if used_ms > self._limit_ms:
+            self.undo()
+            self._refused = errors.TransientError(
+                f"A handler had ctx.connection for {used_ms} ms; the limit is {self._limit_ms} ms.",
+                meaning="Nobody else can write to the file meanwhile. Its rows were taken back.",
+                todo="Do slow work (requests to others, large computations) before the first use of ctx.connection.",
+            )
+            raise self._refused
+
+    def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
+        """Write this handler's settlement and keep its rows; undo both when its lease was lost.
+
+        Raises:
+            TransientError, StorageBusy: as for `open`.
+            UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to give.
+                In all cases its rows were taken back.
+        """
+        try:
+            connection = self.open()
+        finally:
+            self._refused = None  # the handler has ended; the next one is not to hear of this
+        connection.take_back()
+        kept = False
+        try:
+            (verdict,) = settle_all_in(connection, self._queues, [settlement], now_ms)
+            if verdict.written:
+                _keep(connection)
+                kept = True
+        except sqlite3.Error as error:
+            raise translate(error, self._engine.path) from error
+        finally:
+            if not kept:
+                self.undo()
+        if kept:
+            self._lent_since_ms = None
+            self._kept += 1
+            self._wakes = self._wakes or _wakes([settlement])
+        return verdict
+
+    def undo(self) -> None:
+        """Take back the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
+
+        Where SQLite cannot take back one handler's rows alone (it has rolled back everything itself, or a cursor is open
+        that still writes), all of the transaction goes, and the next `commit` says so.
+        """
+        self._refused = None
+        if self._lent_since_ms is None:
+            return
+        assert self._connection is not None
+        self._lent_since_ms = None
+        self._connection.take_back()
+        if not _take_back(self._connection):
+            self._lost, self._kept = self._lost + self._kept, 0
+        if self._kept == 0:
+            self._end(commit=False)
+
+    def commit(self) -> None:
+        """Make all kept work durable at once. Without any it does nothing.
+
+        Raises:
+            StorageBusy, StorageError: nothing that was kept since the last commit is stored.
+        """
+        assert self._lent_since_ms is None, "commit() while a handler has the connection; finish or undo it first"
+        if self._lost:
+            lost = self._lost
+            self.rollback()
+            raise errors.StorageBusy(
+                f"The transaction with the work of {lost} handlers that had finished was rolled back.",
+                meaning="Nothing that was kept since the last commit is stored.",
+                todo="Let them run again; a later handler of their group caused it (see its error).",
+            )
+        if self._connection is not None:
+            self._end(commit=True)
+
+    def rollback(self) -> None:
+        """Take everything back that was not committed. Without anything it does nothing."""
+        self._lost, self._refused = 0, None
+        if self._connection is not None:
+            self._connection.take_back()
+            self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        wakes = self._wakes and commit
+        try:
+            self._engine.end_exclusive(commit=commit)
+        except BaseException:  # one out of a signal's handler may have come before it was ended
+            self._engine.end_exclusive(commit=False)
+            raise
+        finally:
+            self._connection, self._lent_since_ms, self._kept, self._wakes = None, None, 0, False
+        if wakes:
+            self._notify()
+
+
+def _keep(connection: LentConnection) -> None:
+    try:
+        connection.execute(_KEEP)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        raise errors.UsageError(
+            "A cursor of the handler still has rows to give.",
+            meaning="SQLite cannot keep the rows of an INSERT, UPDATE or DELETE ... RETURNING that is not at its end.",
+            todo="Fetch all rows of that cursor, or close it, before the handler returns.",
+        ) from error
+
+
+def _take_back(connection: LentConnection) -> bool:
+    """Undo back to the savepoint; False when only the whole transaction can be undone."""
+    if not connection.in_transaction:
+        return False
+    try:
+        connection.execute(_TAKE_BACK)
+        connection.execute(_KEEP)
+    except sqlite3.Error:
+        return False
+    return True

@@ -1,0 +1,189 @@
+"""FIFO queues: what is sent, what can be received, and scheduled messages that become due.
+
+A group's messages are received in order from its head (`groups` says which groups are open). A receive takes at most 10
+of one group, as SQS's largest does, then goes to the next; one of 100 is ten of those. A message with a `run_at_ms`
+enters its group when that instant has come: position, sequence number and deduplication are decided then.
+
+Never here: hiding what was chosen, settling. Invariant: no message is chosen while an earlier one of its group is hidden.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from onefold import limits
+from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.queue import JOB_ATTRIBUTE
+from onefold.contracts.rules import check_entry
+from onefold.contracts.state import Change
+from onefold.engines.sqlite import groups
+from onefold.engines.sqlite.dedup import Memory
+from onefold.engines.sqlite.rows import (
+    Found,
+    NewMessage,
+    QueueRow,
+    draw_ids,
+    entry_meta,
+    erase,
+    insert,
+    read_meta,
+    sequence_text,
+)
+from onefold.engines.sqlite.state import put_in
+from onefold.engines.sqlite.transfer import dead_letter_in, worn_out
+
+# By one receive; a send promotes all that is due, since its messages come after them.
+_PROMOTED_AT_ONCE = 1_000
+
+
+def send_in(
+    connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int
+) -> list[Sent | Refused]:
+    """Accept messages in the order given; a deduplication id seen within 5 minutes is answered with the first one's."""
+    settings = row.settings
+    answers: list[Sent | Refused | None] = [check_entry(entry, settings) for entry in entries]
+    good = [index for index, answer in enumerate(answers) if answer is None]
+    if not good:
+        return answers  # type: ignore[return-value]  # every answer is a refusal
+    promote_in(connection, row, now_ms, None)
+    first = draw_ids(connection, len(good))
+    later: list[NewMessage] = []
+    accepted: list[tuple[int, Entry]] = []
+    memory = Memory(connection, row)
+    for number, index in enumerate(good, start=first):
+        entry = entries[index]
+        if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
+            due_at_ms = entry.run_at_ms
+            later.append(
+                (row.id, number, due_at_ms, due_at_ms + settings.delay_ms, None, None, entry.dedup_id, entry.key,
+                 entry_meta(entry, entry.group, now_ms), entry.body)
+            )  # fmt: skip
+            answers[index] = Sent(f"{row.token}-{number}")
+            continue
+        known = memory.first_of(entry.group, entry.dedup_id, entry.body, number, number, now_ms)
+        if known is None:
+            accepted.append((number, entry))
+            answers[index] = Sent(f"{row.token}-{number}", sequence_text(number))
+        else:
+            answers[index] = Sent(f"{row.token}-{known[0]}", sequence_text(known[1]), duplicate=True)
+    visible_at_ms = now_ms + settings.delay_ms
+    grp = groups.ensure_in(connection, row.id, dict.fromkeys(entry.group for _, entry in accepted), visible_at_ms)
+    messages: list[NewMessage] = [
+        (row.id, number, now_ms, visible_at_ms, grp[entry.group], number, entry.dedup_id, entry.key,
+         entry_meta(entry, None), entry.body)
+        for number, entry in accepted
+    ]  # fmt: skip
+    insert(connection, messages + later)
+    memory.write()
+    connection.executemany(
+        "INSERT INTO onefold_scheduled (queue, id, due_at_ms) VALUES (?, ?, ?)",
+        [message[:3] for message in later],
+    )
+    return answers  # type: ignore[return-value]  # the good ones were filled in above
+
+
+def choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> list[Found]:
+    """Up to `count_max` messages that can be received now, in order within each group; marks nothing as received."""
+    promote_in(connection, row, now_ms, _PROMOTED_AT_ONCE)
+    chosen: list[Found] = []
+    seen: set[int] = set()
+    while len(chosen) < count_max:
+        ready = connection.execute(
+            "SELECT id, name FROM onefold_group WHERE queue = ? AND ready_at_ms <= ? "
+            "ORDER BY ready_at_ms, rotation, id LIMIT ?",
+            (row.id, now_ms, count_max - len(chosen) + len(seen)),
+        ).fetchall()
+        ready = [group for group in ready if group[0] not in seen]
+        if not ready:
+            break
+        for group, name in ready:
+            room = min(limits.BATCH_ENTRIES_MAX, count_max - len(chosen))
+            if not room:
+                break
+            seen.add(group)
+            from_head = _from_head(connection, row, group, name, room, now_ms)
+            if not from_head:
+                groups.refresh_in(connection, row, [group], now_ms)
+            chosen += from_head
+    return chosen
+
+
+def _from_head(
+    connection: sqlite3.Connection, row: QueueRow, group: int, name: str, room: int, now_ms: int
+) -> list[Found]:
+    """The visible messages at the head of a group. Expired ones on the way are deleted, worn out ones dead-lettered."""
+    chosen: list[Found] = []
+    after = -1
+    while True:
+        rows = connection.execute(
+            "SELECT m.id, m.sent_at_ms, m.key, m.meta, m.body, coalesce(r.visible_at_ms, m.visible_at_ms), "
+            "r.receives, r.delivery, r.first_received_at_ms, r.received_at_ms, m.grp, ?, m.position, m.dedup_id "
+            "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ? AND m.position > ? "
+            "ORDER BY m.position LIMIT ?",
+            (name, group, after, room),
+        ).fetchall()
+        for found in (Found(*values) for values in rows):
+            if found.sent_at_ms <= row.expired_at_ms(now_ms):
+                erase(connection, [found.id])
+            elif found.visible_at_ms > now_ms:
+                return chosen
+            elif worn_out(row, found):
+                _stop_group(connection, row, found, name, now_ms)
+                dead_letter_in(connection, row, [found], now_ms)
+            else:
+                chosen.append(found)
+                if len(chosen) == room:
+                    return chosen
+        if len(rows) < room:
+            return chosen
+        after = rows[-1][12]
+
+
+def _stop_group(connection: sqlite3.Connection, row: QueueRow, found: Found, group: str, now_ms: int) -> None:
+    """As a worker does that dead-letters a message: what follows must not be received before the flag stands."""
+    job = read_meta(found.meta).attributes.get(JOB_ATTRIBUTE)
+    flag = row.flag_of(row.settings.name, group, None if job is None else job[1])
+    if flag is not None:
+        put_in(connection, [Change(flag, f"{row.token}-{found.id}".encode(), 0)], now_ms)  # or it is stopped already
+
+
+def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
+    """Whether a scheduled message has not entered its group although it is due."""
+    return (
+        connection.execute(
+            "SELECT 1 FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ?", (row.id, now_ms)
+        ).fetchone()
+        is not None
+    )
+
+
+def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int | None) -> int:
+    """Let scheduled messages that are due enter their groups, as if they were sent then; how many were due.
+
+    Position and deduplication are decided here. A duplicate of a message accepted in the 5 minutes before is dropped.
+    """
+    due = connection.execute(
+        "SELECT id, due_at_ms FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ? ORDER BY due_at_ms, id LIMIT ?",
+        (row.id, now_ms, -1 if count_max is None else count_max),
+    ).fetchall()
+    if not due:
+        return 0
+    first = draw_ids(connection, len(due))
+    memory = Memory(connection, row)
+    for position, (number, due_at_ms) in enumerate(due, start=first):
+        text, dedup_id, body, visible_at_ms = connection.execute(
+            "SELECT meta, dedup_id, body, visible_at_ms FROM onefold_message WHERE id = ?", (number,)
+        ).fetchone()
+        group = read_meta(text).group
+        if memory.first_of(group, dedup_id, body, number, position, due_at_ms) is not None:
+            erase(connection, [number])
+            continue
+        grp = groups.ensure_in(connection, row.id, [group], visible_at_ms)[group]
+        connection.execute("UPDATE onefold_message SET grp = ?, position = ? WHERE id = ?", (grp, position, number))
+    connection.executemany(
+        "DELETE FROM onefold_scheduled WHERE queue = ? AND due_at_ms = ? AND id = ?",
+        [(row.id, due_at_ms, number) for number, due_at_ms in due],
+    )
+    memory.write()
+    return len(due)

@@ -1,0 +1,116 @@
+"""History on SQLite: rows appended in order, found by operation, run and time.
+
+`append_in` works inside the caller's transaction, so that history stands or falls with what it tells. Rows of one
+instant keep the order in which they were appended. Never here: what a row means, or who may write which.
+Invariant: no row is changed; only the sweep removes rows, oldest first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from onefold.contracts.identity import key_range
+from onefold.contracts.ledger import DONE, FATES, Row
+from onefold.contracts.store import RecordKey
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.identity import ident
+
+_INSERT: Final = """
+INSERT INTO onefold_ledger (at_ms, event, ident, scope, job, key, queue, message_id, run, actor, detail)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
+_WALK: Final = _SELECT.replace("SELECT", "SELECT id,", 1) + " WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
+_FATES, _DONE = (", ".join(f"'{event}'" for event in sorted(events)) for events in (FATES, DONE))
+_TALLY: Final = f"""
+SELECT event, count(*) FROM (
+    SELECT event, max((event IN ({_FATES})) + (event IN ({_DONE})) << 61 | id)
+    FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
+) GROUP BY event
+"""  # beside max(), a bare column is of the row that has the maximum
+_Detail = dict[str, str | int | bool | None]
+_DETAIL = msgspec.json.Decoder(_Detail)
+
+
+def append_in(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """As `Ledger.append`, inside the caller's transaction."""
+    connection.executemany(_INSERT, map(_values, rows))
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    key = row.key
+    place = (None, None, None, None) if key is None else (ident(key), key.scope, key.job, key.key)
+    detail = msgspec.json.encode(row.detail).decode() if row.detail else None
+    return (row.at_ms, row.event, *place, row.queue, row.message_id, row.run, row.actor, detail)
+
+
+def _row(values: tuple) -> Row:  # type: ignore[type-arg]  # one type per column, as the schema has them
+    at_ms, event, scope, job, key, queue, message_id, run, actor, detail = values
+    return Row(
+        at_ms=at_ms,
+        event=event,
+        key=None if key is None else RecordKey(scope, job, key),
+        queue=queue,
+        message_id=message_id,
+        run=run,
+        actor=actor,
+        detail={} if detail is None else _DETAIL.decode(detail),
+    )
+
+
+class SqliteLedger:
+    """The Ledger contract on one engine.
+
+    Args:
+        engine: an open engine whose file has been migrated.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Write rows durably, in order, in one transaction."""
+        self._engine.write(lambda connection: append_in(connection, rows))
+
+    def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:
+        """The rows of one operation, oldest first."""
+        return self._rows("ident = ? ORDER BY at_ms, id LIMIT ?", ident(key), limit)
+
+    def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
+        """The rows of one run, oldest first; `after` skips that many."""
+        return self._rows("run = ? ORDER BY at_ms, id LIMIT ? OFFSET ?", run, limit, after)
+
+    def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
+        """All rows of one run in the order of their writing, which the index of runs has; page by page."""
+        last_id = 0
+        while found := self._page_of_run(run, last_id, page):
+            yield [_row(row[1:]) for row in found]
+            last_id = found[-1][0]
+
+    def _page_of_run(self, run: str, after_id: int, page: int) -> list[tuple[Any, ...]]:
+        return self._engine.read(lambda connection: connection.execute(_WALK, (run, after_id, page)).fetchall())
+
+    def tally(self, run: str) -> Mapping[str, int]:
+        """How many operations of a run stand where; sorts a run that is longer than the cache in a temporary file."""
+        return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
+
+    def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:
+        """Rows with from_ms <= at_ms < to_ms, oldest first."""
+        return self._rows("at_ms >= ? AND at_ms < ? ORDER BY at_ms, id LIMIT ?", from_ms, to_ms, limit)
+
+    def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
+        """Operations whose business key is exactly `text`, by scope and job."""
+        query = """
+            SELECT DISTINCT scope, job, key FROM onefold_ledger WHERE ident >= ? AND ident < ? AND key = ?
+            ORDER BY scope, job LIMIT ?
+        """
+        values = (*key_range(text), text, limit)
+        return self._engine.read(lambda connection: [RecordKey(*row) for row in connection.execute(query, values)])
+
+    def _rows(self, condition: str, *values: object) -> list[Row]:
+        query = f"{_SELECT} WHERE {condition}"
+        return self._engine.read(lambda connection: [_row(row) for row in connection.execute(query, values)])

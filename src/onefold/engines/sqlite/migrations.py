@@ -1,0 +1,69 @@
+"""The schema of the file and its versions: SQL files, applied in order, once, in one transaction.
+
+`sql/NNNN_*.sql` are the steps; the file's `user_version` says how many were applied, its `application_id` that it is
+ours. A file of a newer onefold, or of another program, is refused before anything is touched. A step that has been
+released never changes. Invariant: a file is at a version as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from onefold import errors
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.opening import APPLICATION_ID, identity, refuse_foreign
+
+_STEPS: Final = Path(__file__).parent / "sql"
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the file to this version's schema; does nothing when it is there already.
+
+    Raises:
+        StorageError: the file belongs to another program, or to a newer onefold.
+        StorageBusy: another process holds the file.
+    """
+    steps = sorted(_STEPS.glob("[0-9]*.sql"))
+    application, version, tables = engine.read(identity)
+    if application == APPLICATION_ID and version == len(steps):
+        return
+    refuse_foreign(engine.path, application, version, tables)
+    if version > len(steps):
+        raise errors.StorageError(
+            f"{engine.path} has schema version {version}; this onefold knows versions up to {len(steps)}.",
+            meaning="A newer onefold has used the file. Nothing was changed.",
+            todo="Upgrade onefold here, or use the version that the other processes on this file use.",
+        )
+    engine.write(lambda connection: _apply(connection, steps))
+
+
+@cache
+def own_tables() -> frozenset[str]:
+    """Names of all tables that are onefold's own, whatever the file's version."""
+    text = "".join(step.read_text(encoding="utf-8") for step in _STEPS.glob("[0-9]*.sql"))
+    return frozenset(re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE))
+
+
+def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:
+    # Asked again inside the transaction: another process may have migrated in between.
+    done = connection.execute("PRAGMA user_version").fetchone()[0]
+    for step in steps[done:]:
+        for statement in _statements(step.read_text(encoding="utf-8")):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={len(steps)}")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def _statements(script: str) -> list[str]:
+    """The single statements of a script. `executescript` would commit the transaction we are in."""
+    statements, buffer = [], ""
+    for line in script.splitlines(keepends=True):
+        buffer += line
+        if sqlite3.complete_statement(buffer):
+            statements.append(buffer)
+            buffer = ""
+    return statements

@@ -1,0 +1,271 @@
+"""What becomes of received messages: deleted, hidden for another while, buried, or given back when their holder died.
+
+All inside the caller's transaction, many at a time; the common case, all deleted, is two statements for the whole batch.
+A receipt counts for as long as SQS lets it: on a standard queue any receipt of a message can delete it, bury it, or
+change its visibility while somebody holds it; on a FIFO queue only the receipt of the receive that hides it now.
+
+Never here: which of these should happen. Invariant: a message changes only by a receipt that SQS would honour.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from onefold import errors, limits
+from onefold.contracts.queue import Ack, Bury, Reason, RetryIn, Settle
+from onefold.engines.sqlite import groups
+from onefold.engines.sqlite.rows import QueueRow, Receipt, read_receipts
+from onefold.engines.sqlite.transfer import transfer_in
+
+if TYPE_CHECKING:
+    from onefold.contracts.verbs import Standing
+
+
+def settle_in(
+    connection: sqlite3.Connection, row: QueueRow, settlements: Sequence[tuple[str, Settle]], now_ms: int
+) -> list[bool]:
+    """Settle each receipt; False where it had expired and nothing was done. Leave is always True.
+
+    Raises:
+        UsageError: a malformed receipt, a delay out of its range, a queue without the one to bury in. The caller's
+            transaction (or savepoint) is to be rolled back.
+    """
+    if all(type(settle) is Ack for _, settle in settlements):
+        return delete_in(connection, row, [receipt for receipt, _ in settlements], now_ms)
+    answers = [True] * len(settlements)
+    acks: list[tuple[int, str]] = []
+    changes: list[tuple[int, str, RetryIn]] = []
+    burials: list[tuple[int, str, Bury]] = []
+    for place, (receipt, settle) in enumerate(settlements):
+        if isinstance(settle, Ack):
+            acks.append((place, receipt))
+        elif isinstance(settle, RetryIn):
+            changes.append((place, receipt, settle))
+        elif isinstance(settle, Bury):
+            burials.append((place, receipt, settle))
+    done = delete_in(connection, row, [receipt for _, receipt in acks], now_ms)
+    done += set_visible_in(connection, row, [change[1:] for change in changes], now_ms, ends=True)
+    done += bury_in(connection, row, [burial[1:] for burial in burials], now_ms)
+    places = [item[0] for item in acks] + [item[0] for item in changes] + [item[0] for item in burials]
+    for place, answer in zip(places, done, strict=True):
+        answers[place] = answer
+    return answers
+
+
+def delete_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[bool]:
+    """Delete each receipt's message; False only where a FIFO receipt has expired and its message is still there."""
+    if not receipts:
+        return []
+    parts = read_receipts(receipts, row.settings.fifo)
+    if row.settings.fifo:
+        deleted = connection.executemany(
+            "DELETE FROM onefold_received WHERE id = ? AND delivery = ? AND queue = ? AND visible_at_ms > ?",
+            [(message, delivery, row.id, now_ms) for message, delivery, _ in parts],
+        ).rowcount
+    else:
+        deleted = connection.executemany(
+            "DELETE FROM onefold_received WHERE id = ? AND delivery >= ? AND queue = ?",
+            [(message, delivery, row.id) for message, delivery, _ in parts],
+        ).rowcount
+    if deleted == len(parts):
+        connection.executemany("DELETE FROM onefold_message WHERE id = ?", [(message,) for message, *_ in parts])
+        answers = [True] * len(parts)
+    else:
+        answers = _delete_the_rest(connection, row, parts, now_ms)
+    if row.settings.fifo:
+        groups.refresh_in(connection, row, {group for *_, group in parts if group is not None}, now_ms)
+    return answers
+
+
+def _delete_the_rest(
+    connection: sqlite3.Connection, row: QueueRow, parts: Sequence[Receipt], now_ms: int
+) -> list[bool]:
+    """Some receipts held nothing: finish those whose row in `received` is gone, and say which are not.
+
+    A message that was received never goes back to `waiting`, so one of this queue that stands in neither is one that
+    was just deleted, and one that still has its row was refused.
+    """
+    connection.executemany(
+        "DELETE FROM onefold_message AS m WHERE id = ? AND queue = ? "
+        "AND NOT EXISTS (SELECT 1 FROM onefold_received r WHERE r.id = m.id) "
+        "AND NOT EXISTS (SELECT 1 FROM onefold_waiting w "
+        "WHERE (w.queue, w.visible_at_ms, w.id) = (m.queue, m.visible_at_ms, m.id))",
+        [(message, row.id) for message, *_ in parts],
+    )
+    if not row.settings.fifo:
+        return [True] * len(parts)
+    return [_held(connection, row, message, now_ms) is None for message, *_ in parts]
+
+
+class _Held(NamedTuple):
+    """A message that was received and is still there; what has expired is not."""
+
+    queue: int
+    delivery: int
+    visible_at_ms: int
+    received_at_ms: int
+    receives: int
+
+
+def _held(connection: sqlite3.Connection, row: QueueRow, message: int, now_ms: int) -> _Held | None:
+    found = connection.execute(
+        "SELECT queue, delivery, visible_at_ms, received_at_ms, receives FROM onefold_received "
+        "WHERE id = ? AND NOT (queue = ? AND sent_at_ms <= ?)",
+        (message, row.id, row.expired_at_ms(now_ms)),
+    ).fetchone()
+    return None if found is None else _Held(*found)
+
+
+def set_visible_in(
+    connection: sqlite3.Connection,
+    row: QueueRow,
+    changes: Sequence[tuple[str, RetryIn]],
+    now_ms: int,
+    *,
+    ends: bool = False,
+    behind_ms: int = 0,
+) -> list[bool]:
+    """Hide each receipt's message for a new time from now; False where that cannot be.
+
+    It cannot when the message is gone, past 12 hours from its receive, and on FIFO once the receipt expired. On a
+    standard queue a message whose visibility is over stays as it is and the answer is True, as on SQS.
+
+    Args:
+        ends: the receive is over (a retry later): its owner's death must not cut the wait short.
+        behind_ms: by how much the clock will jump when it follows the wall (`steady_clock.py`). Who is at work with a
+            message extends beyond that; who gives it back (0 s, or uncounted) does not wait for it.
+    """
+    for _, change in changes:
+        check_visibility(change.delay_ms)
+    parts = read_receipts([receipt for receipt, _ in changes], row.settings.fifo)
+    answers: list[bool] = []
+    touched: set[int] = set()
+    for (message, delivery, group), (_, change) in zip(parts, changes, strict=True):
+        held = _held(connection, row, message, now_ms)
+        can = held is not None and _can_change(row, held, delivery, change, now_ms)
+        answers.append(can)
+        if held is None or not can:
+            continue
+        own = held.delivery == delivery
+        uncounted = int(change.uncounted and own and held.receives > 0)
+        shift_ms = behind_ms if change.delay_ms and not change.uncounted else 0
+        if held.visible_at_ms > now_ms:
+            connection.execute(
+                "UPDATE onefold_received SET visible_at_ms = ?, receives = receives - ?, "
+                "owner = CASE WHEN ? THEN NULL ELSE owner END WHERE id = ?",
+                (now_ms + change.delay_ms + shift_ms, uncounted, ends and own, message),
+            )
+            if group is not None:
+                touched.add(group)
+        elif uncounted:
+            connection.execute("UPDATE onefold_received SET receives = receives - 1 WHERE id = ?", (message,))
+    groups.refresh_in(connection, row, touched, now_ms)
+    return answers
+
+
+def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_ms: int) -> bool:
+    if held.queue != row.id or held.delivery < delivery:
+        return False
+    if held.visible_at_ms <= now_ms:
+        return not row.settings.fifo
+    if row.settings.fifo and held.delivery != delivery:
+        return False
+    return now_ms + change.delay_ms <= held.received_at_ms + limits.VISIBILITY_MS_MAX
+
+
+def standing_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[Standing]:
+    """How the message of each receipt stands with that receipt."""
+    answers: list[Standing] = []
+    for message, delivery, _ in read_receipts(receipts, row.settings.fifo):
+        held = _held(connection, row, message, now_ms)
+        if held is None or held.queue != row.id or held.delivery < delivery:
+            answers.append("gone")
+        elif held.delivery > delivery:
+            answers.append("superseded")
+        elif held.visible_at_ms <= now_ms:
+            answers.append("expired" if row.settings.fifo else "visible")
+        else:
+            answers.append("in-flight")
+    return answers
+
+
+def check_visibility(visible_ms: int) -> None:
+    """Refuse a visibility that SQS does not know.
+
+    Raises:
+        UsageError: not 0 to 43,200,000 ms.
+    """
+    if not 0 <= visible_ms <= limits.VISIBILITY_MS_MAX:
+        raise errors.UsageError(
+            f"A message cannot be hidden for {visible_ms} ms.",
+            meaning=f"Visibility is 0 to {limits.VISIBILITY_MS_MAX:,} ms (12 hours).",
+            todo="Hide it for less; to run later than that, send it with run_at.",
+        )
+
+
+def bury_in(
+    connection: sqlite3.Connection, row: QueueRow, burials: Sequence[tuple[str, Bury]], now_ms: int
+) -> list[bool]:
+    """Move each receipt's message to the dead-letter or held queue; False as for `delete_in`."""
+    targets = {"dead-letter": row.dead_letter, "held": row.held}
+    for _, burial in burials:
+        if targets[burial.to] is None:
+            setting = "dead_letter" if burial.to == "dead-letter" else "held"
+            raise errors.UsageError(
+                f"Queue {row.settings.name!r} has no {burial.to} queue.",
+                meaning="The message was left where it is.",
+                todo=f"Declare the queue with {setting}.",
+            )
+    fifo = row.settings.fifo
+    moves: dict[str, list[tuple[int, Reason]]] = {to: [] for to in targets}
+    answers: list[bool] = []
+    taken: set[int] = set()
+    touched: set[int] = set()
+    for (message, delivery, group), (_, burial) in zip(
+        read_receipts([receipt for receipt, _ in burials], fifo), burials, strict=True
+    ):
+        held = None if message in taken else _held(connection, row, message, now_ms)
+        if held is not None and _can_bury(row, held, delivery, now_ms):
+            moves[burial.to].append((message, burial.reason))
+            taken.add(message)
+            answers.append(True)
+        else:
+            answers.append(held is None or not fifo)
+        if group is not None:
+            touched.add(group)
+    for to, target in targets.items():
+        if target is not None and moves[to]:
+            transfer_in(connection, moves[to], row, target, now_ms, restarts=True)
+    groups.refresh_in(connection, row, touched, now_ms)
+    return answers
+
+
+def _can_bury(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
+    if held.queue != row.id:
+        return False
+    if row.settings.fifo:
+        return held.delivery == delivery and held.visible_at_ms > now_ms
+    return held.delivery >= delivery
+
+
+def end_visibilities_in(connection: sqlite3.Connection, owner: str, now_ms: int) -> int:
+    """Make everything that `owner` holds visible at once, in whatever queue; how many messages.
+
+    Messages that it settled, also those it asked to see again later, are its own no more and stay as they are.
+    """
+    held = connection.execute(
+        "SELECT r.id, m.grp FROM onefold_received r CROSS JOIN onefold_message m ON m.id = r.id "
+        "WHERE r.owner = ? AND r.visible_at_ms > ?",
+        (owner, now_ms),
+    ).fetchall()
+    connection.executemany(
+        "UPDATE onefold_received SET visible_at_ms = ?, owner = NULL WHERE id = ?",
+        [(now_ms, message) for message, _ in held],
+    )
+    connection.executemany(
+        "UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE id = ?",
+        [(now_ms, group) for group in {group for _, group in held if group is not None}],
+    )
+    return len(held)

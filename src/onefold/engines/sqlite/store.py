@@ -1,0 +1,392 @@
+"""Idempotency records on SQLite: the Store contract, and the operator's view of it.
+
+Each verb is a function on an open transaction (`claim_in`, `write_in`, ...), so that `commit.py` can join it with a
+message's fate; `SqliteStore` wraps each in a transaction of its own. Rare transitions read the record, ask
+`contracts/transitions.py` and write the whole row back; the frequent ones (start, renew, Complete) are one conditional
+UPDATE per record, which says the same. SQLite has one writer at a time, so what was read holds until the commit.
+
+Never here: policy, messages, clocks. Invariant: every write names owner and fence, and says whether it took.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, get_args
+
+import msgspec
+
+from onefold.contracts import transitions
+from onefold.contracts.identity import key_range
+from onefold.contracts.store import (
+    Answer,
+    Ask,
+    Claimed,
+    Complete,
+    Failure,
+    Hold,
+    OutboxItem,
+    Outcome,
+    Record,
+    RecordKey,
+    Release,
+    Status,
+    StoreCapabilities,
+)
+from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.identity import ident
+from onefold.engines.sqlite.ledger import append_in
+from onefold.engines.sqlite.log import NotOnDisk
+
+if TYPE_CHECKING:
+    from onefold.contracts.ledger import Row as LedgerRow
+    from onefold.contracts.transitions import Written
+    from onefold.contracts.verbs import Ledger, RowsOf, State
+
+_STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+_CODES: Final = {status: code for code, status in enumerate(_STATUSES)}
+_COLUMNS: Final = (
+    "ident, status, fence, owner, lease_until_ms, parked, doubt, started_fence, attempts, attempts_total, crashes,"
+    " crashes_total, budget_closed, created_at_ms, started_at_ms, updated_at_ms, expires_at_ms, fingerprint, scope, job,"
+    " key, message_id, sent_at_ms, result, failure, outbox"
+)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM onefold_record"
+_SELECT_MANY: Final = {
+    size: f"{_SELECT} WHERE ident IN ({','.join('?' * size)})" for size in (1, 10, 100)
+}  # three statements to keep prepared, not one for each number of asks
+_MARKS: Final = ",".join("?" * (_COLUMNS.count(",") + 1))
+_INSERT: Final = f"INSERT INTO onefold_record ({_COLUMNS}) VALUES ({_MARKS})"
+# All but the ident: SQLite rewrites an index entry that is set, changed or not.
+_REPLACE: Final = f"""
+UPDATE onefold_record SET ({_COLUMNS.removeprefix("ident, ")}) = ({_MARKS.removeprefix("?,")}) WHERE ident = ?
+"""
+_HELD: Final = "WHERE ident = ? AND owner = ? AND fence = ? AND status = 0"
+_START: Final = f"""
+UPDATE onefold_record SET attempts = attempts + 1, attempts_total = attempts_total + 1, started_fence = fence, doubt = 0,
+    started_at_ms = ?, updated_at_ms = ?
+{_HELD} AND started_fence <> fence
+"""
+_RENEW: Final = f"UPDATE onefold_record SET lease_until_ms = ? {_HELD}"
+_COMPLETE: Final = f"""
+UPDATE onefold_record SET status = 1, result = ?, outbox = ?, expires_at_ms = ?, updated_at_ms = ?, doubt = 0, failure = NULL
+{_HELD}
+"""
+_COUNT: Final = """
+INSERT INTO onefold_completed (second, job, count) VALUES (?, ?, ?)
+ON CONFLICT (second, job) DO UPDATE SET count = count + excluded.count
+"""
+_OUTBOX = msgspec.json.Decoder(list[OutboxItem])
+_FAILURE = msgspec.json.Decoder(Failure)
+_Row = tuple[object, ...]
+
+
+def _row(key: bytes, record: Record) -> _Row:
+    """A record in the order of `_COLUMNS`."""
+    return (
+        key,
+        _CODES[record.status],
+        record.fence,
+        record.owner,
+        record.lease_until_ms,
+        record.parked,
+        record.doubt,
+        record.started_fence,
+        record.attempts,
+        record.attempts_total,
+        record.crashes,
+        record.crashes_total,
+        record.budget_closed,
+        record.created_at_ms,
+        record.started_at_ms,
+        record.updated_at_ms,
+        record.expires_at_ms,
+        record.fingerprint,
+        record.key.scope,
+        record.key.job,
+        record.key.key,
+        record.message_id,
+        record.sent_at_ms,
+        record.result,
+        None if record.failure is None else msgspec.json.encode(record.failure).decode(),
+        _outbox_json(record.outbox),
+    )
+
+
+def _outbox_json(outbox: Sequence[OutboxItem]) -> str | None:
+    return msgspec.json.encode(outbox).decode() if outbox else None
+
+
+def _record(row: tuple) -> Record:  # type: ignore[type-arg]  # one type per column, as the schema has them
+    return Record(
+        status=_STATUSES[row[1]],
+        fence=row[2],
+        owner=row[3],
+        lease_until_ms=row[4],
+        parked=bool(row[5]),
+        doubt=bool(row[6]),
+        started_fence=row[7],
+        attempts=row[8],
+        attempts_total=row[9],
+        crashes=row[10],
+        crashes_total=row[11],
+        budget_closed=bool(row[12]),
+        created_at_ms=row[13],
+        started_at_ms=row[14],
+        updated_at_ms=row[15],
+        expires_at_ms=row[16],
+        fingerprint=row[17],
+        key=RecordKey(row[18], row[19], row[20]),
+        message_id=row[21],
+        sent_at_ms=row[22],
+        result=row[23],
+        failure=None if row[24] is None else _FAILURE.decode(row[24]),
+        outbox=[] if row[25] is None else _OUTBOX.decode(row[25]),
+    )
+
+
+def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes, Record]:
+    """The records that stand, expired ones included."""
+    wanted = list(dict.fromkeys(idents))
+    found: dict[bytes, Record] = {}
+    while wanted:
+        size = 100 if len(wanted) > 10 else 10 if len(wanted) > 1 else 1
+        chunk, wanted = wanted[:size], wanted[size:]
+        chunk += [chunk[0]] * (size - len(chunk))
+        for row in connection.execute(_SELECT_MANY[size], chunk):
+            found[row[0]] = _record(row)
+    return found
+
+
+def claim_in(
+    connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None
+) -> list[Answer]:
+    """As `Store.claim`, inside the caller's transaction."""
+    idents = [ident(ask.key) for ask in asks]
+    records: dict[bytes, Record | None] = {**_find(connection, idents)}
+    stored = set(records)
+    dead = dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
+    changed: dict[bytes, Record] = {}
+    answers: list[Answer] = []
+    rows: list[LedgerRow] = []
+    for place, (key, ask) in enumerate(zip(idents, asks, strict=True)):
+        answer, after = transitions.claim(records.get(key), ask, now_ms, dead)
+        if after is not None:
+            records[key] = changed[key] = after
+            if rows_of is not None and isinstance(answer, Claimed) and answer.found != "absent":
+                rows += rows_of(place, answer)
+        answers.append(answer)
+    connection.executemany(_INSERT, [_row(key, record) for key, record in changed.items() if key not in stored])
+    for key, record in changed.items():
+        if key in stored:
+            _replace(connection, key, record)
+    if rows:
+        append_in(connection, rows)
+    return answers
+
+
+def _replace(connection: sqlite3.Connection, key: bytes, record: Record) -> None:
+    _, *values = _row(key, record)
+    connection.execute(_REPLACE, (*values, key))
+
+
+def _is_leased(record: Record | None) -> bool:
+    return record is not None and record.status == "in_progress"
+
+
+def dead_owners(connection: sqlite3.Connection) -> frozenset[str]:
+    """Owners that were found dead; their leases are over."""
+    return frozenset(owner for (owner,) in connection.execute("SELECT owner FROM onefold_dead_owner"))
+
+
+def start_in(connection: sqlite3.Connection, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+    """As `Store.start`, inside the caller's transaction."""
+    return [_start(connection, hold, now_ms) for hold in holds]
+
+
+def _start(connection: sqlite3.Connection, hold: Hold, now_ms: int) -> bool:
+    key = ident(hold.key)
+    if connection.execute(_START, (now_ms, now_ms, key, hold.owner, hold.fence)).rowcount == 1:
+        return True
+    return transitions.start(_find(connection, [key]).get(key), hold, now_ms) is not None
+
+
+def renew_in(connection: sqlite3.Connection, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+    """As `Store.renew`, inside the caller's transaction."""
+    return [
+        connection.execute(_RENEW, (lease_until_ms, ident(hold.key), hold.owner, hold.fence)).rowcount == 1
+        for hold in holds
+    ]
+
+
+def write_in(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
+    """As `Store.write`, inside the caller's transaction; tells a repeated Complete from one that took."""
+    written: list[Written] = []
+    completed: Counter[str] = Counter()
+    for hold, outcome in writes:
+        became = _write(connection, ident(hold.key), hold, outcome, now_ms)
+        written.append(became)
+        if became == "new" and isinstance(outcome, Complete):
+            completed[hold.key.job] += 1
+    _count(connection, completed, now_ms)
+    return written
+
+
+def _write(connection: sqlite3.Connection, key: bytes, hold: Hold, outcome: Outcome, now_ms: int) -> Written:
+    if isinstance(outcome, Complete):
+        values = (outcome.result, _outbox_json(outcome.outbox), outcome.expires_at_ms, now_ms)
+        if connection.execute(_COMPLETE, (*values, key, hold.owner, hold.fence)).rowcount == 1:
+            return "new"
+    record = _find(connection, [key]).get(key)
+    after = transitions.write(record, hold, outcome, now_ms)
+    if after is None:
+        return "lost"
+    if after is record:
+        return "again"
+    _replace(connection, key, after)
+    return "new"
+
+
+def _count(connection: sqlite3.Connection, completed: Counter[str], now_ms: int) -> None:
+    connection.executemany(_COUNT, [(now_ms // 1000, job, count) for job, count in completed.items()])
+
+
+def clear_outbox_in(connection: sqlite3.Connection, holds: Sequence[Hold]) -> list[Written]:
+    """As `Store.clear_outbox`, inside the caller's transaction; tells an outbox that was empty from one that was not."""
+    return [_clear_outbox(connection, hold) for hold in holds]
+
+
+def _clear_outbox(connection: sqlite3.Connection, hold: Hold) -> Written:
+    key = ident(hold.key)
+    record = _find(connection, [key]).get(key)
+    after = transitions.clear_outbox(record, hold)
+    if after is None:
+        return "lost"
+    if after is record:
+        return "again"
+    connection.execute("UPDATE onefold_record SET outbox = NULL WHERE ident = ?", (key,))
+    return "new"
+
+
+def read_in(connection: sqlite3.Connection, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+    """As `Store.read`, inside the caller's transaction."""
+    idents = [ident(key) for key in keys]
+    records = _find(connection, idents)
+    found = [records.get(key) for key in idents]
+    return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]
+
+
+class SqliteStore:
+    """The Store contract on one engine; also its `RecordAdmin`.
+
+    Args:
+        engine: an open engine whose file has been migrated.
+    """
+
+    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    state: State | None = None  # of the same place: whose the names of operations are
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.clock = engine.clock  # of all that use the file; `@once` takes it unless it is given another
+        lasting = not engine.in_memory
+        self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
+
+    # -- Store ---------------------------------------------------------------------------------------------------------
+
+    def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
+        """As the contract says, all asks and their rows in one transaction.
+
+        Raises:
+            NotOnDisk: the disk failed under it; what was claimed was given back.
+        """
+        answers: list[Answer] = []
+
+        def run(connection: sqlite3.Connection) -> list[Answer]:
+            answers[:] = claim_in(connection, asks, now_ms, rows_of)
+            return answers
+
+        try:
+            # Of a call or a send, which take space; a message's is part of finishing it.
+            return self._engine.write(run, early=True, adds=any(ask.message_id is None for ask in asks))
+        except NotOnDisk:  # nobody will run what was claimed; others can, and else it would count as a crash
+            taken = [
+                (answer.hold, Release(expires_at_ms=ask.expires_at_ms, refund=True))
+                for ask, answer in zip(asks, answers, strict=True)
+                if isinstance(answer, Claimed)
+            ]
+            self._engine.take_back(lambda connection: write_in(connection, taken, now_ms))
+            raise
+
+    def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
+        """As the contract says, in one transaction."""
+        return self._engine.write(lambda connection: start_in(connection, holds, now_ms))
+
+    def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
+        """As the contract says, in one transaction."""
+        return self._engine.write(lambda connection: renew_in(connection, holds, lease_until_ms), synced=False)
+
+    def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
+        """As the contract says, in one transaction."""
+        written = self._engine.write(lambda connection: write_in(connection, writes, now_ms))
+        return [became != "lost" for became in written]
+
+    def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
+        """As the contract says, in one transaction."""
+        cleared = self._engine.write(lambda connection: clear_outbox_in(connection, holds))
+        return [became != "lost" for became in cleared]
+
+    def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
+        """As the contract says, from a snapshot; waits for no writer."""
+        return self._engine.read(lambda connection: read_in(connection, keys, now_ms))
+
+    # -- RecordAdmin ---------------------------------------------------------------------------------------------------
+
+    def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
+        """Records, newest change first; failed and unknown ones by index, others by reading the table."""
+        conditions, values = ["1"], []
+        if status is not None:
+            conditions.append(f"status = {_CODES[status]}")  # in the text: the partial index must see it
+        if parked is not None:
+            conditions.append("status = 3 AND parked" if parked else "NOT parked")
+        values.append(limit)
+        query = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY updated_at_ms DESC, id DESC LIMIT ?"
+        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
+
+    def find(self, key: str, limit: int = 20) -> list[Record]:
+        """Records whose business key is exactly `key`, newest change first."""
+        query = f"{_SELECT} WHERE ident >= ? AND ident < ? AND key = ? ORDER BY updated_at_ms DESC LIMIT ?"
+        values = (*key_range(key), key, limit)
+        return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
+
+    def settle(
+        self,
+        key: RecordKey,
+        *,
+        done: bool,
+        result: bytes,
+        now_ms: int,
+        expires_at_ms: int,
+        corrects: bytes | None = None,
+    ) -> bool:
+        """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
+
+        def run(connection: sqlite3.Connection) -> bool:
+            place = ident(key)
+            record = _find(connection, [place]).get(place)
+            after = transitions.settle(
+                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
+            )
+            if after is None:
+                return False
+            _replace(connection, place, after)
+            _count(connection, Counter({key.job: 1} if done and corrects is None else {}), now_ms)
+            return True
+
+        return self._engine.write(run)
+
+    def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
+        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole."""
+        query = "SELECT job, sum(count) FROM onefold_completed WHERE second >= ? AND second <= ? GROUP BY job"
+        values = (since_ms // 1000, (now_ms - 1) // 1000)
+        return self._engine.read(lambda connection: dict(connection.execute(query, values)))

@@ -1,0 +1,462 @@
+"""URLs of engines and record stores: what each says, and the backend it opens.
+
+    sqlite:///relative/path.db  sqlite:////absolute/path.db  sqlite://:memory:      queues and records in one file
+    aws://REGION?table=...                                                          SQS, and records in DynamoDB
+    aws://REGION?records=redis://... or postgresql://...                            SQS, and records there
+    dynamodb://REGION/TABLE  redis://...  postgresql://...                          records alone, for `onefold.once`
+
+    aws://eu-west-1?table=shop&prefix=shop-&payloads=my-bucket/shop
+
+A URL is the same for every process of an app, so that it can be one environment variable (ONEFOLD_URL). Credentials are
+never in an `aws://` URL: they come from boto3's own chain.
+
+A backend is imported when a URL names it, and the extra that is missing is named. Never here: settings of an app, declared
+queues. Invariant: importing this module imports no backend; an unknown option is refused with the one that was probably
+meant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from msgspec import Struct
+
+from onefold import errors, redact, settings
+from onefold.clock import SystemClock
+from onefold.engines.composite import CompositeEngine, NoQueues
+from onefold.entropy import SystemEntropy
+from onefold.steady_clock import steady
+
+if TYPE_CHECKING:
+    from onefold.contracts.engine import Engine, RecordBackend
+    from onefold.contracts.verbs import Store
+    from onefold.engines.sqlite.file import FileSettings
+    from onefold.outside import Clock, Entropy
+
+
+ENGINES: Final = ("sqlite", "aws")
+SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # of records, somewhere on a network of the user's
+STORES: Final = ("sqlite", "dynamodb", *SERVERS)
+_EXTRAS: Final = {
+    "boto3": "aws",
+    "botocore": "aws",
+    "redis": "redis",
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+}
+
+
+def open_engine(
+    url: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    owner: str,
+    file: FileSettings | None = None,
+    records_alone: bool = False,
+    looks: bool = False,
+) -> Engine:
+    """Open the backend a URL names, creating its file when it is not there.
+
+    Args:
+        file: how an embedded engine opens its file; None for what workers use.
+        records_alone: also open a store for records, as an engine without queues: for looking at it and settling.
+        looks: nothing will be written: a file that this user may only read is opened for reading.
+
+    Raises:
+        UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
+        StorageError: the file, table, schema or server cannot be used.
+    """
+    scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
+    if scheme == "sqlite":
+        from onefold.engines.sqlite.engine import SqliteEngine
+        from onefold.engines.sqlite.file import FOR_WORKERS, path_of
+
+        return SqliteEngine(
+            path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
+            settings=file or FOR_WORKERS, looks=looks,
+        )  # fmt: skip
+    if scheme == "aws":
+        return _open_aws(url, clock, entropy)
+    if scheme in STORES and records_alone:
+        return _open_alone(url, clock, entropy)
+    if scheme in STORES:
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} is a store for records; an app needs queues too.",
+            todo="Use aws://REGION?records=URL for an app, or onefold.store(URL) for @onefold.once.",
+        )
+    known = dict.fromkeys((*ENGINES, *STORES)) if records_alone else ENGINES
+    raise errors.UsageError(
+        f"{redact.shown_url(url)}: there is no engine {'or store ' if records_alone else ''}{scheme!r}.",
+        meaning=f"Known schemes: {', '.join(known)}.",
+        todo="Use the URL of one of these." if records_alone else "Use a sqlite:/// or an aws:// URL.",
+    )
+
+
+def is_records_alone(url: str) -> bool:
+    """Whether a URL is that of a store for records, which has no queues."""
+    scheme = url.partition("://")[0]
+    return scheme in STORES and scheme not in ENGINES
+
+
+def _open_alone(url: str, clock: Clock, entropy: Entropy) -> Engine:
+    """A store for records as an engine. No table is made, and until something is settled nothing is written."""
+    backend, _ = _open_records(url, clock, entropy)
+    queues: Any = NoQueues(url)
+    return CompositeEngine(
+        url, lambda: queues, backend, known_queue=queues.open, provisioned=True, close_queues=lambda: None
+    )
+
+
+def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
+    """A record store alone, for the guard on any function.
+
+    What makes the store less durable than it should be is reported as a warning. Of an app's own URL (`ENGINES`) nothing is
+    asked: its workers do that when they start, and functions may not (`RecordBackend.check`).
+
+    Raises:
+        as `open_engine`.
+    """
+    scheme, _ = _split(url, "sqlite:///records.db, redis://localhost/0 or postgresql://localhost/shop")
+    store: Any
+    if scheme in ENGINES:
+        store = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token()).store
+    else:
+        backend, _ = _open_records(url, clock, entropy)
+        for warning in backend.check():
+            warnings.warn(warning, stacklevel=3)
+        store = backend.store
+    store.location = _location(url)
+    return cast("Store", store)
+
+
+def _location(url: str) -> str | None:
+    """The same text for each spelling of a file's URL; None in memory, where no two stores share their records."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "sqlite":
+        return url
+    from onefold.engines.sqlite.file import path_of
+
+    path = path_of(url, rest)
+    return None if path == ":memory:" else os.path.realpath(path)
+
+
+def _split(url: str, examples: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    if not separator or not re.fullmatch(r"[\w+.-]{1,31}", scheme):
+        raise errors.UsageError(f"{redact.shown_url(url)} is not an engine URL.", todo=f"Write for example {examples}.")
+    return scheme, rest
+
+
+# -- aws -------------------------------------------------------------------------------------------------------------
+
+
+def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
+    parsed = read_aws(url)
+    session = part("aws.session").Session(parsed.region, parsed.endpoints)
+    payloads = None
+    if parsed.bucket is not None:
+        payloads = part("aws.payloads").Payloads(session, parsed.bucket, parsed.folder, entropy=entropy)
+    later = None
+    if parsed.later_group is not None:
+        later = part("aws.sending").Later(session, group=parsed.later_group, role=parsed.later_role)
+    backend: RecordBackend
+    if parsed.records is None:
+        backend, sweep = _dynamo(
+            session, parsed.table, clock, entropy, create=parsed.create, batched=parsed.batched, layout=parsed.layout
+        )
+    else:
+        backend, sweep = _open_records(parsed.records, clock, entropy, create=parsed.create)
+    sqs = part("aws.sqs").Sqs(
+        session, clock=clock, entropy=entropy, prefix=parsed.prefix, payloads=payloads, later=later,
+        state=lambda: backend.state,
+    )  # fmt: skip
+    return CompositeEngine(
+        url,
+        lambda: sqs.admin,
+        backend,
+        known_queue=sqs.open,
+        provisioned=not parsed.create,
+        sweep=sweep,
+        close_queues=session.close,
+    )
+
+
+Sweep = Callable[[], int] | None
+
+
+def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = False) -> tuple[RecordBackend, Sweep]:
+    scheme, _ = _split(url, "redis://localhost/0 or postgresql://localhost/shop")
+    if scheme in ("redis", "rediss"):
+        on_redis = part("redis.backend").RedisBackend.open(url, entropy=entropy)
+        _go_by_server(clock, on_redis)
+        return on_redis, None
+    if scheme in ("postgresql", "postgres"):
+        backend = part("postgres.backend").PostgresBackend(url, clock=clock, create=create)
+        _go_by_server(clock, backend)
+        return backend, backend.upkeep
+    if scheme == "dynamodb":
+        parsed = _read_dynamodb(url)
+        session = part("aws.session").Session(parsed.region, parsed.endpoints)
+        return _dynamo(
+            session,
+            parsed.table,
+            clock,
+            entropy,
+            create=create or parsed.create,
+            batched=parsed.batched,
+            layout=parsed.layout,
+        )
+    if scheme == "sqlite":
+        from onefold.engines.sqlite.books import FileBooks
+
+        engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
+        return FileBooks(engine), lambda: engine.maintain(_ignored)
+    raise errors.UsageError(
+        f"{redact.shown_url(url)}: there is no record store {scheme!r}.",
+        meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",
+        todo="Use the URL of one of these.",
+    )
+
+
+def _go_by_server(clock: Clock, backend: Any) -> None:
+    """Leases on a server are compared by its own clock: machines that share it need not agree, nor stay as they are set."""
+    backend.store.clock = shared = steady(clock)
+    if isinstance(shared.wall, SystemClock):
+        shared.follow(backend.server_ms)
+
+
+def _ignored(_: str) -> None:
+    """Takes what a file's upkeep reports about its own queues, which nobody uses."""
+
+
+def _dynamo(
+    session: Any, table: str, clock: Clock, entropy: Entropy, *, create: bool, batched: bool, layout: int
+) -> tuple[RecordBackend, Sweep]:
+    backend = part("aws.dynamodb.backend").DynamoBackend(session, table, clock, entropy, batched=batched, layout=layout)
+    if create:
+        backend.create()
+    return backend, None
+
+
+def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, Any]:
+    """The table that a URL names, and the module `aws.dynamodb.migration`, whose functions take it.
+
+    Raises:
+        UsageError: the URL does not name a table of DynamoDB, or the extra is not installed.
+    """
+    scheme, _ = _split(url, "dynamodb://eu-west-1/onefold")
+    if scheme not in ("aws", "dynamodb"):
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+        )
+    parsed = read_aws(url) if scheme == "aws" else _read_dynamodb(url)
+    if parsed.records is not None:
+        raise errors.UsageError(
+            f"The records of {redact.shown_url(url)} are not in DynamoDB.", todo="Only tables there have layouts."
+        )
+    session = part("aws.session").Session(parsed.region, parsed.endpoints)
+    table = part("aws.dynamodb.table").Table(session, parsed.table, clock, entropy, batched=parsed.batched)
+    return table, part("aws.dynamodb.migration")
+
+
+def _read_dynamodb(url: str) -> Any:
+    """`dynamodb://REGION/TABLE?...` as an `aws://` URL; the table may not be left out."""
+    parts = urlsplit(url)
+    table = parts.path.strip("/")
+    if not table:
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} names no table.", todo="Write for example dynamodb://eu-west-1/onefold."
+        )
+    options = [*parse_qsl(parts.query, keep_blank_values=True), ("table", table)]
+    return read_aws(f"aws://{parts.netloc}?{urlencode(options)}")
+
+
+def part(name: str) -> Any:
+    """A module of one backend.
+
+    Raises:
+        UsageError: a package it needs is not installed; names the extra.
+    """
+    try:
+        return import_module(f"onefold.engines.{name}")
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise errors.UsageError(
+            f"The package {error.name} is not installed.",
+            meaning="onefold installs light; each backend comes with an extra.",
+            todo=f"Run: pip install 'onefold[{extra}]'",
+        ) from None
+
+
+TABLE_DEFAULT: Final = "onefold"
+_PREFIX: Final = r"[A-Za-z0-9_-]{0,40}"
+_SERVICES: Final = ("sqs", "dynamodb", "s3", "scheduler")
+_OPTIONS: Final = tuple(one.name for one in settings.AWS_URL)
+
+
+class AwsUrl(Struct, frozen=True, kw_only=True):
+    """An `aws://` URL taken apart: where an app is on AWS.
+
+    Args:
+        region: for example `eu-west-1`.
+        table: of records, history and state, when they are in DynamoDB.
+        prefix: before every queue's name.
+        bucket, folder: where bodies over the limit go; None to refuse them.
+        records: URL of another record store (`redis://`, `postgresql://`); None for DynamoDB.
+        create: make what is missing (emulators, development).
+        later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
+            are due later than SQS delays; None to refuse those.
+        batched: use DynamoDB's batch statements; off for emulators that do not have them.
+        layout: of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own, which begins
+            with its job).
+        endpoints: service to URL; `*` for all that are not named.
+    """
+
+    region: str
+    table: str = TABLE_DEFAULT
+    prefix: str = ""
+    bucket: str | None = None
+    folder: str = ""
+    records: str | None = None
+    create: bool = False
+    later_group: str | None = None
+    later_role: str | None = None
+    batched: bool = True
+    layout: Literal[1, 2] = 1
+    endpoints: dict[str, str] = {}
+
+
+def read_aws(url: str) -> AwsUrl:
+    """Take an `aws://` URL apart.
+
+    Raises:
+        UsageError: no region, an unknown option, an impossible value.
+    """
+    parts = urlsplit(url)
+    region = parts.netloc
+    if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} names no region.",
+            meaning="It begins with aws:// and a region, then options after a question mark.",
+            todo="Write for example aws://eu-west-1?table=shop&prefix=shop-.",
+        )
+    options = dict(_option(url, name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True))
+    if ("later" in options) != ("later_role" in options):
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} has one of later and later_role without the other.",
+            meaning="A one-time schedule needs a group and a role.",
+            todo="Take the whole URL from the outputs of the stack (EngineUrl).",
+        )
+    bucket, _, folder = options.get("payloads", "").partition("/")
+    endpoints = {
+        "*" if name == "endpoint" else name: options[name] for name in ("endpoint", *_SERVICES) if name in options
+    }
+    return AwsUrl(
+        region=region,
+        table=options.get("table", TABLE_DEFAULT),
+        prefix=options.get("prefix", ""),
+        bucket=bucket or None,
+        folder=folder,
+        records=options.get("records"),
+        later_group=options.get("later"),
+        later_role=options.get("later_role"),
+        create=_yes(url, options, "create", default=False),
+        batched=_yes(url, options, "batch", default=True),
+        layout=2 if options.get("layout") == "2" else 1,
+        endpoints=endpoints,
+    )
+
+
+def _is_region(text: str) -> bool:
+    """Letters, words and a digit, as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
+    first, *words, last = text.split("-") if text.count("-") >= 2 else ("", "", "")
+    names = all(word.isalpha() and word.islower() for word in (first, *words))
+    return text.isascii() and len(first) in (2, 4) and names and len(last) == 1 and last.isdigit()
+
+
+def _option(url: str, name: str, value: str) -> tuple[str, str]:
+    if name not in _OPTIONS:
+        from difflib import get_close_matches  # only a typing error pays for it
+
+        near = get_close_matches(name, _OPTIONS, n=1)
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} has no option {name!r}.",
+            todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(_OPTIONS)}.",
+        )
+    if not value:
+        raise errors.UsageError(f"{redact.shown_url(url)}: {name} is empty.", todo="Give it a value, or leave it out.")
+    if name == "prefix" and not re.fullmatch(_PREFIX, value):
+        raise errors.UsageError(
+            f"prefix={value!r} cannot begin a queue's name.", todo="Use up to 40 of A-Z a-z 0-9 - _."
+        )
+    if name == "layout" and value not in ("1", "2"):
+        raise errors.UsageError(f"{redact.shown_url(url)}: there is no layout {value!r}.", todo="Write 1 or 2.")
+    if name in ("endpoint", *_SERVICES) and not value.startswith(("http://", "https://")):
+        raise errors.UsageError(f"The option {name} is not a URL.", todo="Write for example http://127.0.0.1:9324.")
+    return name, value
+
+
+def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if value not in ("yes", "no"):
+        raise errors.UsageError(
+            f"{redact.shown_url(url)}: {name}={value!r} is neither yes nor no.", todo="Write yes or no."
+        )
+    return value == "yes"
+
+
+def s3_client(url: str) -> Any:
+    """boto3's client for S3, which map runs read items from and write results to.
+
+    Its region and endpoints are those of an engine on AWS, else those of the environment; without a region there it is
+    us-east-1's, which S3 redirects to the bucket's own.
+
+    Raises:
+        UsageError: boto3 is not installed, or the region or endpoint is invalid.
+    """
+    if url.startswith("aws://"):
+        parsed = read_aws(url)
+        region, endpoints = parsed.region, parsed.endpoints
+    else:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        at = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoints = {"s3": at} if at else {}
+    return part("aws.session").Session(region, endpoints).client("s3")
+
+
+def store(url: str, *, clock: Clock | None = None) -> Store:
+    """A record store for `onefold.once`.
+
+    Args:
+        url: `sqlite:///records.db` (created when it is not there), `redis://host/0`, `postgresql://host/shop`,
+            `dynamodb://eu-west-1/onefold`, or an app's `aws://` URL.
+        clock: where time comes from; the machine's own unless given.
+
+    Raises:
+        UsageError: unknown scheme, or an extra that is not installed.
+        StorageError: the file, table or server cannot be used.
+    """
+    if not isinstance(url, str):
+        raise errors.UsageError(
+            f"onefold.store({url!r:.80}): a store is named by a URL, as text.",
+            meaning="None comes from a variable of the environment that is not set." if url is None else "",
+            todo="Write for example onefold.store('sqlite:///records.db').",
+        )
+    return open_store(url, clock=clock or SystemClock(), entropy=SystemEntropy())
+
+
+def memory_store() -> Store:
+    """A store in this process's memory: for tests and for deduplication that need not survive a restart."""
+    memory: Store = part("memory").MemoryStore()
+    return memory
