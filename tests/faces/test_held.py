@@ -121,7 +121,7 @@ def test_a_left_over_of_finished_work_is_cleared_as_done(there: Open) -> None:
 
 def test_a_call_under_once_is_settled_without_a_message(there: Open) -> None:
     claimed = there.claim("charge_card", "k-1", start=True)
-    failure = onefold.contracts.store.Failure(kind="unknown", error="CallerDied", summary="An earlier call ended.")
+    failure = onefold.contracts.store.Failure(kind="unknown", error="NotRecorded", summary="An earlier call ended.")
     parked = onefold.contracts.store.Unknown(failure=failure, expires_at_ms=there.clock.now_ms() + 1, parked=True)
     there.session.engine.store.write([(claimed.hold, parked)], there.clock.now_ms())
     (one,) = held.listed(there.session)

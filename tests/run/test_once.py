@@ -326,6 +326,38 @@ def test_a_result_that_cannot_be_stored_is_parked(guard: Callable[..., Any], sto
     assert calls == ["o-1"]
 
 
+class Sour:
+    """A result whose own methods fail while it is encoded."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no form today")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_result_whose_own_methods_raise_is_parked(
+    guard: Callable[..., Any], store: Store, clock: Watched, is_async: bool
+) -> None:
+    calls: list[str] = []
+
+    def work(order: str) -> object:
+        calls.append(order)
+        return Sour()
+
+    async def awaited(order: str) -> object:
+        return work(order)
+
+    charge = guard(awaited if is_async else work)
+    with pytest.raises(onefold.PayloadError, match=r"could not be encoded: .*no form today") as caught:
+        asyncio.run(charge("o-1")) if is_async else charge("o-1")
+    assert caught.value.meaning == "Its effect has happened; only its result is missing."
+    assert "onefold held settle o-1 --done" in caught.value.todo
+    assert "no form today" in repr(caught.value.__cause__)
+    assert (standing(store, clock).parked, standing(store, clock).failure.error) == (True, "PayloadError")
+    with pytest.raises(onefold.OutcomeUnknown):
+        asyncio.run(charge("o-1")) if is_async else charge("o-1")
+    assert calls == ["o-1"]
+
+
 # -- crashes and lost leases -------------------------------------------------------------------------------
 
 
@@ -383,21 +415,39 @@ def test_a_call_that_always_dies_is_held_after_so_many_deaths(
     for _ in range(2):
         with pytest.raises(onefold.OutcomeUnknown) as caught:
             charge("o-1")
-        assert f"Earlier calls that ended with their process: {crashes}, and crashes is {crashes}." in str(caught.value)
+        assert f"Earlier calls whose outcome was not recorded: {crashes}, and crashes is {crashes}." in str(
+            caught.value
+        )
     assert calls == []
     stands = standing(store, clock)
     assert (stands.parked, stands.crashes, stands.attempts) == (True, crashes, crashes)
 
 
-def test_a_death_is_logged_when_it_is_noticed(
-    guard: Callable[..., Any], clock: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ("dead", "the process of an earlier call, owner OWNER, ended before an outcome was recorded"),
+        (
+            "alive",
+            "the lease of an earlier call, owner OWNER, whose process still runs, is over, and no outcome was recorded",
+        ),
+        ("elsewhere", "the lease of an earlier call, owner OWNER, is over, and no outcome was recorded"),
+    ],
+)
+def test_a_call_without_an_outcome_is_logged_when_it_is_noticed_with_what_is_known_of_its_process(
+    guard: Callable[..., Any], store: Store, clock: Watched, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, known: str, text: str,
+) -> None:  # fmt: skip
     dies(guard, monkeypatch)
+    owner = standing(store, clock).owner
+    monkeypatch.setattr("onefold.owner_process.ended", lambda owners: frozenset(owners if known == "dead" else ()))
+    monkeypatch.setattr("onefold.owner_process.is_here", lambda owner: known != "elsewhere")
     clock.advance(LEASE_MS)
     logged: list[str] = []
     guard(lambda order: logged.append(caplog.text))("o-1")  # before the function is called again
     assert "charge 'o-1'" in logged[0]
-    assert "ended with its process (1 of at most 3)" in logged[0]
+    text = text.replace("OWNER", owner)
+    assert f"{text} (1 of at most 3). Whether it took effect is not known." in logged[0]
 
 
 @pytest.mark.parametrize("crashes", [0, -1, True, "3", 2.5])
@@ -718,8 +768,13 @@ def test_a_record_that_cannot_be_written_at_once_is_written_again(store: Store, 
 
 def test_a_record_that_cannot_be_written_is_no_quiet_success(store: Store, clock: Watched) -> None:
     charge = failing(store, Fault("store.write", times=1_000), clock, lambda order: "charged")
-    with pytest.raises(onefold.OutcomeUnknown, match="took effect, but its record could not be written"):
+    with pytest.raises(onefold.OutcomeUnknown, match="took effect, but its record could not be written") as caught:
         charge("o-1")
+    assert isinstance(caught.value.__cause__, onefold.TransientError)
+    assert caught.value.__cause__.what in caught.value.what
+    assert (
+        caught.value.__cause__.todo not in caught.value.what
+    )  # it is about the record, and reads as if about the effect
     assert standing(store, clock).status == "in_progress"
 
 

@@ -85,8 +85,8 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
         died_too_often = found.crashes >= policy.crashes_max
         if in_doubt and (policy.on_unknown == "hold" or died_too_often):
             why = "on_unknown is hold" if policy.on_unknown == "hold" else f"crashes is {policy.crashes_max}"
-            summary = f"Earlier calls that ended with their process: {found.crashes}, and {why}."
-            return park("CallerDied", summary, policy, found, found.attempts, now_ms, crashed=False)
+            summary = f"Earlier calls whose outcome was not recorded: {found.crashes}, and {why}."
+            return park("NotRecorded", summary, policy, found, found.attempts, now_ms, crashed=False)
         return Go("probe" if in_doubt and policy.on_unknown == "probe" else "start")
     if in_doubt and policy.on_unknown == "hold":
         return park("WorkerDied", _DIED, policy, found, found.attempts, now_ms, crashed=False)

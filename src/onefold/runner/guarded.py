@@ -304,10 +304,8 @@ class GuardedFunction:
     def _begin(self, found: Claimed, now_ms: int, args: Args) -> Begun | Completed:
         """Have the call made, or answer it: its claim shows what became of an earlier one."""
         if found.crashed:
-            _log.warning(
-                "%s %r: the call of %s ended with its process (%d of at most %d); whether it took effect is not known.",
-                self.name, found.hold.key.key, found.previous_owner, found.crashes, self._policy.crashes_max,
-            )  # fmt: skip
+            known = once_reports.taken_over(found, self._policy.crashes_max)
+            _log.warning("%s %r: %s", self.name, found.hold.key.key, known)
         if found.started and not self._is_followed:
             self._keeper.add(found.hold)
             return found
@@ -391,13 +389,14 @@ class GuardedFunction:
     def _record(self, begun: Begun, value: object) -> None:
         try:
             result = self._result.encode_result(value)
-        except errors.PayloadError as error:
+        except Exception as raised:  # noqa: BLE001 - a result's own methods may raise anything
+            error = once_reports.unencoded(raised)
             if isinstance(value, once_reports.LAZY):
                 refused = once_reports.lazy_result(self.name, value)
                 self._end(begun, Failed(kind="permanent", error="UsageError", summary=refused.what))
                 raise refused from None
             self._end(begun, Unstorable(summary=kept_text(error)))
-            raise once_reports.not_recorded(begun.hold.key.key, error) from None
+            raise once_reports.not_recorded(begun.hold.key.key, error) from error.__cause__
         refusal: errors.TransientError | None = None
         if type(begun) is Claimed:
             now_ms = self.clock.now_ms()
@@ -410,7 +409,7 @@ class GuardedFunction:
                 refusal = error  # once more, and again for a while
         verdict = self._end(begun, Success(result=result))
         if verdict is None:
-            why = f": {refusal}" if refusal is not None else "."
+            why = f": {refusal.what}" if refusal is not None else "."
             raise errors.OutcomeUnknown(
                 f"{self.name} {begun.hold.key.key!r} took effect, but its record could not be written{why}",
                 meaning="When its lease is over, the next call with this key is treated as on_unknown says.",

@@ -17,10 +17,12 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from onefold import codec, duration, errors, payload_errors, redact
+from onefold import codec, duration, errors, owner_process, payload_errors, redact
 from onefold.codec import outline
-from onefold.contracts.store import Record, RecordKey, Running
+from onefold.contracts.store import Claimed, Record, RecordKey, Running
+from onefold.interrupts import let_through
 from onefold.runner.context import Context
+from onefold.runtime.events import kept_text
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Store
@@ -292,6 +294,24 @@ def not_recorded(key: str, error: errors.PayloadError) -> errors.PayloadError:
     )
 
 
+def unencoded(error: Exception) -> errors.PayloadError:
+    """What an encoder raised for a result. A result's own methods may raise anything; the effect has happened all the same.
+
+    Raises:
+        Exception: `error`, where it is that of a signal's handler.
+    """
+    if isinstance(error, errors.PayloadError):
+        return error
+    let_through(error)
+    unstorable = errors.PayloadError(
+        f"The function ran, and its result could not be encoded: {type(error).__qualname__}: {kept_text(error)}",
+        meaning="Its effect has happened; only its result is missing.",
+        todo="Return a value whose own methods give its JSON form without an error.",
+    )
+    unstorable.__cause__ = error
+    return unstorable
+
+
 def lazy_result(name: str, value: object) -> errors.UsageError:
     """The error for a result that is only a promise of its work."""
     if inspect.iscoroutine(value):
@@ -347,6 +367,17 @@ def running(
         todo=todo,
         retry_in_ms=max(found.until_ms - now_ms, 0),
     )
+
+
+def taken_over(found: Claimed, crashes: int) -> str:
+    """What is known of the call before this one, which started and whose outcome nobody recorded."""
+    owner, which = found.previous_owner, "an earlier call"
+    if owner_process.ended([owner] if owner else []):
+        text = f"the process of {which}, owner {owner}, ended before an outcome was recorded"
+    else:
+        runs = ", whose process still runs," if owner and owner_process.is_here(owner) else ","
+        text = f"the lease of {which}, owner {owner}{runs} is over, and no outcome was recorded"
+    return f"{text} ({found.crashes} of at most {crashes}). Whether it took effect is not known."
 
 
 def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
