@@ -159,6 +159,15 @@ pictures: $(READY) browser ## Make the README's and the docs' pictures again, fr
 reference: $(READY) ## Write docs/reference from the code: public names, commands, settings, errors
 	$(BIN)/python -m tools.reference
 
+# What shows the rules and the runner at work: their own tests, the slow ones too, and those of what stands on them.
+COVERED := tests/decide tests/run tests/property tests/maps tests/reconcile tests/faces/test_sinks.py
+.PHONY: coverage
+coverage: $(READY) ## Branches of record/ and runner/ that the tests take; fails below 95 %
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal $(COVERED) $(ARGS)
+	$(BIN)/coverage combine --quiet 2>/dev/null
+	$(BIN)/coverage report --fail-under 95
+
 .PHONY: conformance
 conformance: $(READY) ## Run what shows AWS's answers, case by case, and write docs/conformance.md
 	$(PYTEST) -m conformance --conformance tests $(ARGS)
