@@ -169,6 +169,8 @@ def _type(annotation: Any) -> str:
 
 
 def _default(value: Any) -> str:
+    if hasattr(value, "factory"):  # msgspec's, of a field that is made anew for each
+        return repr(value.factory())
     if isinstance(value, Struct):
         fields = zip(type(value).__struct_fields__, _defaults_of(type(value)), strict=True)
         differing = {name: getattr(value, name) for name, default in fields if getattr(value, name) != default}

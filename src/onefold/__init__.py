@@ -1,4 +1,9 @@
-"""Background jobs that take effect once, however often they are delivered, and can prove it."""
+"""Background jobs that take effect once, however often they are delivered, and can prove it.
+
+These are the names that people start with. The other public ones are in `onefold.schedules`, `onefold.maps`,
+`onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing` and `onefold.aws`, which
+`import onefold` finds too. Everything else is private: it may change with any release.
+"""
 
 from __future__ import annotations
 
@@ -6,121 +11,104 @@ from typing import TYPE_CHECKING, Any
 
 from onefold import lazy
 from onefold.app import App
-from onefold.errors import (
-    ConflictError,
-    DependencyDown,
-    InvariantBroken,
-    LeaseLost,
-    NotFoundError,
-    OnefoldError,
-    OutcomeUnknown,
-    OverLimitError,
-    PayloadError,
-    PermanentError,
-    StorageBusy,
-    StorageError,
-    TransientError,
-    UsageError,
-)
-from onefold.options import DeadLetter, Function, ItemCatch, ItemRetry, Queue, Retry, Throttle
+from onefold.errors import DependencyDown, OnefoldError, OutcomeUnknown, PermanentError, TransientError
+from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.record.keys import jmespath
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job
 
 if TYPE_CHECKING:
+    from onefold import aws as aws
+    from onefold import errors as errors
+    from onefold import events as events
+    from onefold import maps as maps
+    from onefold import observe as observe
+    from onefold import reconcile as reconcile
+    from onefold import schedules as schedules
+    from onefold import testing as testing
     from onefold.engines.urls import memory_store, store
-    from onefold.events.bus import Bus
-    from onefold.events.transform import InputTransformer
-    from onefold.maps.rules import ItemReader
     from onefold.observe.sinks import LogSink
-    from onefold.reconcile.counts import Counted, Totals
-    from onefold.reconcile.reconciler import Reconciliation
-    from onefold.record.envelopes import EventEntry
-    from onefold.runner.completion import CompleteRun
     from onefold.runner.handlers import Done, NotDone, StillUnknown
     from onefold.runner.once import once
     from onefold.runner.retrying import retrying
     from onefold.runtime.outgoing import Receipt
-    from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick
+    from onefold.schedules.schedule import Tick
 
 __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
     "App",
     "DeadLetter",
-    "Function",
-    "ItemCatch",
-    "ItemReader",
-    "ItemRetry",
     "Job",
     "Queue",
     "Retry",
-    "Schedule",
-    "ScheduleRetry",
     "Throttle",
     "jmespath",
-    # events
-    "Bus",
-    "EventEntry",
-    "InputTransformer",
     # in a handler
-    "CompleteRun",
     "Context",
-    "Done",
-    "NotDone",
     "Receipt",
-    "StillUnknown",
     "Tick",
     "retrying",
+    # a probe's answers
+    "Done",
+    "NotDone",
+    "StillUnknown",
     # the guard alone
     "memory_store",
     "once",
     "store",
     # knowing
-    "Counted",
     "LogSink",
-    "Reconciliation",
-    "Totals",
-    # errors
-    "ConflictError",
+    # what a handler raises, and the root of all errors
     "DependencyDown",
-    "InvariantBroken",
-    "LeaseLost",
-    "NotFoundError",
     "OnefoldError",
     "OutcomeUnknown",
-    "OverLimitError",
-    "PayloadError",
     "PermanentError",
-    "StorageBusy",
-    "StorageError",
     "TransientError",
-    "UsageError",
 ]
+
+# Names that were here until November 2026; with version 1.0 they go.
+MOVED = {
+    "Bus": "onefold.events",
+    "CompleteRun": "onefold.schedules",
+    "ConflictError": "onefold.errors",
+    "Counted": "onefold.reconcile",
+    "EventEntry": "onefold.events",
+    "Function": "onefold.aws",
+    "InputTransformer": "onefold.events",
+    "InvariantBroken": "onefold.errors",
+    "ItemCatch": "onefold.maps",
+    "ItemReader": "onefold.maps",
+    "ItemRetry": "onefold.maps",
+    "LeaseLost": "onefold.errors",
+    "NotFoundError": "onefold.errors",
+    "OverLimitError": "onefold.errors",
+    "PayloadError": "onefold.errors",
+    "Reconciliation": "onefold.reconcile",
+    "Schedule": "onefold.schedules",
+    "ScheduleRetry": "onefold.schedules",
+    "StorageBusy": "onefold.errors",
+    "StorageError": "onefold.errors",
+    "Totals": "onefold.reconcile",
+    "UsageError": "onefold.errors",
+}
 
 _later = lazy.attributes(
     __name__,
     {
-        "ItemReader": "onefold.maps.rules",
-        "Bus": "onefold.events.bus",
-        "EventEntry": "onefold.record.envelopes",
-        "InputTransformer": "onefold.events.transform",
-        "CompleteRun": "onefold.runner.completion",
-        "Counted": "onefold.reconcile.counts",
         "Done": "onefold.runner.handlers",
         "LogSink": "onefold.observe.sinks",
         "NotDone": "onefold.runner.handlers",
         "Receipt": "onefold.runtime.outgoing",
-        "Schedule": "onefold.schedules.schedule",
-        "ScheduleRetry": "onefold.schedules.schedule",
         "StillUnknown": "onefold.runner.handlers",
         "Tick": "onefold.schedules.schedule",
-        "Reconciliation": "onefold.reconcile.reconciler",
-        "Totals": "onefold.reconcile.counts",
         "memory_store": "onefold.engines.urls",
         "once": "onefold.runner.once",
         "retrying": "onefold.runner.retrying",
         "store": "onefold.engines.urls",
     },
+    rooms=("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing"),
+    moved=MOVED,
+    frames=2,
 )
 
 

@@ -5,6 +5,7 @@ here, at the door; what a declaration makes is built by the room that it is of, 
 Importing a module that declares an app opens nothing and costs little. Never here: how messages travel, storage, threads.
 Invariants: a declaration that is refused has declared nothing. Two processes that import the same declarations agree on
 every queue, key and lifetime.
+Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from __future__ import annotations
 import os
 import string
 import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from datetime import datetime, tzinfo
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from onefold import duration, errors, events, limits, maps, reconcile, schedules
+from onefold import aws, duration, errors, events, limits, maps, schedules
+from onefold import reconcile as reconciliations
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
+from onefold.contracts.queue import Delivery
+from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import (
     FUNCTION,
@@ -30,34 +36,15 @@ from onefold.options import (
     Throttle,
     checked_options,
 )
+from onefold.outside import Clock, Entropy
+from onefold.record.delivery import AfterFailure, Effect
+from onefold.record.keys import KeyFunction
 from onefold.registry import Registry
-from onefold.runner.declaring import KEEP_DEFAULT, declare_job, queue_of
-from onefold.runtime.events import checked_sinks
+from onefold.runner.declaring import KEEP_DEFAULT, Decorator, declare_job, queue_of
+from onefold.runner.handlers import Found, Job
+from onefold.runtime.events import Sink, checked_sinks
+from onefold.runtime.outgoing import Outgoing, Receipt
 from onefold.runtime.runtime import Runtime
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, tzinfo
-
-    from onefold.contracts.queue import Delivery
-    from onefold.duration import Duration
-    from onefold.events.bus import Bus
-    from onefold.events.pipes import Pipe
-    from onefold.lambda_function import LambdaHandler
-    from onefold.maps.jobs import MapJob
-    from onefold.maps.rules import Format, ItemBatch, ItemReader
-    from onefold.outside import Clock, Entropy
-    from onefold.reconcile.reconciler import Reconciler
-    from onefold.record.delivery import AfterFailure, Effect
-    from onefold.record.keys import KeyFunction
-    from onefold.runner.declaring import Decorator
-    from onefold.runner.handlers import Found, Job
-    from onefold.runner.lambda_container import OnFailure
-    from onefold.runtime.events import Sink
-    from onefold.runtime.outgoing import Outgoing, Receipt
-    from onefold.schedules.fire_times import Dst
-    from onefold.schedules.schedule import Schedule, ScheduleRetry
-    from onefold.schedules.ticks import Missed
 
 T = TypeVar("T")
 
@@ -92,7 +79,7 @@ class App:
         name: 1-40 of a-z 0-9 - _; names the default file.
         url: the engine; unless given, the environment's ONEFOLD_URL, else `sqlite:///.onefold/<name>.db`.
         history: what the ledger keeps beside the records: `off`, `brief` (what was not a clean first run), `full`.
-        sinks: receive events (see `onefold.runtime.events`); a structured log is `onefold.LogSink()`.
+        sinks: receive events (`onefold.observe.Event`); a structured log is `onefold.LogSink()`.
         clock, entropy: where time and chance come from; tests pass their own.
 
     Raises:
@@ -169,10 +156,10 @@ class App:
         *,
         concurrency: int = 10,
         margin: Duration = "1s",
-        on_failure: OnFailure = "group",
+        on_failure: Literal["group", "batch"] = "group",
         heartbeat: bool = False,
         raise_for_batch: bool = False,
-    ) -> LambdaHandler:
+    ) -> aws.LambdaHandler:
         """The handler of a Lambda function that SQS event source mappings of this app's queues invoke.
 
             handler = app.lambda_handler()      # below the jobs
@@ -285,7 +272,7 @@ class App:
         keep: Duration = KEEP_DEFAULT,
         owner: str | None = None,
         unique: bool = False,
-        when_complete: Schedule | Job[Any, Any] | str | None = None,
+        when_complete: schedules.Schedule | Job[Any, Any] | str | None = None,
         source: str = "json",
         transient: Sequence[type[BaseException] | str] = (),
         permanent: Sequence[type[BaseException] | str] = (),
@@ -333,19 +320,19 @@ class App:
         tz: str | tzinfo = "UTC",
         name: str | None = None,
         queue: Queue | None = None,
-        missed: Missed = "last",
+        missed: Literal["skip", "last", "all"] = "last",
         missed_max: int = 100,
-        dst: Dst = "eventbridge",
+        dst: Literal["eventbridge", "next-valid"] = "eventbridge",
         window: Duration = "0s",
         start: datetime | None = None,
         end: datetime | None = None,
         delete_after: bool = False,
-        retry: ScheduleRetry | None = None,
+        retry: schedules.ScheduleRetry | None = None,
         dead_letter: bool = True,
         timeout: Duration = "5m",
         job_retry: Retry | None = None,
         owner: str | None = None,
-    ) -> Callable[[Callable[..., Any]], Schedule]:
+    ) -> Callable[[Callable[..., Any]], schedules.Schedule]:
         """Declare a schedule: the function below is called with each `Tick`, once, or with (tick, ctx).
 
         A generator dispatches: it yields `job.message(payload)` for each message of the tick's run. Ticks are sent by
@@ -385,9 +372,9 @@ class App:
         *,
         key: str | KeyFunction,
         name: str | None = None,
-        items: Format | ItemReader = "csv",
+        items: Literal["csv", "json", "jsonl", "listing"] | maps.ItemReader = "csv",
         source: str | None = None,
-        batch: int | ItemBatch | None = None,
+        batch: int | maps.ItemBatch | None = None,
         concurrency: int = 1_000,
         tolerated_count: int | None = None,
         tolerated_percent: float | None = None,
@@ -397,7 +384,7 @@ class App:
         timeout: Duration = "5m",
         results: str | None = None,
         owner: str | None = None,
-    ) -> Callable[[Callable[..., Any]], MapJob]:
+    ) -> Callable[[Callable[..., Any]], maps.MapJob]:
         """Declare a map: the function below is called for each item of a file or listing, once per run and key.
 
         Runs are started by `onefold map start`; on AWS they are a Distributed Map of Step Functions, whose rules these are.
@@ -434,13 +421,13 @@ class App:
     @checked_options
     def reconcile(
         self,
-        of: Schedule | Job[Any, Any] | str,
+        of: schedules.Schedule | Job[Any, Any] | str,
         *,
         after: Duration = "30m",
         name: str | None = None,
         queue: Queue | None = None,
         owner: str | None = None,
-    ) -> Reconciler:
+    ) -> reconciliations.Reconciler:
         """Look `after` the start of each run whether what should exist, exists once; use it as it is, or as a decorator.
 
         What was dispatched is held against its records. The function below adds what only the app can count: it takes a
@@ -455,9 +442,9 @@ class App:
         Raises:
             UsageError: a value out of range. ConflictError: the name is taken.
         """
-        return reconcile.declare(self._runtime, of, after=after, name=name, queue=queue, owner=owner)
+        return reconciliations.declare(self._runtime, of, after=after, name=name, queue=queue, owner=owner)
 
-    def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> Bus:
+    def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> events.Bus:
         """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).
 
         Args:
@@ -484,7 +471,7 @@ class App:
         after_failure: AfterFailure = "stop",
         keep: Duration = KEEP_DEFAULT,
         owner: str | None = None,
-    ) -> Pipe:
+    ) -> events.Pipe:
         """Forward messages from one queue to another, each once; workers of the app do it (`events/pipes.py`).
 
         Args:

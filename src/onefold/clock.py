@@ -4,6 +4,7 @@ A `Clock` tells wall time (`now_ms`, for what others read: records, messages, lo
 (`monotonic_ms`, for what we hold ourselves: deadlines, rates), and it performs every wait. `SystemClock` is the real
 one; the `ManualClock` of `manual_clock.py` stands still until a test or an inline run moves it. No other module may read a
 clock or sleep.
+Private: may change with any release.
 """
 
 from __future__ import annotations

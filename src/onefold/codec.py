@@ -9,6 +9,7 @@ have not.
 pydantic models are understood when the program has imported pydantic; nothing here imports it.
 Never here: pickle, keys of operations, envelopes.
 Invariant: decode(encode(value), type of value) == value, or encode raised.
+Private: may change with any release.
 """
 
 from __future__ import annotations

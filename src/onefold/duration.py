@@ -2,6 +2,7 @@
 
 A number without a unit is how seconds and milliseconds get mixed up, so it is refused. Everything inside onefold is
 integer milliseconds; this is the one door. Never here: texts of dates, cron, time zones.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 `SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a demo or a test can be
 run again: its ids are no secret, and no two processes may share a seed. No other module may draw a random number or make an
 id.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ handler is open or as the connection is not ours, makes its file unusable in the
 
 Never here: what a process has. Invariant: a connection of ours to a file that the parent had open at the fork is never
 opened in its child.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ is an OSError; so an `except` of the disk's or a server's own errors begins with
 of `suppress` (tests/architecture/test_interrupts.py).
 While this process forks they come later (`Deferred`): Python prints and forgets what is raised in a hook of a fork.
 Never here: handlers of ours that stay. Invariant: an exception that no handler of a signal raised is never taken for one.
+Private: may change with any release.
 """
 
 from __future__ import annotations

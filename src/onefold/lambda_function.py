@@ -4,6 +4,7 @@ The engine is opened once for a container: in Lambda's init phase, which has a w
 test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
 Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records there.
 Never here: what becomes of an event. Invariant: making a handler outside Lambda opens nothing.
+Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from onefold import errors, maps, observe, redact
 from onefold.clock import Never
 from onefold.engines import urls
 from onefold.runner.admission import Admission
-from onefold.runner.lambda_container import ExecutorPool, LateCloser
+from onefold.runner.lambda_container import ExecutorPool, LambdaSettings, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runtime.events import Sinks
+from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +36,9 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.maps.lambda_children import StepFunctionsChildren
     from onefold.runner.handlers import Job
-    from onefold.runner.lambda_container import LambdaSettings
     from onefold.runner.lambda_handler import Record
     from onefold.runner.settlement import Backend
     from onefold.runtime.events import Event, Sink
-    from onefold.runtime.runtime import Runtime
 
 
 class Adopting(Protocol):
@@ -64,13 +64,16 @@ class LambdaHandler:
 
     Args:
         runtime: of the app, whose queues and jobs are declared.
+        environment: of the process, unless given.
     """
 
-    def __init__(self, runtime: Runtime, settings: LambdaSettings, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: LambdaSettings, environment: Mapping[str, str] | None = None
+    ) -> None:
         settings.check()
         self._runtime = runtime
         self._settings = settings
-        self._environment = environment
+        self._environment = environment = os.environ if environment is None else environment
         self._adapter: LambdaAdapter | None = None
         self._wired: _Wired | None = None
         self._is_named = False

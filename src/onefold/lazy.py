@@ -1,25 +1,43 @@
 """Public names of a package that are imported when they are first used, so that nobody pays for a feature they do not use.
 
 Only for the `__init__` of a package (PEP 562). Invariant: a name is what its module has; nothing is kept here.
+Private: may change with any release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def attributes(
+    package: str,
+    modules: Mapping[str, str],
+    *,
+    rooms: Collection[str] = (),
+    moved: Mapping[str, str] | None = None,
+    frames: int = 1,
+) -> Callable[[str], Any]:
     """The `__getattr__` of a package.
 
     Args:
         package: its name. modules: name -> module that has it.
+        rooms: modules below the package that `import package` alone is to find.
+        moved: name that was here -> public module that has it now; still found, with a DeprecationWarning.
+        frames: how many calls stand between this function and the line that asks.
     """
 
     def get(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        if name in modules:
+            return getattr(import_module(modules[name]), name)
+        if name in rooms:
+            return import_module(f"{package}.{name}")
+        if moved is not None and name in moved:
+            text = f"{package}.{name} is {moved[name]}.{name} now; the old name goes with version 1.0."
+            warnings.warn(text, DeprecationWarning, stacklevel=1 + frames)
+            return getattr(import_module(moved[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get

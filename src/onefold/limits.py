@@ -2,6 +2,7 @@
 
 Each has its unit and source. Only constants live here, never a number the user chooses. Sources name the page of the AWS
 documentation or the member of the API model (as in botocore) that states the number.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -4,15 +4,14 @@ It has both readings and the wait of `clock.py`; a wait ends when its waiter is 
 
 Never here: real time, except the short naps in which a wait looks whether it is over.
 Invariant: monotonic time moves only by `advance`, wall time only by `advance` and `jump`.
+Private: may change with any release.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onefold.outside import Waiter
+from onefold.outside import Waiter
 
 
 class ManualClock:

@@ -3,6 +3,7 @@
 Plain, frozen, and checked where they are used (`runner/declaring.py`), because only there is it known what they must fit.
 Their names are checked here, and `checked_options` does the same for the functions that declare.
 Never here: behaviour. Invariant: equal options mean equal jobs.
+Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -134,6 +135,9 @@ class Checked(StructMeta):
         return super().__call__(**kwargs)
 
 
+_ROOMS: Final = {"Function": "aws.", "ItemCatch": "maps.", "ItemRetry": "maps.", "ScheduleRetry": "schedules."}
+
+
 def check_option(value: object, kind: type[Struct], what: str, field: str, example: object) -> None:
     """Refuse an option that must be a value of one of the classes below, with what to write instead.
 
@@ -149,7 +153,7 @@ def check_option(value: object, kind: type[Struct], what: str, field: str, examp
     meant = value if type(value) is type(example) else example
     raise errors.UsageError(
         f"{what}={value!r:.80} is not a {kind.__name__}.",
-        todo=f"Write {what}=onefold.{kind.__name__}({field}={meant!r:.80}).",
+        todo=f"Write {what}=onefold.{_ROOMS.get(kind.__name__, '')}{kind.__name__}({field}={meant!r:.80}).",
     )
 
 

@@ -4,6 +4,7 @@ Whatever needs one of them is handed it, and names these in its annotations; the
 nothing here is needed to run. `clock.py`, `manual_clock.py` and `entropy.py` have the real ones and those of tests.
 Never here: classes with code. Invariant: who is handed a `Clock` or an `Entropy` reads no other clock and draws no other
 chance.
+Private: may change with any release.
 """
 
 from __future__ import annotations

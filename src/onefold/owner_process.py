@@ -6,6 +6,7 @@ another container, after a reboot and for other owners nothing is known.
 
 For reports alone: no record is taken over because of it. Never here: locks (`engines/sqlite/presence.py`).
 Invariant: a process that runs is never said to have ended.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Fields of dataclasses, msgspec.Struct and pydantic models, at any depth, and par
 a factory makes counts where the factory is one of Python's own types (`list`, `dict`); others may give another value each
 time.
 Never here: what to do about a difference. Invariant: a field whose value is not its default is never left out.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Made when a payload was refused, so that a message names the field, its value and what was expected; `codec.py` refuses.
 Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload, but
 for what a check of the payload's own type says of it.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ A database holds payloads, results and failures, so whoever may read it may read
 group to share one gives the file its mode, and what stands beside it follows (`mode_beside`).
 Never here: changing the mode of what exists. Invariant: no file is readable by others for even a moment, and none is opened
 here that SQLite may have open: closing it would give up every lock this process has on it (fcntl(2), POSIX locks).
+Private: may change with any release.
 """
 
 from __future__ import annotations

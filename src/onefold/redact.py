@@ -6,6 +6,7 @@ parameters and fields whose name says that they are secret (`?password=`, libpq'
 end, DEL, C1), bidirectional overrides, what has no width and lone surrogates as escapes.
 Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
 what was masked or escaped once does not change again.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 Never here: options and their checks (`app.py`), engines, clocks, what a declared thing does. The classes of declared things
 belong to rooms above this one and are named in annotations only.
 Invariant: a message is given to a job only if that job was declared on the message's queue.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 The reference page of settings is generated from here, what reads an option of a URL knows no others, and a test finds a
 variable that the package reads and this table lacks.
 Never here: reading a setting, checking its value. Invariant: a name that is not listed has no effect.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ machine's wall clock (`ServerTime`): leases are then compared on one clock, what
 
 Never here: schedules and `run_at`, which mean the time on the wall. Invariant: `now_ms` goes back by less than twice
 `STEP_MS`.
+Private: may change with any release.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The rules come from the IANA database through `zoneinfo`; nothing here knows one. Instants are whole seconds since 1970.
 Never here: schedules, the machine's own zone. Invariant: a local time that comes twice is its first instant.
+Private: may change with any release.
 """
 
 from __future__ import annotations

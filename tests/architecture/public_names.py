@@ -10,16 +10,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 # Everything else is private: it may change with any release.
 PUBLIC_MODULES = (
     "onefold",
+    "onefold.aws",
+    "onefold.errors",
     "onefold.events",
     "onefold.maps",
     "onefold.observe",
     "onefold.reconcile",
     "onefold.schedules",
+    "onefold.testing",
 )
 
 FROZEN = Path(__file__).with_suffix(".txt")
@@ -62,15 +66,19 @@ def members(owner: type) -> Iterator[str]:
 
 
 def surface() -> str:
-    """One line per public name or attribute of `onefold`."""
-    import onefold
-
+    """One line per public name or attribute; those of `onefold` itself come first, without its name."""
     lines = []
-    for name in sorted(onefold.__all__):
-        thing = getattr(onefold, name)
-        lines.append(name + (signature(thing) if callable(thing) else ""))
-        if inspect.isclass(thing):
-            lines.extend(f"{name}.{member}" for member in members(thing))
+    for module in map(import_module, PUBLIC_MODULES):
+        room = module.__name__.partition(".")[2]
+        for name in sorted(module.__all__):
+            thing = getattr(module, name)
+            path = f"{room}.{name}" if room else name
+            if room and name in import_module("onefold").__all__:
+                lines.append(f"{path} = {name}")
+                continue
+            lines.append(path + (signature(thing) if callable(thing) else ""))
+            if inspect.isclass(thing):
+                lines.extend(f"{path}.{member}" for member in members(thing))
     return "\n".join(lines) + "\n"
 
 

@@ -10,10 +10,11 @@ import boto3
 import pytest
 
 import onefold
-from onefold import EventEntry, errors
+from onefold import errors
 from onefold.contracts.buses import bus_of, bus_place
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.engines.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
+from onefold.events import EventEntry
 from onefold.manual_clock import ManualClock
 from onefold.record.envelopes import Envelope, Origin, request_of, sealed
 from tests.crash import victim

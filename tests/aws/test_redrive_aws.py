@@ -60,7 +60,7 @@ def test_a_stopped_group_is_sent_back_whole_and_in_order_while_its_queue_is_idle
     shop.step.send_many({"number": number, "customer": 1} for number in range(12, 23))
     session = shop.session
     messages = list(dead_letters.find(session, Select()))
-    with pytest.raises(onefold.UsageError, match="--idle"):
+    with pytest.raises(onefold.errors.UsageError, match="--idle"):
         Redrive(session, messages, watch=False, select=Select())
     assert (shop.ran, len(groups.stopped(session))) == ([], 1)
     tally = Redrive(session, messages, watch=False, select=Select(), idle=True).run(lambda _: None)

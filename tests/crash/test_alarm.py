@@ -76,7 +76,7 @@ def test_a_call_from_a_signal_handler_inside_a_call_is_refused_and_harms_nothing
     def ring(_number: int, _frame: FrameType | None) -> None:
         try:
             engine.write(lambda connection: connection.execute("INSERT INTO row VALUES ('inner')"))
-        except onefold.UsageError as error:
+        except onefold.errors.UsageError as error:
             refused.append(error)
 
     def run(connection: sqlite3.Connection) -> None:

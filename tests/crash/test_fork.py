@@ -160,7 +160,9 @@ def test_a_child_of_an_open_transaction_refuses_the_file_and_the_parent_goes_on(
     def use() -> str:
         answers = []
         for call in (lambda: add(engine), lambda: count(engine), lambda: Engine(engine.path, SystemClock())):
-            with pytest.raises(onefold.StorageError, match="was in use at the moment when this process was forked"):
+            with pytest.raises(
+                onefold.errors.StorageError, match="was in use at the moment when this process was forked"
+            ):
                 call()
             answers.append("refused")
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):

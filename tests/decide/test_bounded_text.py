@@ -161,7 +161,7 @@ def test_a_message_that_cannot_be_read_is_quoted_in_part(kind: Any, source: Any,
 
 
 def test_each_part_of_an_error_is_cut_before_it_is_masked() -> None:
-    error = onefold.UsageError("_" * 1_000_000 + "password=x", meaning="b" * 1_000_000, todo="short")
+    error = onefold.errors.UsageError("_" * 1_000_000 + "password=x", meaning="b" * 1_000_000, todo="short")
     assert (len(error.what), len(error.meaning), error.todo) == (8_195, 8_195, "short")
     assert error.what.endswith("...")
 

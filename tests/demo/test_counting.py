@@ -80,6 +80,6 @@ def test_what_stopped_the_sending_is_raised_to_who_asks() -> None:
     app.runtime().engine.queues.drop(QUEUE)
     sending = Sending(fulfil_job(app), stream(read_invoices(count_max=5), SeededEntropy(1)))
     sending._thread.join()
-    with pytest.raises(onefold.NotFoundError):
+    with pytest.raises(onefold.errors.NotFoundError):
         assert sending.done
     app.close()

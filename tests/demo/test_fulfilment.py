@@ -75,7 +75,7 @@ def test_a_500_is_tried_again_only_where_that_is_harmless() -> None:
 
 
 def test_a_run_that_was_fenced_off_stops() -> None:
-    with pytest.raises(onefold.LeaseLost, match="below 2"):
+    with pytest.raises(onefold.errors.LeaseLost, match="below 2"):
         booked(PartnerAnswer(status=409, error="attempt 1 is fenced off below 2"), harmless_again=False)
 
 

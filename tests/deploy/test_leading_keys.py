@@ -173,9 +173,9 @@ def test_every_key_of_a_look_at_a_run_fits_its_functions_role(endpoint: str, mon
 def shop(layout: int) -> onefold.App:
     app = onefold.App("shop", url=f"aws://{REGION}?table=shop&layout={layout}")
     app.job(app.queue("orders"), key="{id}", name="order")(lambda one: None)
-    guarded = app.queue("cards", function=onefold.Function(guards=("charge_card",), sends_to=["orders"]))
+    guarded = app.queue("cards", function=onefold.aws.Function(guards=("charge_card",), sends_to=["orders"]))
     app.job(guarded, key="{id}", name="ord")(lambda one: None)
-    mails = app.queue("mails", function=onefold.Function(sends_to=["letters"]))
+    mails = app.queue("mails", function=onefold.aws.Function(sends_to=["letters"]))
     app.job(mails, key="{id}", name="mail")(lambda one: None)
     app.job(app.queue("letters"), key="{id}", name="letter", unique=True)(lambda one: None)
     return app

@@ -56,7 +56,7 @@ def test_a_pipe_sends_a_replayed_event_on_and_the_job_behind_it_answers() -> Non
         done.append(order["id"])
 
     with inline(app) as world:
-        bus.put([onefold.EventEntry(source="shop", detail_type="x", detail={"id": "o-1"})])
+        bus.put([onefold.events.EventEntry(source="shop", detail_type="x", detail={"id": "o-1"})])
         world.run()
         assert (done, world.names().count("duplicate")) == (["o-1"], 0)
         bus.replay("all", datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), name="again")
@@ -73,7 +73,7 @@ def test_a_put_inside_a_handler_to_a_queue_that_was_removed_parks_the_run() -> N
     @app.job(work, key="{id}")
     def place(order: dict[str, str]) -> None:
         app.runtime().engine.queues.drop("target")
-        bus.put([onefold.EventEntry(source="shop", detail_type="x", detail=order)])
+        bus.put([onefold.events.EventEntry(source="shop", detail_type="x", detail=order)])
 
     with inline(app) as world:
         place.send({"id": "o-1"})

@@ -48,7 +48,7 @@ def monthly_billing(tick: Tick, ctx: onefold.Context) -> Iterator[Outgoing]:
 
 
 @app.reconcile(monthly_billing, after="30m")
-def statements_exist(check: onefold.Reconciliation) -> dict[str, int]:
+def statements_exist(check: onefold.reconcile.Reconciliation) -> dict[str, int]:
     if Path("unreadable").exists():
         raise ConnectionError("the statements are away")
     return dict(Counter(read("statements")))

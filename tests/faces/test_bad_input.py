@@ -62,13 +62,13 @@ def refusal(kind: type[onefold.OnefoldError], call: Callable[[], object]) -> str
     ],
 )
 def test_an_unknown_option_is_answered_with_the_one_that_was_meant(call: Callable[[], object], meant: str) -> None:
-    assert f"Did you mean '{meant}'?" in refusal(onefold.UsageError, call)
+    assert f"Did you mean '{meant}'?" in refusal(onefold.errors.UsageError, call)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a" * 81, "é", "a b", "a\0b", "x.fifo", None, 5])
 def test_a_queue_that_cannot_be_is_refused_where_it_is_declared(name: Any) -> None:
     app, book = make("sqlite://:memory:")
-    refusal(onefold.UsageError, lambda: app.queue(name))
+    refusal(onefold.errors.UsageError, lambda: app.queue(name))
     assert list(app.queues) == ["orders"]
     with onefold.testing.inline(app) as world:
         book.send(Order("o-1"))
@@ -87,7 +87,7 @@ def test_a_queue_that_cannot_be_is_refused_where_it_is_declared(name: Any) -> No
 )
 def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, said: str) -> None:
     app = onefold.App("late")
-    assert said in refusal(onefold.UsageError, lambda: app.queue("late", dead_letter=dead_letter))
+    assert said in refusal(onefold.errors.UsageError, lambda: app.queue("late", dead_letter=dead_letter))
     assert not app.queues
 
 
@@ -116,7 +116,7 @@ def test_a_job_that_cannot_be_is_not_declared(settings: dict[str, Any], said: st
     app = onefold.App("orders")
     queue = app.queue("orders")
     options = {"key": "{order_id}", **settings}
-    assert said in refusal(onefold.UsageError, lambda: app.job(queue, **options)(handle))
+    assert said in refusal(onefold.errors.UsageError, lambda: app.job(queue, **options)(handle))
     assert not app.jobs
 
 
@@ -132,8 +132,8 @@ def test_what_runs_nothing_when_it_is_called_is_no_handler() -> None:
 
     app = onefold.App("orders")
     declare = app.job(app.queue("orders"), key="{order_id}")
-    assert "cannot be a handler" in refusal(onefold.UsageError, lambda: declare(produces))
-    refusal(onefold.UsageError, lambda: declare(5))  # type: ignore[arg-type]
+    assert "cannot be a handler" in refusal(onefold.errors.UsageError, lambda: declare(produces))
+    refusal(onefold.errors.UsageError, lambda: declare(5))  # type: ignore[arg-type]
     assert not app.jobs
 
 
@@ -165,9 +165,9 @@ def test_what_cannot_be_sent_is_not_sent_nor_what_came_with_it(
 ) -> None:
     app, book = make("sqlite://:memory:")
     with onefold.testing.inline(app) as world:
-        assert said in refusal(onefold.UsageError, lambda: book.send(payload, **options))
+        assert said in refusal(onefold.errors.UsageError, lambda: book.send(payload, **options))
         if not options:
-            refusal(onefold.UsageError, lambda: book.send_many([Order("fits"), payload]))
+            refusal(onefold.errors.UsageError, lambda: book.send_many([Order("fits"), payload]))
         assert world.depth("orders").visible == 0
 
 
@@ -289,7 +289,7 @@ def test_what_an_exception_says_cannot_steer_a_terminal() -> None:
 def test_an_engine_that_cannot_be(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app, _ = make(url)
-    assert said in refusal(onefold.UsageError, app.runtime)
+    assert said in refusal(onefold.errors.UsageError, app.runtime)
     assert not list(tmp_path.iterdir())
 
 
@@ -333,7 +333,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_send_and_command(
     spoil(file)
     before = file.read_bytes()
     _, book = make(f"sqlite:///{file}")
-    assert said in refusal(onefold.StorageError, lambda: book.send(Order("o-1")))
+    assert said in refusal(onefold.errors.StorageError, lambda: book.send(Order("o-1")))
     monkeypatch.setattr(sys, "argv", ["onefold", "status", "--url", f"sqlite:///{file}"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -353,7 +353,7 @@ def test_a_locked_file_is_told_and_takes_the_message_later(tmp_path: Path, monke
     app.runtime()
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert "is locked by another process" in refusal(onefold.StorageBusy, lambda: book.send(Order("o-1")))
+    assert "is locked by another process" in refusal(onefold.errors.StorageBusy, lambda: book.send(Order("o-1")))
     other.execute("ROLLBACK")
     other.close()
     assert book.send(Order("o-1")).message_id
@@ -394,7 +394,7 @@ def test_a_queue_whose_messages_would_go_elsewhere_is_refused(
     first, book = make(url)
     book.send(Order("o-1"))
     _, changed = make(url, **changes)
-    text = refusal(onefold.ConflictError, lambda: changed.send(Order("o-2")))
+    text = refusal(onefold.errors.ConflictError, lambda: changed.send(Order("o-2")))
     assert said in text
     assert "`onefold queue apply MODULE:APP`" in text
     first.close()

@@ -72,11 +72,11 @@ def test_a_message_is_named_by_its_id_its_end_or_its_beginning(there: Open) -> N
     message_id = there.dead()["a"]
     number = message_id.rpartition("-")[2]
     assert keys(there, ids=(message_id,)) == keys(there, ids=(number,)) == ["a"]
-    with pytest.raises(onefold.UsageError, match="fits 2 dead letters"):
+    with pytest.raises(onefold.errors.UsageError, match="fits 2 dead letters"):
         keys(there, ids=(message_id[:6],))
-    with pytest.raises(onefold.NotFoundError, match="no dead letter 'zzzz'"):
+    with pytest.raises(onefold.errors.NotFoundError, match="no dead letter 'zzzz'"):
         keys(there, ids=("zzzz",))
-    with pytest.raises(onefold.NotFoundError, match="neither a dead-letter queue"):
+    with pytest.raises(onefold.errors.NotFoundError, match="neither a dead-letter queue"):
         keys(there, queue="nowhere")
 
 
@@ -96,9 +96,9 @@ def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
 
 def test_one_of_several_is_refused(there: Open) -> None:
     kill(there, "a", "b")
-    with pytest.raises(onefold.UsageError, match="2 dead letters fit"):
+    with pytest.raises(onefold.errors.UsageError, match="2 dead letters fit"):
         dead_letters.one_of(there.session, Select(job="book"))
-    with pytest.raises(onefold.NotFoundError, match="No dead letter matches"):
+    with pytest.raises(onefold.errors.NotFoundError, match="No dead letter matches"):
         dead_letters.one_of(there.session, Select(key="zzz"))
 
 
@@ -168,7 +168,7 @@ def test_a_dry_edit_writes_nothing(there: Open) -> None:
 def test_a_refused_edit_changes_nothing(there: Open, assignment: str, said: str) -> None:
     kill(there, "a")
     message = dead_letters.one_of(there.session, Select(key="a"))
-    with pytest.raises(onefold.UsageError, match=said):
+    with pytest.raises(onefold.errors.UsageError, match=said):
         editing.edit(there.session, message, assignments=[assignment])
     assert dead_letters.one_of(there.session, Select(ids=(message.message_id,))) == message
 
@@ -234,7 +234,7 @@ def test_assignments_keep_what_they_do_not_name() -> None:
 
 
 def test_a_body_that_is_no_json_has_no_fields() -> None:
-    with pytest.raises(onefold.UsageError, match="not JSON"):
+    with pytest.raises(onefold.errors.UsageError, match="not JSON"):
         editing.assigned("no json", ["a=1"])
     assert editing.changed_fields("no json", "no json") == ()
     assert editing.changed_fields("no json", '{"a": 1}') == ("(all)",)

@@ -206,7 +206,7 @@ def test_what_has_no_row_in_the_history_was_not_delivered_again(shell: Shell, mo
     importlib.invalidate_caches()
 
     def full(*_: object, **__: object) -> None:
-        raise onefold.StorageBusy("the disk is full")
+        raise onefold.errors.StorageBusy("the disk is full")
 
     with monkeypatch.context() as broken:
         broken.setattr(AdminSession, "record", full)

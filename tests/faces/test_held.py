@@ -110,7 +110,7 @@ def test_a_left_over_of_finished_work_is_cleared_as_done(there: Open) -> None:
         record.key, done=True, result=b"1", now_ms=now_ms, expires_at_ms=now_ms + 9_000_000
     )
     assert [one.state for one in held.listed(there.session)] == ["left-over"]
-    with pytest.raises(onefold.ConflictError, match="not held any more: its record is completed") as caught:
+    with pytest.raises(onefold.errors.ConflictError, match="not held any more: its record is completed") as caught:
         held.settle(there.session, "p-1", done=False)
     assert "--done" in caught.value.todo
     assert held.settle(there.session, "p-1", done=True).deleted == 2
@@ -145,20 +145,20 @@ def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
     with pytest.raises(onefold.OutcomeUnknown, match=r"onefold held settle 'k 1' --done --result JSON --url URL"):
         pay("k 1")
     bare = there.without_app()
-    with pytest.raises(onefold.UsageError, match=r"what it returned is missing.*--result"):
+    with pytest.raises(onefold.errors.UsageError, match=r"what it returned is missing.*--result"):
         held.settle(bare, "k 1", done=True)
-    with pytest.raises(onefold.UsageError, match=r"--result is not JSON.*Text needs quotes of its own"):
+    with pytest.raises(onefold.errors.UsageError, match=r"--result is not JSON.*Text needs quotes of its own"):
         held.settle(bare, "k 1", done=True, result='"oops')
     held.settle(bare, "k 1", done=True, result="null")  # meant so, and wrong
     with pytest.raises(
-        onefold.PayloadError, match=r"bank 'k 1'.*settled by hand.*onefold held settle 'k 1' --done --result"
+        onefold.errors.PayloadError, match=r"bank 'k 1'.*settled by hand.*onefold held settle 'k 1' --done --result"
     ):
         pay("k 1")
     held.settle(bare, "k 1", done=True, result='"r-1"')
     held.settle(bare, "k 1", done=True, result='"r-2"', reason_text="the bank's own number")
     assert pay("k 1") == "r-2"
     assert [row.event for row in bare.engine.ledger.of_key(RecordKey("", "bank", "k 1"))].count("settled") == 3
-    with pytest.raises(onefold.NotFoundError):
+    with pytest.raises(onefold.errors.NotFoundError):
         held.settle(bare, "k 1", done=False)
 
 
@@ -168,7 +168,7 @@ def test_what_a_call_returned_is_not_corrected_by_hand(there: Open) -> None:
         return f"paid {order}"
 
     pay("k-1")
-    with pytest.raises(onefold.NotFoundError, match="Nothing with the key 'k-1' is held"):
+    with pytest.raises(onefold.errors.NotFoundError, match="Nothing with the key 'k-1' is held"):
         held.settle(there.session, "k-1", done=True, result='"other"')
     assert pay("k-1") == "paid k-1"
 
@@ -177,9 +177,9 @@ def test_which_of_several_must_be_said(there: Open) -> None:
     park(there, "x", job="charge", customer="acme")
     park(there, "x", job="charge", customer="umbrella")
     park(there, "x", job="pay")
-    with pytest.raises(onefold.UsageError, match="3 operations with the key 'x'"):
+    with pytest.raises(onefold.errors.UsageError, match="3 operations with the key 'x'"):
         held.settle(there.session, "x", done=True)
-    with pytest.raises(onefold.UsageError, match="2 operations"):
+    with pytest.raises(onefold.errors.UsageError, match="2 operations"):
         held.settle(there.session, "x", done=True, job="charge")
     settled = held.settle(there.session, "x", done=True, job="charge", tenant="acme")
     assert (settled.tenant, settled.deleted) == ("acme", 1)
@@ -189,10 +189,10 @@ def test_which_of_several_must_be_said(there: Open) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"done": False, "result": "1"}, onefold.UsageError, "did not happen"),
-        ({"done": True, "result": "{"}, onefold.UsageError, "not JSON"),
-        ({"done": True, "result": "3"}, onefold.PayloadError, "does not fit"),
-        ({"done": True, "job": "book"}, onefold.NotFoundError, "Nothing with the key 'p-1' is held"),
+        ({"done": False, "result": "1"}, onefold.errors.UsageError, "did not happen"),
+        ({"done": True, "result": "{"}, onefold.errors.UsageError, "not JSON"),
+        ({"done": True, "result": "3"}, onefold.errors.PayloadError, "does not fit"),
+        ({"done": True, "job": "book"}, onefold.errors.NotFoundError, "Nothing with the key 'p-1' is held"),
     ],
 )
 def test_bad_input_settles_nothing(there: Open, settings: dict[str, object], error: type[Exception], said: str) -> None:
@@ -249,7 +249,7 @@ def stop_by_doubt(there: Open) -> None:
 
 def test_what_waits_behind_a_held_message_cannot_overtake_it(there: Open) -> None:
     stop_by_doubt(there)
-    with pytest.raises(onefold.UsageError, match="is held: its outcome is unknown"):
+    with pytest.raises(onefold.errors.UsageError, match="is held: its outcome is unknown"):
         redrive.Redrive(there.session, list(dead_letters.find(there.session, Select())))
 
 

@@ -175,7 +175,8 @@ def test_a_dispatcher_that_fails_when_asked_again_sends_nothing(month: Opened, t
         there.dispatch()
         there.lose("b", "c")
         (tmp_path / "customers").write_text("a b RAISE c", encoding="utf-8")
-        with pytest.raises(onefold.UsageError, match=r"failed while it was asked again: ConnectionError: the customer"):
+        again = r"failed while it was asked again: ConnectionError: the customer"
+        with pytest.raises(onefold.errors.UsageError, match=again):
             plan(there)
         assert there.world.depth("bills").visible == 1
 
@@ -203,7 +204,7 @@ def test_a_check_that_fails_writes_nothing(month: Opened, tmp_path: Path) -> Non
     with month("a") as there:
         there.fire()
         (tmp_path / "unreadable").touch()
-        with pytest.raises(onefold.UsageError, match="failed: ConnectionError: the statements are away"):
+        with pytest.raises(onefold.errors.UsageError, match="failed: ConnectionError: the statements are away"):
             look(there)
         assert findings.read(there.session.engine.state, RUN) is None
 
@@ -223,11 +224,11 @@ def test_runs_are_named_in_full_or_by_a_beginning(month: Opened) -> None:
         there.fire()
         assert runs.find_run(there.session, RUN) == RUN
         assert runs.find_run(there.session, "monthly_billing/2026-06") == RUN
-        with pytest.raises(onefold.NotFoundError, match="There is no run 'monthly_biling/2026-06'"):
+        with pytest.raises(onefold.errors.NotFoundError, match="There is no run 'monthly_biling/2026-06'"):
             runs.find_run(there.session, "monthly_biling/2026-06")
         there.clock.advance(31 * 86_400_000)
         there.fire()
-        with pytest.raises(onefold.UsageError, match="2 runs begin with 'monthly'"):
+        with pytest.raises(onefold.errors.UsageError, match="2 runs begin with 'monthly'"):
             runs.find_run(there.session, "monthly")
 
 

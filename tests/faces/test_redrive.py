@@ -245,7 +245,7 @@ def test_run_waits_on_the_clock_and_tells_each_step(there: Open) -> None:
 
 @pytest.mark.parametrize("settings", [{"per_second": 0}, {"per_second": 501}, {"stop_after": -1}])
 def test_numbers_out_of_range_are_refused(there: Open, settings: dict[str, int]) -> None:
-    with pytest.raises(onefold.UsageError, match="out of range"):
+    with pytest.raises(onefold.errors.UsageError, match="out of range"):
         Redrive(there.session, [], **settings)  # type: ignore[arg-type]
 
 
@@ -253,7 +253,7 @@ def unwritten(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the history cannot be written."""
 
     def append(_rows: object) -> None:
-        raise onefold.StorageBusy("the disk is full")
+        raise onefold.errors.StorageBusy("the disk is full")
 
     monkeypatch.setattr(there.session.engine.ledger, "append", append)
 
@@ -262,7 +262,7 @@ def test_what_has_no_row_in_the_history_was_not_sent_back(there: Open, monkeypat
     kill(there, 2)
     work = begin(there)
     unwritten(there, monkeypatch)
-    with pytest.raises(onefold.StorageBusy):
+    with pytest.raises(onefold.errors.StorageBusy):
         work.step()
     assert len(list(dead_letters.find(there.session, Select()))) == 2
 
@@ -271,7 +271,7 @@ def test_what_has_no_row_in_the_history_was_not_deleted(there: Open, monkeypatch
     kill(there, 2)
     messages = list(dead_letters.find(there.session, Select()))
     unwritten(there, monkeypatch)
-    with pytest.raises(onefold.StorageBusy):
+    with pytest.raises(onefold.errors.StorageBusy):
         dead_letters.remove(there.session, messages)
     assert list(dead_letters.find(there.session, Select())) == messages
 
@@ -286,11 +286,11 @@ def test_what_is_edited_settled_or_purged_without_a_row_in_the_history_is_as_it_
     there.world.run()  # and it is held
     there.office.book.send(Order("o-10"))
     unwritten(there, monkeypatch)
-    with pytest.raises(onefold.StorageBusy):
+    with pytest.raises(onefold.errors.StorageBusy):
         editing.edit(there.session, message, assignments=["city=York"])
-    with pytest.raises(onefold.StorageBusy):
+    with pytest.raises(onefold.errors.StorageBusy):
         held.settle(there.session, "o-9", done=True)
-    with pytest.raises(onefold.StorageBusy):
+    with pytest.raises(onefold.errors.StorageBusy):
         queues.purge(there.session, "orders")
     assert list(dead_letters.find(there.session, Select())) == [message]
     assert [one.key for one in held.listed(there.session)] == ["o-9"]
@@ -379,7 +379,7 @@ def test_a_group_that_fails_again_stops_again_in_order(there: Open) -> None:
 
 def test_part_of_a_stopped_group_is_refused(there: Open) -> None:
     stop_group(there)
-    with pytest.raises(onefold.UsageError, match="3 of its 4 dead letters are not selected") as caught:
+    with pytest.raises(onefold.errors.UsageError, match="3 of its 4 dead letters are not selected") as caught:
         begin(there, Select(key="l-1"))
     assert "--group c-1" in caught.value.todo
     assert there.world.depth("lines-dead.fifo").visible == 4
@@ -389,10 +389,10 @@ def test_a_dry_run_refuses_what_the_run_refuses(there: Open) -> None:
     stop_group(there)
     for select in (Select(reason="group-stopped"), Select(key="l-1")):
         messages = list(dead_letters.find(there.session, select))
-        with pytest.raises(onefold.UsageError, match="not selected") as caught:
+        with pytest.raises(onefold.errors.UsageError, match="not selected") as caught:
             redrive.foresee(there.session, messages, select=select)
         assert "--group c-1" in caught.value.todo
-    with pytest.raises(onefold.UsageError, match="1 of its 4 dead letters is not selected"):
+    with pytest.raises(onefold.errors.UsageError, match="1 of its 4 dead letters is not selected"):
         redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1")))[1:])
     whole = redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
     assert [one.forecast.fate for one in whole] == ["run"] * 4
@@ -419,7 +419,7 @@ def test_behind_a_held_message_settling_is_recommended(there: Open) -> None:
     there.world.run()
     messages = list(dead_letters.find(there.session, Select(group="c-1")))
     assert messages
-    with pytest.raises(onefold.UsageError, match="which is held"):
+    with pytest.raises(onefold.errors.UsageError, match="which is held"):
         redrive.foresee(there.session, messages)
     assert all(one.redrive.startswith("onefold held list ") for one in dead_letters.failures(there.session, Select()))
 
@@ -620,7 +620,7 @@ def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
 def test_a_move_task_is_refused_while_it_would_tear_a_stopped_group_apart(there: Open) -> None:
     stop_group(there)
     for target in (None, "lines.fifo"):
-        with pytest.raises(onefold.UsageError, match="holds messages of group 'c-1'") as told:
+        with pytest.raises(onefold.errors.UsageError, match="holds messages of group 'c-1'") as told:
             queues.start_move(there.session, "lines-dead.fifo", to=target)
         assert "--group c-1" in told.value.todo
     assert there.session.engine.queues.moves("lines-dead.fifo") == []
@@ -703,7 +703,7 @@ def test_without_transactions_a_group_is_sent_back_only_while_its_queue_is_idle(
     stop_group(apart)
     apart.office.ill.clear()
     apart.office.step.send(Order("n-1", customer="c-1"))
-    with pytest.raises(onefold.UsageError, match="is stopped, and its queue is not in this") as told:
+    with pytest.raises(onefold.errors.UsageError, match="is stopped, and its queue is not in this") as told:
         begin(apart, Select(group="c-1"))
     assert "--idle" in told.value.todo
     in_hand = apart.session.engine.queues.open("lines.fifo").receive(1)
@@ -740,7 +740,7 @@ def test_without_transactions_an_edit_keeps_a_message_in_its_place_or_is_refused
             assert editing.edit(apart.session, message, assignments=["city=Rome"]).written
             continue
         assert not editing.edit(apart.session, message, assignments=["city=Rome"], dry_run=True).written
-        with pytest.raises(onefold.UsageError, match="has others of its group 'c-1' behind it"):
+        with pytest.raises(onefold.errors.UsageError, match="has others of its group 'c-1' behind it"):
             editing.edit(apart.session, message, assignments=["city=Rome"])
 
 
@@ -750,7 +750,7 @@ def test_without_transactions_a_held_message_is_settled_only_while_its_queue_is_
     apart.world.run()
     apart.office.ran.clear()
     (one,) = held.listed(apart.session)
-    with pytest.raises(onefold.UsageError, match="--idle"):
+    with pytest.raises(onefold.errors.UsageError, match="--idle"):
         held.settle(apart.session, one.key, done=True)
     assert [one.state for one in held.listed(apart.session)] == ["held"], "nothing was settled"
     assert held.settle(apart.session, one.key, done=True, idle=True).group_restarted == 2

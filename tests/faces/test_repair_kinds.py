@@ -164,12 +164,12 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
         def fails_then(outgoing: Any) -> Any:
             calls.append(len(outgoing))
             if len(calls) == 2:
-                raise onefold.StorageBusy("The disk is full.", todo="Make room.")
+                raise onefold.errors.StorageBusy("The disk is full.", todo="Make room.")
             return deliver(outgoing)
 
         monkeypatch.setattr(shop.app, "deliver", fails_then)
         work = repair.Repair(session, shop.app, RUN)
-        with pytest.raises(onefold.StorageBusy):
+        with pytest.raises(onefold.errors.StorageBusy):
             work.send()
         rows = [session.engine.ledger.of_key(RecordKey("", "charge", key))[-1].event for key in ("c0", "c1", "c2")]
         assert rows == ["resent", "resent", "dispatched"]

@@ -140,7 +140,7 @@ def test_without_a_logger_it_writes_to_the_stream() -> None:
 
 @pytest.mark.parametrize("settings", [{"form": "xml"}, {"level": "loud"}])
 def test_an_unknown_setting_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(onefold.UsageError, match="is not known"):
+    with pytest.raises(onefold.errors.UsageError, match="is not known"):
         LogSink(**settings)  # type: ignore[arg-type]
 
 

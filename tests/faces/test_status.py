@@ -132,7 +132,7 @@ def test_a_stopped_group_that_was_sent_back_is_not_stopped(there: Open) -> None:
 
 
 def test_an_unknown_queue_is_refused(there: Open) -> None:
-    with pytest.raises(onefold.NotFoundError, match="no queue 'ordrs'"):
+    with pytest.raises(onefold.errors.NotFoundError, match="no queue 'ordrs'"):
         status.status(there.session, "ordrs")
 
 
@@ -208,14 +208,14 @@ def test_a_look_is_no_receive(there: Open) -> None:
     assert queues.look(there.session, "careful", bodies=True)[0].body == (
         '{"city":"London","customer":"acme","order_id":"x"}'
     )
-    with pytest.raises(onefold.NotFoundError, match="no queue 'x'"):
+    with pytest.raises(onefold.errors.NotFoundError, match="no queue 'x'"):
         queues.look(there.session, "x")
 
 
 def test_a_queue_is_emptied_once_a_minute_and_that_is_written_down(there: Open) -> None:
     there.office.book.send_many([Order("a"), Order("b")])
     assert queues.purge(there.session, "orders", reason_text="load test") == 2
-    with pytest.raises(onefold.UsageError, match="every 60 seconds"):
+    with pytest.raises(onefold.errors.UsageError, match="every 60 seconds"):
         queues.purge(there.session, "orders")
     (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "purge"]
     assert (row.queue, row.actor, row.detail) == ("orders", ACTOR, {"count": 2, "reason_text": "load test"})
@@ -233,9 +233,9 @@ def test_a_dead_letter_queue_moves_as_a_whole(there: Open) -> None:
     assert told[-1] == task
     assert queues.move_tasks(there.session) == queues.move_tasks(there.session, "orders-dead") == [task]
     assert there.world.depth("orders").visible == 3
-    with pytest.raises(onefold.UsageError, match="COMPLETED"):
+    with pytest.raises(onefold.errors.UsageError, match="COMPLETED"):
         queues.cancel_move(there.session, task.handle)
-    with pytest.raises(onefold.UsageError, match="Dead Letter Queue"):
+    with pytest.raises(onefold.errors.UsageError, match="Dead Letter Queue"):
         queues.start_move(there.session, "orders")
 
 
@@ -271,6 +271,6 @@ def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
 
 
 def test_a_desk_on_a_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
-    with pytest.raises(onefold.NotFoundError, match="There is no file"):
+    with pytest.raises(onefold.errors.NotFoundError, match="There is no file"):
         open_session(file_url(tmp_path), actor=ACTOR)
     assert list(tmp_path.iterdir()) == []

@@ -195,7 +195,7 @@ def test_a_purge_is_told_of_every_message_however_many_they_are(there: Open) -> 
     ]
     assert row.detail == {"count": 5_001, "reason_text": "a mistake"}
     there.office.book.send_many([Order(f"b-{number}") for number in range(1_001)])
-    with pytest.raises(onefold.UsageError, match="Only one PurgeQueue operation"):
+    with pytest.raises(onefold.errors.UsageError, match="Only one PurgeQueue operation"):
         queues.purge(there.session, "orders")
     assert there.session.engine.queues.depth("orders").visible == 1_001, "a purge that is refused deletes nothing"
     there.clock.advance(60_000)

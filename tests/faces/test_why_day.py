@@ -82,10 +82,10 @@ def test_what_was_refused_as_a_conflict_did_not_take_effect(month: Opened) -> No
 
 def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:
     with month("a") as there:
-        with pytest.raises(onefold.NotFoundError) as of_an_app:
+        with pytest.raises(onefold.errors.NotFoundError) as of_an_app:
             days.explain(there.session, {}, "nightly", "2026")
         engine = AdminSession(there.app.runtime(), actor=ACTOR)
-        with pytest.raises(onefold.NotFoundError) as of_an_engine:
+        with pytest.raises(onefold.errors.NotFoundError) as of_an_engine:
             days.explain(engine, {}, "nightly", "2026")
     assert of_an_app.value.meaning == "No run of it began here."
     assert of_an_engine.value.meaning == "No app was named, and no run of it began here."
@@ -93,7 +93,7 @@ def test_an_app_without_schedules_was_named_all_the_same(month: Opened) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "26-06", "2026-13", "2026-02-30", "0000", "2026-6", "9999-12-31"])
 def test_what_is_no_date_is_refused(text: str) -> None:
-    with pytest.raises(onefold.UsageError, match="is not a valid date"):
+    with pytest.raises(onefold.errors.UsageError, match="is not a valid date"):
         days.range_of(text)
 
 
@@ -229,7 +229,7 @@ def test_a_map_run_is_found_by_its_start(month: Opened) -> None:
 
 def test_a_name_that_nobody_knows_gets_a_near_one(month: Opened) -> None:
     with month("a") as there:
-        with pytest.raises(onefold.NotFoundError, match="There is no schedule 'monthly-billing'") as caught:
+        with pytest.raises(onefold.errors.NotFoundError, match="There is no schedule 'monthly-billing'") as caught:
             why(there, "2026-06", "monthly-billing")
         assert "Did you mean monthly_billing?" in str(caught.value)
 

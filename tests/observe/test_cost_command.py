@@ -16,7 +16,8 @@ from onefold.cli.main import run
 from onefold.observe import cost
 
 SHOP = """
-from onefold import App, Function
+from onefold import App
+from onefold.aws import Function
 app = App("shop")
 orders = app.queue("orders", function=Function(memory_mb=1024, batch=5))
 mails = app.queue("mails", fifo=True, function=None)

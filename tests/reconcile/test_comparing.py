@@ -39,7 +39,7 @@ def test_three_forms_of_an_answer(answer: Any, missing: int, duplicate: int, une
     "answer", [None, 3, "abc", {"a": 1.5}, {"a": -1}, [("a",)], [3], Totals(expected=1, found=True)]
 )
 def test_an_answer_of_another_form_is_refused(answer: Any) -> None:
-    with pytest.raises(onefold.UsageError):
+    with pytest.raises(onefold.errors.UsageError):
         compare(answer, pages)
 
 

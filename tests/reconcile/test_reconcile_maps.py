@@ -37,9 +37,9 @@ class Shop:
         self.enrich = enrich
 
         @self.app.reconcile(enrich, after="30m")
-        def rows_exist(check: Reconciliation) -> onefold.Totals:
+        def rows_exist(check: Reconciliation) -> onefold.reconcile.Totals:
             self.seen.append(check)
-            return onefold.Totals(expected=check.dispatched, found=len(self.done))
+            return onefold.reconcile.Totals(expected=check.dispatched, found=len(self.done))
 
     def start(self) -> None:
         maps.start(self.app, "enrich", run=RUN, items=str(self.file), turns=False)
@@ -104,6 +104,6 @@ def test_a_source_that_has_changed_is_no_source(shop: Shop, world: World) -> Non
     session = shop.session()
     session.engine.queues.remove([one.message_id for one in session.engine.queues.peek("items")])
     shop.file.write_text("sku,name\n1,one\n2,other\n3,three\n", encoding="utf-8")
-    with pytest.raises(onefold.UsageError, match=r"items\.csv"):
+    with pytest.raises(onefold.errors.UsageError, match=r"items\.csv"):
         repair.Repair(session, shop.app, RUN)
     assert world.depth("items").visible == 0

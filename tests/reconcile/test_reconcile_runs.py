@@ -66,9 +66,9 @@ class Shop:
         self.billing: Schedule = self.app.schedule(MONTHLY, tz="Europe/London", name="billing")(functions[kind])
 
         @self.app.reconcile(self.billing, after="30m")
-        def look(check: reconciling.Reconciliation) -> onefold.Totals:
+        def look(check: reconciling.Reconciliation) -> onefold.reconcile.Totals:
             self.seen.append(check)
-            return onefold.Totals(expected=check.dispatched, found=len(done))
+            return onefold.reconcile.Totals(expected=check.dispatched, found=len(done))
 
 
 KINDS = [("dispatcher", 3), ("async dispatcher", 3), ("plain", 1), ("coroutine", 1)]
@@ -163,7 +163,7 @@ def test_where_a_queue_cannot_wait_so_long_a_look_sends_itself_on(
     shop = Shop("dispatcher")
     looks: list[int] = []
     shop.app.reconcile(shop.billing, after=f"{after_ms}ms", name="again")(
-        lambda check: looks.append(world.clock.now_ms()) or onefold.Totals(expected=0, found=0)
+        lambda check: looks.append(world.clock.now_ms()) or onefold.reconcile.Totals(expected=0, found=0)
     )
     with inline(shop.app, start_ms=DUE_MS) as world:
         shop.app.deliver([shop.billing.outgoing(DUE_MS)])
@@ -183,12 +183,12 @@ def test_a_run_does_not_stand_before_its_look_is_sent(monkeypatch: pytest.Monkey
         runtime = shop.app.runtime()
         send = runtime.send
         monkeypatch.setattr(runtime, "send", _is_away)
-        with pytest.raises(onefold.StorageBusy):
+        with pytest.raises(onefold.errors.StorageBusy):
             runs.begin_followed(runtime, run)
         assert runs.read(state, RUN) is None
         monkeypatch.setattr(runtime, "send", send)
         monkeypatch.setattr(runs, "begin", _is_away)  # killed between the two
-        with pytest.raises(onefold.StorageBusy):
+        with pytest.raises(onefold.errors.StorageBusy):
             runs.begin_followed(runtime, run)
         monkeypatch.undo()
         runs.begin_followed(runtime, run)
@@ -200,13 +200,13 @@ def test_a_run_does_not_stand_before_its_look_is_sent(monkeypatch: pytest.Monkey
 
 
 def _is_away(*_: Any) -> None:
-    raise onefold.StorageBusy("The disk is full.", todo="Make room.")
+    raise onefold.errors.StorageBusy("The disk is full.", todo="Make room.")
 
 
 def test_a_reconciliation_on_a_fifo_queue_is_refused() -> None:
     shop = Shop("plain")
     lines = shop.app.queue("lines", fifo=True)
-    with pytest.raises(onefold.UsageError, match=r"is on the FIFO queue lines\.fifo"):
+    with pytest.raises(onefold.errors.UsageError, match=r"is on the FIFO queue lines\.fifo"):
         shop.app.reconcile("other", queue=lines)
     assert "reconcile-other" not in shop.app.reconcilers
     assert RecordKey("", "reconcile-other", RUN).job not in shop.app.jobs

@@ -523,11 +523,11 @@ def test_a_check_that_fails_is_retried_as_any_job_and_writes_nothing(shop: Shop)
 @pytest.mark.parametrize(
     ("of", "options", "error"),
     [
-        (3, {}, onefold.UsageError),
-        ("", {}, onefold.UsageError),
-        ("billing", {"after": "0s"}, onefold.UsageError),
-        ("billing", {"after": "15d"}, onefold.UsageError),
-        ("billing", {"afer": "1h"}, onefold.UsageError),
+        (3, {}, onefold.errors.UsageError),
+        ("", {}, onefold.errors.UsageError),
+        ("billing", {"after": "0s"}, onefold.errors.UsageError),
+        ("billing", {"after": "15d"}, onefold.errors.UsageError),
+        ("billing", {"afer": "1h"}, onefold.errors.UsageError),
     ],
 )
 def test_a_declaration_that_cannot_be_right_is_refused(
@@ -541,9 +541,9 @@ def test_a_declaration_that_cannot_be_right_is_refused(
 def test_one_reconciliation_has_one_check_and_one_name(shop: Shop) -> None:
     one = shop.app.reconcile("billing")
     one(lambda check: {})
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         one(lambda check: {})
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         shop.app.reconcile("billing")
     assert shop.app.reconcile("billing", name="again", after="1d").is_for(RUN, "billing")
     assert not one.is_for("other/2026-06-01T02:00:00Z", "other")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold import EventEntry, InputTransformer
 from onefold.errors import ConflictError, UsageError
+from onefold.events import EventEntry, InputTransformer
 from onefold.events.bus import Bus, PutAnswer
 from onefold.testing import World, inline
 

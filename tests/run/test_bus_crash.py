@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold import EventEntry
 from onefold.contracts.entries import Entry
+from onefold.events import EventEntry
 from onefold.events import replay as replays
 
 STATEMENTS_MAX = 200

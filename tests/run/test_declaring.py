@@ -50,14 +50,14 @@ def yields(payload: dict[str, str]) -> Any:
         ({"dead_letter": onefold.DeadLetter(retention="15d")}, "dead_letter.retention='15d' is out of range"),
         ({"dead_letter": 5}, r"dead_letter=5 is not a DeadLetter. Write dead_letter=onefold.DeadLetter\(after=5\)"),
         ({"dead_letter": 0}, "dead_letter=0 is not a DeadLetter"),
-        ({"function": 512}, r"Write function=onefold.Function\(memory_mb=512\)"),
+        ({"function": 512}, r"Write function=onefold.aws.Function\(memory_mb=512\)"),
         ({"visibility": 30}, "visibility=30 is not a duration"),
         ({"visibilty": "30s"}, "Did you mean 'visibility'"),
     ],
 )
 def test_a_queue_that_is_refused_is_not_declared(options: dict[str, Any], said: str) -> None:
     app = onefold.App("shop")
-    with pytest.raises(onefold.UsageError, match=said):
+    with pytest.raises(onefold.errors.UsageError, match=said):
         app.queue(**{"name": "orders", **options})
     assert app.queues == {}
 
@@ -68,7 +68,7 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
     assert orders.name == "orders.fifo"
     assert (orders.dead_letter.name, orders.held.name) == ("orders-dead.fifo", "orders-held.fifo")
     assert app.queue("orders", fifo=True, content_dedup=True) is orders
-    with pytest.raises(onefold.ConflictError, match="declared twice with different settings"):
+    with pytest.raises(onefold.errors.ConflictError, match="declared twice with different settings"):
         app.queue("orders", fifo=True)
 
 
@@ -114,7 +114,7 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
 def test_a_job_that_is_refused_is_not_declared(handler: Any, options: dict[str, Any], said: str) -> None:
     app = onefold.App("shop")
     orders = app.queue("orders")
-    with pytest.raises(onefold.UsageError, match=said):
+    with pytest.raises(onefold.errors.UsageError, match=said):
         app.job(orders, **{"key": "{id}", **options})(handler)
     assert app.jobs == {}
 
@@ -142,11 +142,11 @@ def test_probes_and_keys_that_can_be_called_are_accepted(probe: Any, key: Any) -
 def test_a_decorator_without_parentheses_says_how_it_is_written() -> None:
     app = onefold.App("shop")
     with pytest.raises(
-        onefold.UsageError, match=r"@app\.job of handle has no parentheses.*@app\.job\(queue, key=\.\.\.\)"
+        onefold.errors.UsageError, match=r"@app\.job of handle has no parentheses.*@app\.job\(queue, key=\.\.\.\)"
     ):
         app.job(handle)  # type: ignore[call-arg, arg-type]
     with pytest.raises(
-        onefold.UsageError, match=r"missing a required argument: 'queue'.*app\.job\(queue, key=\.\.\.\)"
+        onefold.errors.UsageError, match=r"missing a required argument: 'queue'.*app\.job\(queue, key=\.\.\.\)"
     ):
         app.job(key="{id}")  # type: ignore[call-arg]
     assert app.jobs == {}
@@ -182,7 +182,7 @@ def test_handlers_that_can_be_called_as_they_are_stay_allowed(handler: Any) -> N
 
 
 def test_options_are_named() -> None:
-    with pytest.raises(onefold.UsageError, match=r"Name it, for example Retry\(attempts=5\)"):
+    with pytest.raises(onefold.errors.UsageError, match=r"Name it, for example Retry\(attempts=5\)"):
         onefold.Retry(5)  # type: ignore[call-arg, misc]
 
 
@@ -190,7 +190,7 @@ def test_two_jobs_of_one_name_are_refused() -> None:
     app = onefold.App("shop")
     orders = app.queue("orders")
     first = app.job(orders, key="{id}")(handle)
-    with pytest.raises(onefold.ConflictError, match="Job handle is declared twice"):
+    with pytest.raises(onefold.errors.ConflictError, match="Job handle is declared twice"):
         app.job(orders, key="{id}")(handle)
     assert app.jobs == {"handle": first}
 

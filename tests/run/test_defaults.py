@@ -191,7 +191,7 @@ def test_a_unique_job_knows_what_was_sent_before_a_field_was_added(shop: Shop, f
         raw(app, world, first)
         receipt = app.jobs["ship"].send(After("1"))
         assert (receipt.duplicate, receipt.found) == (True, "done")
-        with pytest.raises(onefold.ConflictError, match="only the fingerprint is kept"):
+        with pytest.raises(onefold.errors.ConflictError, match="only the fingerprint is kept"):
             app.jobs["ship"].send(After("1", gift=True))
 
 
@@ -231,7 +231,7 @@ def test_a_parameter_that_a_deploy_adds_leaves_earlier_calls_known(store: Any) -
         ((), {"more": 1}),
     ]
     for arguments, options in others:
-        with pytest.raises(onefold.ConflictError, match="only the fingerprint is kept"):
+        with pytest.raises(onefold.errors.ConflictError, match="only the fingerprint is kept"):
             after("i-1", *arguments, **options)
     assert after("i-2") == "paid again"
     assert ran == ["before", "after"]
@@ -243,5 +243,5 @@ def test_an_order_whose_type_has_grown_is_the_same_order(store: Any) -> None:
 
     guarded = onefold.once(key="{order.id}", name="charge", store=store)(charge)
     assert guarded(Before("1")) == guarded(After("1")) == "1 paid"
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         guarded(After("1", gift=True))

@@ -268,7 +268,7 @@ def test_a_commit_that_fails_lets_all_of_it_run_again() -> None:
             if commit and left:
                 left.pop()
                 real(commit=False)
-                raise onefold.StorageBusy("the disk is full")
+                raise onefold.errors.StorageBusy("the disk is full")
             real(commit=commit)
 
         database.end_exclusive = end_exclusive

@@ -141,12 +141,12 @@ def test_a_wrong_declaration_is_answered_where_it_is_written() -> None:
 
     once: Any = onefold.once
     with pytest.raises(
-        onefold.UsageError, match=r"@onefold\.once of charge has no parentheses.*\(key=\.\.\., store=\.\.\.\)"
+        onefold.errors.UsageError, match=r"@onefold\.once of charge has no parentheses.*\(key=\.\.\., store=\.\.\.\)"
     ):
         once(charge)
-    with pytest.raises(onefold.UsageError, match=r"missing a required argument: 'store'"):
+    with pytest.raises(onefold.errors.UsageError, match=r"missing a required argument: 'store'"):
         once(key="{order}")
-    with pytest.raises(onefold.UsageError, match=r"onefold\.once\(\) has no option 'kep'. Did you mean 'keep'"):
+    with pytest.raises(onefold.errors.UsageError, match=r"onefold\.once\(\) has no option 'kep'. Did you mean 'keep'"):
         once(key="{order}", store=onefold.memory_store(), kep="90d")
 
 
@@ -177,7 +177,7 @@ def test_defaults_count_as_arguments(guard: Callable[..., Any]) -> None:
     charge("o-1")
     charge("o-1", 5)
     assert calls == [5]
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         charge("o-1", 6)
 
 
@@ -195,7 +195,7 @@ def test_tenants_are_kept_apart(guard: Callable[..., Any]) -> None:
 def test_the_same_key_with_other_arguments_names_both(guard: Callable[..., Any]) -> None:
     charge = guard(lambda order, cents: cents)
     charge("o-1", 5)
-    with pytest.raises(onefold.ConflictError) as caught:
+    with pytest.raises(onefold.errors.ConflictError) as caught:
         charge("o-1", 6)
     text = str(caught.value)
     assert "'o-1'" in text
@@ -209,7 +209,7 @@ def test_the_same_key_with_other_arguments_names_both(guard: Callable[..., Any])
 def test_no_key_is_an_error_and_nothing_is_called(guard: Callable[..., Any], order: Any) -> None:
     calls: list[Any] = []
     charge = guard(noting(calls))
-    with pytest.raises(onefold.PayloadError):
+    with pytest.raises(onefold.errors.PayloadError):
         charge(order)
     assert calls == []
 
@@ -217,7 +217,7 @@ def test_no_key_is_an_error_and_nothing_is_called(guard: Callable[..., Any], ord
 def test_an_argument_without_a_json_form_is_an_error_and_nothing_is_called(guard: Callable[..., Any]) -> None:
     calls: list[Any] = []
     charge = guard(lambda order, what: calls.append(order))
-    with pytest.raises(onefold.PayloadError):
+    with pytest.raises(onefold.errors.PayloadError):
         charge("o-1", object())
     assert calls == []
 
@@ -237,7 +237,7 @@ def test_a_record_ends_when_it_was_said_to(guard: Callable[..., Any], clock: Wat
 def test_an_annotation_that_means_nothing_is_said_at_once(guard: Callable[..., Any]) -> None:
     def charge(order: str) -> Nothing: ...  # type: ignore[name-defined]  # noqa: F821 - on purpose
 
-    with pytest.raises(onefold.UsageError, match="'Nothing' is not defined"):
+    with pytest.raises(onefold.errors.UsageError, match="'Nothing' is not defined"):
         guard(charge)
 
 
@@ -314,7 +314,7 @@ def test_a_result_that_cannot_be_stored_is_parked(guard: Callable[..., Any], sto
         calls.append(order)
         return object()
 
-    with pytest.raises(onefold.PayloadError) as caught:
+    with pytest.raises(onefold.errors.PayloadError) as caught:
         charge("o-1")
     text = "The function ran and returned a value of type object that cannot be recorded: The value has no JSON form"
     assert caught.value.what.startswith(text)
@@ -452,7 +452,7 @@ def test_a_call_without_an_outcome_is_logged_when_it_is_noticed_with_what_is_kno
 
 @pytest.mark.parametrize("crashes", [0, -1, True, "3", 2.5])
 def test_a_number_of_deaths_that_cannot_be_is_refused(guard: Callable[..., Any], crashes: Any) -> None:
-    with pytest.raises(onefold.UsageError, match="crashes is"):
+    with pytest.raises(onefold.errors.UsageError, match="crashes is"):
         guard(noting([]), crashes=crashes)
 
 
@@ -472,7 +472,7 @@ def test_a_lease_that_is_lost_under_way_is_logged_once_and_the_call_ends_with_le
             assert clock.waited[LEASE_MS // 3].wait(PATIENCE_S)  # it has looked, and waits again
         return "first"
 
-    with pytest.raises(onefold.LeaseLost):
+    with pytest.raises(onefold.errors.LeaseLost):
         first("o-1")
     assert caplog.text.count("its lease was lost while it runs") == 1
 
@@ -505,7 +505,7 @@ def test_a_call_that_was_taken_over_is_refused(guard: Callable[..., Any], clock:
         assert second(order) == "second"
         return "first"
 
-    with pytest.raises(onefold.LeaseLost, match="its lease had been taken over"):
+    with pytest.raises(onefold.errors.LeaseLost, match="its lease had been taken over"):
         first("o-1")
     assert first("o-1") == "second"
 
@@ -802,7 +802,7 @@ def test_a_claim_that_cannot_be_made_calls_nothing(store: Store, clock: Watched)
     [({"on_running": "riase"}, "Did you mean 'raise'"), ({"on_unknown": "probe"}, "It is one of rerun, hold")],
 )
 def test_a_policy_that_does_not_exist_is_refused(guard: Callable[..., Any], option: dict[str, str], said: str) -> None:
-    with pytest.raises(onefold.UsageError, match=said):
+    with pytest.raises(onefold.errors.UsageError, match=said):
         guard(noting([]), **option)
 
 
@@ -816,10 +816,10 @@ def test_a_call_from_within_its_own_call_is_refused_at_once(guard: Callable[...,
     def charge(order: str) -> str:
         depth.append(len(depth))
         if order == "o-1":
-            with pytest.raises(onefold.UsageError, match=r"charge 'o-1' was called from within its own call"):
+            with pytest.raises(onefold.errors.UsageError, match=r"charge 'o-1' was called from within its own call"):
                 charge("o-1")
             return str(charge("o-2"))  # another key is another operation
-        with pytest.raises(onefold.UsageError, match="within its own call"):
+        with pytest.raises(onefold.errors.UsageError, match="within its own call"):
             charge("o-1")  # two calls up
         return "charged"
 
@@ -832,9 +832,9 @@ def test_a_call_from_within_its_own_call_is_refused_at_once(guard: Callable[...,
 def test_a_coroutine_that_awaits_its_own_call_is_refused_at_once(guard: Callable[..., Any]) -> None:
     @guard
     async def charge(order: str) -> str:
-        with pytest.raises(onefold.UsageError, match="within its own call"):
+        with pytest.raises(onefold.errors.UsageError, match="within its own call"):
             await charge(order)
-        with pytest.raises(onefold.UsageError, match="within its own call"):
+        with pytest.raises(onefold.errors.UsageError, match="within its own call"):
             await asyncio.create_task(charge(order))  # a task of this one, which waits for it
         return "charged"
 
@@ -867,7 +867,7 @@ async def generated_later(order: str) -> AsyncIterator[int]:
 @pytest.mark.parametrize("function", [generated, generated_later])
 def test_a_generator_function_is_refused_when_it_is_decorated(guard: Callable[..., Any], function: Any) -> None:
     function.__annotations__.pop("return", None)
-    with pytest.raises(onefold.UsageError, match=r"charge is a generator function\."):
+    with pytest.raises(onefold.errors.UsageError, match=r"charge is a generator function\."):
         guard(function)
 
 
@@ -890,7 +890,7 @@ def test_a_result_that_is_only_a_promise_of_work_is_refused_and_its_key_is_free(
 ) -> None:
     results: list[Any] = [lazy(), "charged"]
     charge = guard(lambda order: results.pop(0))
-    with pytest.raises(onefold.UsageError, match=f"charge returned a {name}\\."):
+    with pytest.raises(onefold.errors.UsageError, match=f"charge returned a {name}\\."):
         charge("o-1")
     stands = standing(store, clock)
     assert (stands.status, stands.parked, stands.failure.error) == ("failed", False, "UsageError")

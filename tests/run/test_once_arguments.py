@@ -53,7 +53,7 @@ def test_arguments_of_any_type_with_a_json_form(value: Any, other: Any) -> None:
         return len(ran)
 
     assert charge("i-1", value) == charge("i-1", value) == 1
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         charge("i-1", other)
     assert ran == [value]
 
@@ -89,9 +89,9 @@ def test_a_connection_is_left_out_and_a_methods_object_too() -> None:
 
 def test_an_argument_without_a_json_form_is_named_with_the_way_out() -> None:
     guarded = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())(charge_of)
-    with pytest.raises(onefold.PayloadError, match=r"The argument value of charge.*ignore=\(\"value\",\)"):
+    with pytest.raises(onefold.errors.PayloadError, match=r"The argument value of charge.*ignore=\(\"value\",\)"):
         guarded("i-1", Session())
-    with pytest.raises(onefold.PayloadError, match=r"The argument value of charge.*nan"):
+    with pytest.raises(onefold.errors.PayloadError, match=r"The argument value of charge.*nan"):
         guarded("i-1", float("nan"))
 
 
@@ -126,7 +126,7 @@ def decorate(function: Any = charge_of, **options: Any) -> Callable[..., Any]:
     ],
 )
 def test_an_option_that_cannot_be_is_refused_when_it_decorates(call: Callable[[], object], said: str) -> None:
-    with pytest.raises(onefold.UsageError, match=re.escape(said)):
+    with pytest.raises(onefold.errors.UsageError, match=re.escape(said)):
         call()
 
 
@@ -225,7 +225,7 @@ def test_the_advice_for_a_result_that_cannot_be_recorded_says_how_to_go_on() -> 
     def charge(order: str):  # type: ignore[no-untyped-def]
         return Decimal("1.50")
 
-    with pytest.raises(onefold.PayloadError) as caught:
+    with pytest.raises(onefold.errors.PayloadError) as caught:
         charge("o-1")
     assert "Annotate what the function returns: -> Decimal." in caught.value.todo
     assert "onefold held settle o-1 --done --result JSON --url URL" in caught.value.todo

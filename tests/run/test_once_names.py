@@ -89,7 +89,7 @@ def test_a_spawned_process_answers_for_the_script_that_started_it(tmp_path: Path
 def test_without_a_file_the_functions_own_name_is_proposed(module: str) -> None:
     space: dict[str, Any] = {"__name__": module}
     exec("def charge(order): ...", space)
-    with pytest.raises(onefold.UsageError, match=re.escape('name="charge"')):
+    with pytest.raises(onefold.errors.UsageError, match=re.escape('name="charge"')):
         onefold.once(key="{order}", store=onefold.memory_store())(space["charge"])
 
 
@@ -112,7 +112,7 @@ UNNAMED: list[Callable[..., str]] = [
 @pytest.mark.parametrize("function", UNNAMED, ids=["lambda", "partial", "object"])
 def test_what_has_no_name_of_its_own_has_to_be_given_one(function: Callable[..., str]) -> None:
     guard = functools.partial(onefold.once, key="{order}", store=onefold.memory_store())
-    with pytest.raises(onefold.UsageError, match="name="):
+    with pytest.raises(onefold.errors.UsageError, match="name="):
         guard()(function)
     named = guard(name="charge")(function)
     assert named("o-1") == named("o-1") == function("o-1")
@@ -161,7 +161,7 @@ LATER = "async def refund_later(invoice): return 'refunded'"
 def test_another_function_may_not_take_the_name(other: str) -> None:
     guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
     charge = guard(a_function(CHARGE, "shop"))
-    with pytest.raises(onefold.ConflictError) as refused:
+    with pytest.raises(onefold.errors.ConflictError) as refused:
         guard(a_function(other, "shop"))
     assert "shop.charge" in refused.value.what
     assert charge("i-1") == "charged"
@@ -170,7 +170,7 @@ def test_another_function_may_not_take_the_name(other: str) -> None:
 def test_a_function_of_another_module_may_not_take_the_name() -> None:
     guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
     charge = guard(a_function(CHARGE, "shop", "/app/shop.py"))
-    with pytest.raises(onefold.ConflictError, match=r"billing\.charge.*shop\.charge"):
+    with pytest.raises(onefold.errors.ConflictError, match=r"billing\.charge.*shop\.charge"):
         guard(a_function(CHARGE, "billing", "/app/billing.py"))
     assert charge("i-1") == "charged"
 
@@ -178,7 +178,7 @@ def test_a_function_of_another_module_may_not_take_the_name() -> None:
 def test_a_name_that_is_given_may_not_be_another_functions_own() -> None:
     store = onefold.memory_store()
     charge = onefold.once(key="{invoice}", store=store)(a_function(CHARGE, "shop"))
-    with pytest.raises(onefold.ConflictError, match=r"shop\.refund.*shop\.charge"):
+    with pytest.raises(onefold.errors.ConflictError, match=r"shop\.refund.*shop\.charge"):
         onefold.once(key="{invoice}", name="shop.charge", store=store)(a_function(REFUND, "shop"))
     assert charge("i-1") == "charged"
 
@@ -199,7 +199,7 @@ def test_stores_with_one_url_are_one_store(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(urls, "open_engine", open_engine)
 
     charge = guard("sqlite:///records.db")(a_function(CHARGE, "shop"))
-    with pytest.raises(onefold.ConflictError, match=r"shop\.refund"):
+    with pytest.raises(onefold.errors.ConflictError, match=r"shop\.refund"):
         guard(f"sqlite:///{tmp_path}/records.db")(a_function(REFUND, "shop"))
     refund = guard("sqlite:///others.db")(a_function(REFUND, "shop"))
     in_memory = guard("sqlite://:memory:")(a_function(CHARGE, "shop"))
@@ -223,7 +223,7 @@ def test_the_same_function_may_be_defined_again() -> None:
     assert [one("i-1") for one in again] == ["charged"] * len(same)
     guard = onefold.once(key="{invoice}", name="charge", store=onefold.memory_store())
     cells = [guard(a_function(CHARGE, "__main__")) for _ in range(2)]
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         guard(a_function(REFUND, "__main__"))
     assert [cell("i-1") for cell in cells] == ["charged"] * 2
 

@@ -236,7 +236,7 @@ def test_a_bus_feeds_a_pipe_and_a_pipe_a_job(town: Town) -> None:
 
     with inline(town.app) as world:
         for number in (1, 2, 3, 1):
-            town.app.bus("b").put([onefold.EventEntry(source="shop", detail_type="x", detail={"n": number})])
+            town.app.bus("b").put([onefold.events.EventEntry(source="shop", detail_type="x", detail={"n": number})])
         world.run()
         assert done == [{"n": 1}, {"n": 2}]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold import EventEntry
 from onefold.errors import ConflictError, NotFoundError, StorageBusy, UsageError
+from onefold.events import EventEntry
 from onefold.events import replay as replays
 from onefold.record.envelopes import unmarked
 from onefold.testing import World, inline

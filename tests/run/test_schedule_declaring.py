@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from onefold import App, Retry, ScheduleRetry, Tick, errors
+from onefold import App, Retry, Tick, errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
+from onefold.schedules import ScheduleRetry
 from onefold.schedules.schedule import SCHEDULED_TIME, TickMessage
 from onefold.testing import inline
 
@@ -108,7 +109,7 @@ def test_an_offset_is_never_answered_with_its_opposite(zone: str, meaning: str) 
 @pytest.mark.parametrize("retry", [3, 0, Retry(attempts=3)])
 def test_a_schedules_retry_is_a_value_of_its_own_class(retry: Any) -> None:
     with pytest.raises(
-        errors.UsageError, match=r"is not a ScheduleRetry. Write retry=onefold.ScheduleRetry\(attempts="
+        errors.UsageError, match=r"is not a ScheduleRetry. Write retry=onefold.schedules.ScheduleRetry\(attempts="
     ):
         an_app().schedule("rate(1 day)", retry=retry)
 

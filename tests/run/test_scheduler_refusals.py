@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onefold import ScheduleRetry, Tick, errors
+from onefold import Tick, errors
 from onefold.admin import dead_letters
 from onefold.admin.redrive import Redrive
 from onefold.admin.session import AdminSession, Jobs
@@ -17,6 +17,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.runner import runs
 from onefold.runtime.events import Sinks
 from onefold.runtime.outgoing import Outgoing, Receipt
+from onefold.schedules import ScheduleRetry
 from onefold.schedules import scheduler as schedulers
 from onefold.schedules.scheduler import LOOK_MS, Scheduler
 from tests.run.ticking import DAY_MS, HOUR_MS, MINUTE_MS, Loose, Place, clock_at, places

@@ -264,7 +264,7 @@ def test_the_ledger_may_fail_to_hear_of_the_loudest_event() -> None:
 
         def everything(verb: str, side: str) -> None:
             if verb in ("commit.commit", "ledger.append"):
-                raise onefold.StorageBusy("the disk is full")
+                raise onefold.errors.StorageBusy("the disk is full")
 
         process = bench.process(fault=everything)
         process.run()

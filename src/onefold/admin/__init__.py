@@ -1,0 +1,1 @@
+"""Private: what an operator can do, in plain values. May change with any release."""

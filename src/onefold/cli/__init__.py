@@ -1,0 +1,1 @@
+"""Private: the commands, thin faces of `admin`. May change with any release."""

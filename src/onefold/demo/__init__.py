@@ -1,0 +1,1 @@
+"""Private: the demos. May change with any release."""

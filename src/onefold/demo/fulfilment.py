@@ -262,7 +262,7 @@ def booked(answer: PartnerAnswer, *, harmless_again: bool) -> Booked:
         case 429 | 503:
             raise onefold.TransientError(f"The partner is busy ({answer.status}).", retry_in_ms=answer.retry_after_ms)
         case 409:
-            raise onefold.LeaseLost(f"The partner refused this run: {answer.error}.")
+            raise onefold.errors.LeaseLost(f"The partner refused this run: {answer.error}.")
         case status if status >= 500:
             broke = f"The partner broke ({status}) and did not say whether it had booked."
             raise onefold.TransientError(broke) if harmless_again else onefold.OutcomeUnknown(broke)

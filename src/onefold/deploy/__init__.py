@@ -1,0 +1,1 @@
+"""Private: plans, templates and packages for AWS. May change with any release."""

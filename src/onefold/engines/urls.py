@@ -29,15 +29,15 @@ from msgspec import Struct
 
 from onefold import errors, redact, settings
 from onefold.clock import SystemClock
+from onefold.contracts.verbs import Store
 from onefold.engines.composite import CompositeEngine, NoQueues
 from onefold.entropy import SystemEntropy
+from onefold.outside import Clock, Entropy
 from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine, RecordBackend
-    from onefold.contracts.verbs import Store
     from onefold.engines.sqlite.file import FileSettings
-    from onefold.outside import Clock, Entropy
 
 
 ENGINES: Final = ("sqlite", "aws")

@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Any
 from onefold import lazy
 
 if TYPE_CHECKING:
-    from onefold.events.bus import Bus, PutAnswer, declare_bus
-    from onefold.events.pipes import Pipe, declare_pipe
+    from onefold.events.bus import Bus, PutAnswer
+    from onefold.events.bus import declare_bus as declare_bus
+    from onefold.events.pipes import Pipe
+    from onefold.events.pipes import declare_pipe as declare_pipe
     from onefold.events.replay import Replay
     from onefold.events.rules import EventArchive, Rule
     from onefold.events.transform import InputTransformer
+    from onefold.record.envelopes import EventEntry
 
-__all__ = [
-    "Bus",
-    "EventArchive",
-    "InputTransformer",
-    "Pipe",
-    "PutAnswer",
-    "Replay",
-    "Rule",
-    "declare_bus",
-    "declare_pipe",
-]
+__all__ = ["Bus", "EventArchive", "EventEntry", "InputTransformer", "Pipe", "PutAnswer", "Replay", "Rule"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
@@ -42,5 +35,6 @@ __getattr__: Callable[[str], Any] = lazy.attributes(
         "EventArchive": "onefold.events.rules",
         "Rule": "onefold.events.rules",
         "InputTransformer": "onefold.events.transform",
+        "EventEntry": "onefold.record.envelopes",
     },
 )

@@ -1,0 +1,1 @@
+"""Private: the local SQS. May change with any release."""

@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING, Any
 from onefold import lazy
 
 if TYPE_CHECKING:
-    from onefold.maps.jobs import MapJob, Options, declare
-    from onefold.maps.lambda_children import StepFunctionsChildren, child_of
+    from onefold.maps.jobs import MapJob
+    from onefold.maps.jobs import Options as Options
+    from onefold.maps.jobs import declare as declare
+    from onefold.maps.lambda_children import StepFunctionsChildren as StepFunctionsChildren
+    from onefold.maps.lambda_children import child_of as child_of
     from onefold.maps.rules import ItemBatch, ItemReader
-    from onefold.maps.turns import Turns
+    from onefold.maps.turns import Turns as Turns
+    from onefold.options import ItemCatch, ItemRetry
 
-__all__ = [
-    "ItemBatch",
-    "ItemReader",
-    "MapJob",
-    "Options",
-    "StepFunctionsChildren",
-    "Turns",
-    "child_of",
-    "declare",
-]
+__all__ = ["ItemBatch", "ItemCatch", "ItemReader", "ItemRetry", "MapJob"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
@@ -39,6 +34,8 @@ __getattr__: Callable[[str], Any] = lazy.attributes(
         "child_of": "onefold.maps.lambda_children",
         "ItemBatch": "onefold.maps.rules",
         "ItemReader": "onefold.maps.rules",
+        "ItemCatch": "onefold.options",
+        "ItemRetry": "onefold.options",
         "Turns": "onefold.maps.turns",
     },
 )

@@ -122,14 +122,14 @@ def _advice(header: tuple[str, ...], lacking: list[str], reader: ItemReader) -> 
     if len(header) == 1:
         for name, sign in DELIMITERS.items():
             if sign in header[0].strip() and name not in ("space", reader.delimiter):
-                return f'Is the delimiter {sign!r}? Then declare items=onefold.ItemReader(delimiter="{name}").'
+                return f'Is the delimiter {sign!r}? Then declare items=onefold.maps.ItemReader(delimiter="{name}").'
     plain = {one.strip().casefold(): one for one in header}
     for field in lacking:
         if field.casefold() in plain:
             return f"Is {plain[field.casefold()]!r} meant? Names are compared letter by letter."
     return (
         "Give the file with these columns, or a field its default; is there no header at all, "
-        "declare items=onefold.ItemReader(header=(...))."
+        "declare items=onefold.maps.ItemReader(header=(...))."
     )
 
 

@@ -273,7 +273,7 @@ def _catchers(given: Queue | Sequence[ItemCatch] | None) -> tuple[Catcher, ...]:
         if not isinstance(one, ItemCatch) or not isinstance(one.queue, Queue):
             raise errors.UsageError(
                 f"catch={one!r:.80} is not a queue.",
-                todo="Pass what app.queue(...) returned, or onefold.ItemCatch values.",
+                todo="Pass what app.queue(...) returned, or onefold.maps.ItemCatch values.",
             )
     return tuple(
         Catcher(errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors), queue=one.queue.name)

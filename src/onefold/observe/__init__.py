@@ -12,7 +12,15 @@ from onefold import lazy
 
 if TYPE_CHECKING:
     from onefold.observe.sinks import LogSink
+    from onefold.runtime.events import Event, Sink
 
-__all__ = ["LogSink"]
+__all__ = ["Event", "LogSink", "Sink"]
 
-__getattr__: Callable[[str], Any] = lazy.attributes(__name__, {"LogSink": "onefold.observe.sinks"})
+__getattr__: Callable[[str], Any] = lazy.attributes(
+    __name__,
+    {
+        "LogSink": "onefold.observe.sinks",
+        "Event": "onefold.runtime.events",
+        "Sink": "onefold.runtime.events",
+    },
+)

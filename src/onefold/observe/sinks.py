@@ -1,15 +1,16 @@
 """`LogSink`: events as structured log lines, for whoever collects the standard library's logging.
 
 One event is one line: JSON with stable field names, or plain words. A line names the message, key, group, receive count,
-kind of failure and reason; an event never holds a payload, so a log line cannot either. `logging` is imported when a sink is
-made, because a program that logs nothing should not pay for it.
+kind of failure and reason; an event never holds a payload, so a log line cannot either. This module is loaded when a sink is
+made: a program that logs nothing does not pay for `logging`.
 Never here: metrics, alarms, formatting for a terminal. Invariant: the line's level is the event's severity in
 `runtime/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TextIO
+import logging
+from typing import Final, Literal, TextIO
 
 import msgspec
 
@@ -17,12 +18,7 @@ from onefold import redact
 from onefold.contracts.queue import text_at
 from onefold.errors import UsageError
 from onefold.observe import wording
-from onefold.runtime.events import EVENTS, Event
-
-if TYPE_CHECKING:
-    import logging
-
-    from onefold.runtime.events import Severity
+from onefold.runtime.events import EVENTS, Event, Severity
 
 Form = Literal["json", "plain"]
 
@@ -68,8 +64,6 @@ class LogSink:
 
 
 def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
-    import logging  # 11 ms to import
-
     logger = logging.getLogger("onefold")
     if logger.level == logging.NOTSET:
         logger.setLevel(level)

@@ -13,9 +13,10 @@ from onefold import lazy
 
 if TYPE_CHECKING:
     from onefold.reconcile.counts import Counted, Totals
-    from onefold.reconcile.reconciler import Reconciler, Reconciliation, declare
+    from onefold.reconcile.reconciler import Reconciler, Reconciliation
+    from onefold.reconcile.reconciler import declare as declare
 
-__all__ = ["Counted", "Reconciler", "Reconciliation", "Totals", "declare"]
+__all__ = ["Counted", "Reconciler", "Reconciliation", "Totals"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,

@@ -185,5 +185,5 @@ def _refused(answer: Any) -> errors.UsageError:
     return errors.UsageError(
         f"A check returned {type(answer).__name__}.",
         meaning="What it found is not known.",
-        todo="Return {key: found}, onefold.Totals(expected=..., found=...), or yield onefold.Counted(key, found).",
+        todo="Return {key: found} or onefold.reconcile.Totals(...), or yield onefold.reconcile.Counted(key, found).",
     )

@@ -1,0 +1,1 @@
+"""Private: the guard's rules, pure. May change with any release."""

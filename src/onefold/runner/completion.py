@@ -69,7 +69,7 @@ def title_of(waits_for: object, annotation: object, job: str) -> str:
     if annotation not in (CompleteRun, Any):
         raise errors.UsageError(
             f"{job} starts when a run is complete, but takes {getattr(annotation, '__name__', annotation)!s:.100}.",
-            todo='Let it take onefold.CompleteRun, with the key "{run}".',
+            todo='Let it take onefold.schedules.CompleteRun, with the key "{run}".',
         )
     return title
 

@@ -15,23 +15,18 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
-from onefold import errors
+from onefold import errors, runner
+from onefold.contracts.queue import Delivery
+from onefold.contracts.store import Hold, OutboxItem
+from onefold.contracts.verbs import EffectTransaction
+from onefold.outside import Clock, Entropy
 from onefold.record.keys import idempotency_key
-from onefold.runtime.outgoing import keep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from onefold.contracts.queue import Delivery
-    from onefold.contracts.store import Hold, OutboxItem
-    from onefold.contracts.verbs import EffectTransaction
-    from onefold.outside import Clock, Entropy
-    from onefold.runner.handlers import Job
-    from onefold.runner.retrying import Retrying
-    from onefold.runtime.outgoing import Receipt
+from onefold.runner import handlers
+from onefold.runtime.outgoing import Receipt, keep
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -266,7 +261,7 @@ class Context:
         with _KEEPING:
             self.ended = True
 
-    def send(self, job: Job[Any, Any], payload: Any, **options: Any) -> Receipt:
+    def send(self, job: handlers.Job[Any, Any], payload: Any, **options: Any) -> Receipt:
         """As `job.send(payload, **options)`, from any thread: the message leaves if, and only if, this run completes.
 
         For threads that the handler did not start itself, such as those of a pool of the process.
@@ -363,7 +358,7 @@ class Context:
         """
         return self.retrying().call(function, *args, **kwargs)
 
-    def retrying(self) -> Retrying:
+    def retrying(self) -> runner.Retrying:
         """The object behind `retry`, for other numbers of tries or pauses."""
         from onefold.runner.retrying import Retrying  # only a handler that retries pays for it
 

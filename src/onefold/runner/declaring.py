@@ -11,7 +11,7 @@ import functools
 import inspect
 import typing
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from onefold import duration, errors, limits
@@ -37,14 +37,10 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """Turns a handler into a job; the payload and result types are the handler's own."""
+    """Turns a handler into a job of its payload's type and of what a call of it returns: of `async def`, a coroutine."""
 
     @overload
-    def __call__(self, handler: Callable[[T, Context], Awaitable[R]]) -> Job[T, R]: ...
-    @overload
     def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
-    @overload
-    def __call__(self, handler: Callable[[T], Awaitable[R]]) -> Job[T, R]: ...
     @overload
     def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
 

@@ -8,13 +8,16 @@ Invariant: a message that this job sent reads back as an equal payload with the 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from onefold import errors, redact
+from onefold import duration, errors, redact
 from onefold.codec import PayloadCodec
+from onefold.contracts.ledger import Row
 from onefold.contracts.queue import (
     AMENDS_ATTRIBUTE,
     APP_ATTRIBUTE,
@@ -27,28 +30,21 @@ from onefold.contracts.queue import (
 )
 from onefold.contracts.store import RecordKey
 from onefold.record.attempt import Facts, MalformedKind
+from onefold.record.delivery import Failed, Outcome, Policy
 from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyRule
+from onefold.record.rate import Limit
 from onefold.runner import context
 from onefold.runtime import outgoing
 from onefold.runtime.events import kept_text
-from onefold.runtime.outgoing import keep
+from onefold.runtime.outgoing import Outgoing, Receipt, keep
+from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from onefold import duration
     from onefold.contracts.admin import Peeked
-    from onefold.contracts.ledger import Row
-    from onefold.record.delivery import Failed, Outcome, Policy
-    from onefold.record.rate import Limit
-    from onefold.runner.context import Context
-    from onefold.runtime.outgoing import Outgoing, Receipt
-    from onefold.runtime.runtime import Runtime
 
-    JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
-    """The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
+JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
+"""The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -154,7 +150,7 @@ class Job(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<onefold job {self.name} on {self.policy.queue}>"
 
-    def __call__(self, payload: P, ctx: Context | None = None) -> R:
+    def __call__(self, payload: P, ctx: context.Context | None = None) -> R:
         """Run the handler now, in this thread, without guard or queue; for unit tests of the handler itself."""
         answer: R = self.handler(payload, ctx) if self.takes_context else self.handler(payload)
         return answer
@@ -317,12 +313,12 @@ class Job(Generic[P, R]):
             receive_count=delivery.receive_count,
         )
 
-    def invoke(self, payload: Any, ctx: Context) -> R | Awaitable[R]:
+    def invoke(self, payload: Any, ctx: context.Context) -> R | Awaitable[R]:
         """Call the handler as the runner does."""
         answer: R | Awaitable[R] = self.handler(payload, ctx) if self.takes_context else self.handler(payload)
         return answer
 
-    def ask(self, payload: Any, ctx: Context) -> Any:
+    def ask(self, payload: Any, ctx: context.Context) -> Any:
         """Call the probe as the runner does; the answer may have to be awaited."""
         assert self.probe is not None
         return self.probe(payload, ctx) if self.probe_takes_context else self.probe(payload)

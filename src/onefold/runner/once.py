@@ -13,28 +13,25 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import starmap
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from onefold import duration, errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import Claimed, Completed, Running
+from onefold.contracts.verbs import Store
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.interrupts import is_of_a_signal
 from onefold.options import checked_options
+from onefold.outside import Clock, Entropy
 from onefold.record.keys import KeyFunction
 from onefold.runner import once_reports
 from onefold.runner.execution import Execution
-from onefold.runner.guarded import GuardedFunction, inside
+from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
 from onefold.runtime.events import Sink, Sinks, checked_sinks
 from onefold.runtime.names import declare
 from onefold.steady_clock import SteadyClock
-
-if TYPE_CHECKING:
-    from onefold.contracts.verbs import Store
-    from onefold.outside import Clock, Entropy
-    from onefold.runner.guarded import Begun
 
 A = ParamSpec("A")
 R = TypeVar("R")

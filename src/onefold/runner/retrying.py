@@ -18,19 +18,17 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from onefold import duration
 from onefold.clock import SystemClock
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+from onefold.outside import Clock, Entropy, Waiter
 from onefold.record import backoff
 from onefold.record.delivery import Backoff, Jitter
 from onefold.record.failures import Lists, check_lists, judge
-
-if TYPE_CHECKING:
-    from onefold.outside import Clock, Entropy, Waiter
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Private: what is opened: engine, clock, chance, sinks. May change with any release."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -23,10 +23,7 @@ from onefold.contracts.store import RecordKey
 from onefold.errors import UsageError
 from onefold.record.error_text import summary_of
 
-if TYPE_CHECKING:
-    from typing import Literal
-
-    Severity = Literal["debug", "info", "warning", "error", "critical"]
+Severity = Literal["debug", "info", "warning", "error", "critical"]
 
 
 class Meaning(Struct, frozen=True):

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 from onefold import lazy
 
 if TYPE_CHECKING:
-    from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick, declare
+    from onefold.runner.completion import CompleteRun
+    from onefold.schedules.schedule import Schedule, ScheduleRetry, Tick
+    from onefold.schedules.schedule import declare as declare
 
-__all__ = ["Schedule", "ScheduleRetry", "Tick", "declare"]
+__all__ = ["CompleteRun", "Schedule", "ScheduleRetry", "Tick"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
+        "CompleteRun": "onefold.runner.completion",
         "Schedule": "onefold.schedules.schedule",
         "ScheduleRetry": "onefold.schedules.schedule",
         "Tick": "onefold.schedules.schedule",

@@ -93,7 +93,7 @@ def test_a_call_without_the_permission_to_claim_names_it_and_is_not_made(stub: S
         assert bank.charge("first") == "paid"
         made = 1
     for _ in range(2):
-        with pytest.raises(onefold.UsageError, match=f"Add the action dynamodb:{action}"):
+        with pytest.raises(onefold.errors.UsageError, match=f"Add the action dynamodb:{action}"):
             bank.charge("a")
     assert bank.calls == made
 
@@ -117,6 +117,6 @@ def test_without_the_permission_for_history_calls_go_on_and_a_death_is_not_passe
         bank.charge("c")
     bank.pays()
     made = bank.calls
-    with pytest.raises(onefold.UsageError, match="Add the action dynamodb:BatchWriteItem"):
+    with pytest.raises(onefold.errors.UsageError, match="Add the action dynamodb:BatchWriteItem"):
         bank.charge("c")
     assert bank.calls == made, "what may have happened is not made again unseen"

@@ -22,7 +22,7 @@ app = onefold.App("shop", sinks=[onefold.LogSink()])
 invoices = app.queue(
     "invoices",
     dead_letter=onefold.DeadLetter(after=20),
-    function=onefold.Function(
+    function=onefold.aws.Function(
         timeout="15s",
         runtime=f"python{sys.version_info.major}.{sys.version_info.minor}",  # of the emulator, which has this one
         environment={name: os.environ[name] for name in ("PARTNER", "AWS_ENDPOINT_URL") if name in os.environ},

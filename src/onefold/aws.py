@@ -1,0 +1,22 @@
+"""What an app on AWS has beside its jobs: the Lambda function that runs them, and its handler.
+
+The queues, the table and the rest are said by the URL of the engine (`aws://...`) and written by `onefold synth`. Both names
+are loaded when they are first used. Never here: anything of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onefold import lazy
+
+if TYPE_CHECKING:
+    from onefold.lambda_function import LambdaHandler
+    from onefold.options import Function
+
+__all__ = ["Function", "LambdaHandler"]
+
+__getattr__: Callable[[str], Any] = lazy.attributes(
+    __name__, {"Function": "onefold.options", "LambdaHandler": "onefold.lambda_function"}
+)
