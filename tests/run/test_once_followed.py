@@ -127,7 +127,7 @@ def test_sinks_receive_the_events_of_calls(desk: Desk) -> None:
     assert failed.severity == "warning"
     desk.events.clear()
     assert charge("o-1", 5) == charge("o-1", 5) == "charged"
-    with pytest.raises(onefold.ConflictError):
+    with pytest.raises(onefold.errors.ConflictError):
         charge("o-1", 6)
     assert desk.names() == ["completed", "duplicate", "conflict"]
 
@@ -187,7 +187,7 @@ def test_a_sink_that_raises_does_not_fail_the_call(desk: Desk) -> None:
 
 
 def test_a_sink_that_is_none_is_refused(desk: Desk) -> None:
-    with pytest.raises(onefold.UsageError, match="sinks="):
+    with pytest.raises(onefold.errors.UsageError, match="sinks="):
         desk.guard(lambda order: "charged", sinks=[object()])
 
 
@@ -306,7 +306,7 @@ def test_a_context_without_default_may_be_left_out_and_one_that_is_given_is_take
 def test_a_context_before_other_parameters_is_refused(desk: Desk) -> None:
     def work(ctx: onefold.Context, order: str) -> None: ...
 
-    with pytest.raises(onefold.UsageError, match="comes before other parameters"):
+    with pytest.raises(onefold.errors.UsageError, match="comes before other parameters"):
         desk.guard(work)
 
 
@@ -319,7 +319,7 @@ def test_a_calls_context_has_no_outbox(desk: Desk) -> None:
 
     def work(order: str, ctx: onefold.Context | None = None) -> None:
         assert ctx is not None
-        with pytest.raises(onefold.UsageError, match="has no outbox"):
+        with pytest.raises(onefold.errors.UsageError, match="has no outbox"):
             ctx.send(mail, {"order": order})
 
     desk.guard(work)("o-1")
@@ -346,11 +346,11 @@ def test_a_lease_that_is_lost_is_seen_in_the_context_and_reported_once(desk: Des
             desk.clock.rests.clear()
             desk.clock.advance(THIRD_MS)
             assert desk.clock.rests.wait(30)
-        with pytest.raises(onefold.LeaseLost):
+        with pytest.raises(onefold.errors.LeaseLost):
             ctx.check()
         return "first"
 
-    with pytest.raises(onefold.LeaseLost, match="had been taken over"):
+    with pytest.raises(onefold.errors.LeaseLost, match="had been taken over"):
         desk.guard(work)("o-1")
     assert desk.names() == ["lease-lost"]
 
