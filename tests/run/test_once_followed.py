@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 import types
@@ -367,7 +368,7 @@ class Alarmed(Exception):
 @pytest.mark.parametrize("way", ["plain", "followed", "context"])
 @pytest.mark.parametrize("kind", [Alarmed, KeyboardInterrupt])
 def test_an_exception_of_a_signal_at_any_place_leaves_the_key_free_or_its_effect_recorded(
-    desk: Desk, kind: type[BaseException], way: str
+    request: pytest.FixtureRequest, desk: Desk, kind: type[BaseException], way: str
 ) -> None:
     ran: list[str] = []
 
@@ -384,6 +385,9 @@ def test_an_exception_of_a_signal_at_any_place_leaves_the_key_free_or_its_effect
     assert charge("first") == "charged"  # its name is taken, its thread of leases runs
     left, where = 0, ""
 
+    def handler(_number: int, _frame: types.FrameType | None) -> None:
+        raise kind
+
     def profile(frame: types.FrameType, event: str, _arg: object) -> None:
         """Where Python looks for signals: as a function of ours begins, and after it has called one written in C."""
         nonlocal left, where
@@ -392,8 +396,10 @@ def test_an_exception_of_a_signal_at_any_place_leaves_the_key_free_or_its_effect
             if left == 0:
                 where = f"{event} in {frame.f_code.co_filename}, {frame.f_code.co_name}, line {frame.f_lineno}"
                 sys.setprofile(None)
-                raise kind
+                handler(signal.SIGUSR1, frame)
 
+    before = signal.signal(signal.SIGUSR1, handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGUSR1, before))
     places: set[str] = set()
     for number in range(1, 2_000):
         left, where, order = number, "", f"o-{number}"
