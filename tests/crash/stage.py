@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onefold
 from onefold.contracts.verbs import Store
@@ -21,7 +21,7 @@ from tests.crash.judge import Doubles
 from tests.crash.plants import Plant
 
 if TYPE_CHECKING:
-    from tests.crash.world import World
+    from tests.crash.world import Bounds, World
 
 START_MS = 1_700_000_000_000
 
@@ -34,6 +34,8 @@ class Stage:
         transactional: the effect is a row through ctx.connection.
         plant: wraps the store with a fault built in on purpose.
         deaf_to: rules of the judge whose breach is let pass.
+        calls: how workers work: not at all on messages, but by calls of a function under `onefold.once`: `plain` ones, or
+            `followed` by a sink. crashes: after so many such an operation is held.
     """
 
     def __init__(
@@ -43,10 +45,17 @@ class Stage:
         transactional: bool = False,
         plant: Callable[[Store], Plant] | None = None,
         deaf_to: Collection[str] = (),
+        calls: Literal["plain", "followed"] | None = None,
+        crashes: int = 1_000,
     ) -> None:
+        self.calls = calls
+        self.crashes = crashes
+        self.on_unknown = on_unknown
         self.transactional = transactional
         self.deaf_to = deaf_to
-        self.doubles: Doubles = "after doubt" if on_unknown == "rerun" and not transactional else "never"
+        self.doubles: Doubles = (
+            "after doubt" if on_unknown == "rerun" and not transactional and crashes > 1 else "never"
+        )
         self.probe_fences = on_unknown == "probe"
         self.engine = SqliteEngine(
             ":memory:",
@@ -82,6 +91,13 @@ class Stage:
             return self._world.handle(ctx)
 
         return ship
+
+    def world(self, bounds: Bounds) -> World:
+        """A history's beginning."""
+        from tests.crash.call_world import CallWorld
+        from tests.crash.world import World
+
+        return World(self, bounds) if self.calls is None else CallWorld(self, bounds)
 
     def clear(self, world: World) -> None:
         """An empty database for the next history."""

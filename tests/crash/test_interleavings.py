@@ -82,6 +82,24 @@ def test_small_walks(on_unknown: str) -> None:
         assert walked(stage, SMALL).interleavings > 1_000
 
 
+@pytest.mark.parametrize("on_unknown", ["rerun", "hold", "probe"])
+def test_calls_under_once(on_unknown: str) -> None:
+    """The same promises, of a guarded function; one that nobody follows, which needs no script, has the same histories."""
+    bounds = Bounds(workers=2, deliveries=4, deaths=2, waits=2, faults=1, renewals=1) if SOAK else SMALL
+    with staged(on_unknown, calls="plain") as stage:
+        plain = walked(stage, bounds)
+    with staged(on_unknown, calls="followed") as stage:
+        followed = walked(stage, bounds)
+    assert plain.interleavings == followed.interleavings > 1_000
+
+
+@pytest.mark.parametrize("calls", ["plain", "followed"])
+def test_calls_that_die_are_held_after_so_many(calls: str) -> None:
+    """After one death, with `crashes=1`, no other effect happens although `on_unknown` is to run again."""
+    with staged("rerun", calls=calls, crashes=1) as stage:
+        assert walked(stage, Bounds(workers=2, deliveries=3, deaths=2, waits=2)).interleavings > 500
+
+
 def test_merging_situations_leaves_out_no_history() -> None:
     for on_unknown, transactional in (("rerun", False), ("hold", False), ("probe", False), ("rerun", True)):
         with staged(on_unknown, transactional=transactional) as stage:
@@ -122,6 +140,26 @@ def test_a_planted_fault_is_found(plant: type[Plant], on_unknown: str, options: 
         Walk(stage, MIDDLE)
     assert found.value.rule == rule
     assert "history: w" in str(found.value)
+
+
+@pytest.mark.parametrize("calls", ["plain", "followed"])
+@pytest.mark.parametrize(
+    ("plant", "on_unknown", "rule"),
+    [
+        (NoFence, "rerun", "write"),
+        (FenceRestarts, "hold", "fence"),
+        (LeaseIgnored, "rerun", "lease"),
+        (DoubtForgotten, "hold", "effects"),
+        (DoubtForgotten, "probe", "effects"),
+        (DuplicateForgotten, "rerun", "result"),
+        (WriteLost, "rerun", "result"),
+        (LeaseForEver, "rerun", "message"),
+    ],
+)
+def test_a_planted_fault_is_found_under_calls(plant: type[Plant], on_unknown: str, rule: str, calls: str) -> None:
+    with staged(on_unknown, plant=plant, calls=calls) as stage, pytest.raises(Violation) as found:
+        Walk(stage, MIDDLE)
+    assert found.value.rule == rule
 
 
 def test_a_plant_without_a_fault_is_left_alone() -> None:

@@ -31,7 +31,7 @@ class Walk:
         self._bounds = bounds
         self._merge = merge
         self._ways: dict[tuple[object, ...], int] = {}
-        self.interleavings = self._visit([], World(stage, bounds))
+        self.interleavings = self._visit([], stage.world(bounds))
         self.situations = len(self._ways)
 
     def _visit(self, before: list[Choice], world: World) -> int:
@@ -61,7 +61,7 @@ class Walk:
 
 def replayed(stage: Stage, bounds: Bounds, choices: Sequence[Choice]) -> World:
     """The world after these choices."""
-    world = World(stage, bounds)
+    world = stage.world(bounds)
     for choice in choices:
         world.happen(choice, again=True)
     return world

@@ -90,6 +90,7 @@ class Worker:
         self.life = 0
         self.runner: Runner | None = None  # made with the first delivery of each life
         self.run: Execution | None = None
+        self.ending: tuple[object, ...] | None = None  # of a call that was made: what it returned, or raised
 
     @property
     def owner(self) -> str:
@@ -129,7 +130,7 @@ class World:
                 if self._left["deliveries"]:
                     some.append(Choice(worker.place, "claim"))
                 continue
-            step = type(worker.run.step).__name__.lower()
+            step = self._next(worker)
             some.append(Choice(worker.place, step))
             if step == "call" and self._left["faults"]:
                 some.append(Choice(worker.place, "call and fail"))
@@ -144,6 +145,11 @@ class World:
         if self._left["waits"] and some and self._lease_runs():
             some.append(Choice(-1, "time passes"))
         return some
+
+    def _next(self, worker: Worker) -> str:
+        """The step that a worker at work takes next."""
+        assert worker.run is not None
+        return type(worker.run.step).__name__.lower()
 
     def _lease_runs(self) -> bool:
         row = self._stage.row()
@@ -176,9 +182,8 @@ class World:
             case "renew":
                 self._left["renewals"] -= 1
                 assert worker.run is not None
-                assert worker.run.claimed is not None
                 lease_until_ms = self.clock.now_ms() + LEASE_MS
-                self._store().renew([worker.run.claimed.hold], lease_until_ms)
+                self._store().renew([worker.run.hold], lease_until_ms)
             case "die unseen" | "die and be found":
                 self._left["deaths"] -= 1
                 if what == "die and be found":
@@ -186,6 +191,7 @@ class World:
                     self.judge.died(worker.owner)
                 worker.life += 1
                 worker.runner = worker.run = None
+                worker.ending = None
             case _:
                 self.behaviour = what.removeprefix("call").removeprefix(" and ") or "go on"
                 self._left["faults"] -= self.behaviour != "go on"
