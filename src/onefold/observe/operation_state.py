@@ -84,7 +84,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
         place="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
-            "Find out at the other side whether it happened, then one of",
+            "Find out from the other system whether it happened, then run one of",
             redact.command(settle, key, "--done --result JSON"),
             redact.command(settle, key, "--not-done"),
         ),

@@ -196,7 +196,7 @@ def _takeover(detail: Detail) -> Description:
         doubt = "it had not started" + (
             ", and whether a run before it had its effect is unknown" if detail.get("doubt") else ""
         )
-    ended = f"the lease of {_word(detail, 'from', 'its owner')} was over, or its process dead"
+    ended = f"the lease of {_word(detail, 'from', 'its owner')} was over or its process was dead"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
     return "taken over from a run whose process died without reporting an outcome", rule
 
