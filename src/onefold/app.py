@@ -86,9 +86,9 @@ class App:
         UsageError: a name out of range, an unknown history level.
     """
 
-    url = _OfRuntime[str]("url")
-    history = _OfRuntime[History]("history")
-    sinks = _OfRuntime["tuple[Sink, ...]"]("app_sinks")
+    url: _OfRuntime[str] = _OfRuntime("url")
+    history: _OfRuntime[History] = _OfRuntime("history")
+    sinks: _OfRuntime[tuple[Sink, ...]] = _OfRuntime("app_sinks")
 
     @checked_options
     def __init__(
@@ -106,12 +106,16 @@ class App:
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
         self.name = name
-        self.registry = declared = Registry(name)
-        self.queues, self.jobs, self.schedules = declared.queues, declared.jobs, declared.schedules
-        self.maps, self.reconcilers = declared.maps, declared.reconcilers
-        self.buses, self.pipes = declared.buses, declared.pipes
+        self.registry: Registry = Registry(name)
+        self.queues: dict[str, Queue] = self.registry.queues
+        self.jobs: dict[str, Job[Any, Any]] = self.registry.jobs
+        self.schedules: dict[str, schedules.Schedule] = self.registry.schedules
+        self.maps: dict[str, maps.MapJob] = self.registry.maps
+        self.reconcilers: dict[str, reconciliations.Reconciler] = self.registry.reconcilers
+        self.buses: dict[str, events.Bus] = self.registry.buses
+        self.pipes: dict[str, events.Pipe] = self.registry.pipes
         self._runtime = Runtime(
-            declared,
+            self.registry,
             url or os.environ.get("ONEFOLD_URL") or f"sqlite:///.onefold/{name}.db",
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
@@ -280,24 +284,35 @@ class App:
     ) -> Decorator:
         """Declare a job: the function below handles messages of `queue`, once per key.
 
+        Start with these five; what the others default to is safe:
+
         Args:
             key: which operation a payload is: a template over its fields ("{order_id}"), a JMESPath expression
                 ("jmespath:detail.id"), or a function of the payload. Never null, never empty.
-            name: the function's name unless given. Stored in records: renaming makes every key new.
-            tenant: scope of the key, by a rule as `key`. group: the FIFO message group, by a rule; required on FIFO.
-            effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
-                `transactional` (all effects are rows written through ctx.connection: level 4).
+            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`).
+            retry: attempts and pauses.
             on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
                 function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.
-            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`).
-            retry: attempts and pauses. throttle: rate and concurrency over all processes.
-            after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
-            keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             owner: the team that owns a fix; shown with every failure.
+
+        Which operation and which messages:
+
+        Args:
+            name: the function's name unless given. Stored in records: renaming makes every key new.
+            tenant: scope of the key, by a rule as `key`. group: the FIFO message group, by a rule; required on FIFO.
             unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what it
                 found; with another payload it is a ConflictError.
-            when_complete: a schedule or map run, each complete run of which starts it once; it takes a `CompleteRun`.
+            keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
+            when_complete: a schedule or map run, each complete run of which starts it once; it takes a `CompleteRun`.
+
+        What a run does and how it may fail:
+
+        Args:
+            effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
+                `transactional` (all effects are rows written through ctx.connection: level 4).
+            throttle: rate and concurrency over all processes.
+            after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
             transient, permanent, unknown: exception classes, or their dotted names, that mean just that.
 
         Raises:

@@ -9,6 +9,7 @@ Private: may change with any release.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
@@ -121,11 +122,20 @@ def _explain_call(
         ) from error
 
 
+def warn_of_attempts(owner: str) -> None:
+    """Say that a count of retries has been used by its old name, in the line that called the caller."""
+    text = f"attempts of {owner} is retries now, which it counts; the old name goes with version 1.0."
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
 class Checked(StructMeta):
     """The same for a class of options, wherever it lives."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
         """Make one, unless it is given an option that it does not have."""
+        if "attempts" in kwargs and "retries" in cls.__struct_fields__:
+            warn_of_attempts(cls.__name__)
+            kwargs = {"retries" if name == "attempts" else name: value for name, value in kwargs.items()}
         _refuse_unknown(kwargs, cls.__struct_fields__, f"{cls.__name__}()")
         if args:
             raise errors.UsageError(
@@ -209,16 +219,22 @@ class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
     Args:
         errors: class names, with or without module; States.ALL (alone and last), States.TaskFailed, States.Timeout.
         interval: before the first retry. backoff: growth of each pause, 1.0 or more.
-        attempts: retries, not runs; 0 for never. max_delay: longest pause.
+        retries: at most so many, 0 for never. max_delay: longest pause.
         jitter: `full` draws from 0 to the pause, `none` keeps it.
     """
 
     errors: Sequence[str] = ("States.ALL",)
     interval: Duration = "1s"
     backoff: float = 2.0
-    attempts: int = 3
+    retries: int = 3
     max_delay: Duration | None = None
     jitter: Literal["full", "none"] = "none"
+
+    @property
+    def attempts(self) -> int:
+        """The old name of `retries`; it goes with version 1.0."""
+        warn_of_attempts(type(self).__name__)
+        return self.retries
 
 
 class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=Checked):

@@ -40,6 +40,8 @@ def functions(path: Path) -> Iterator[Function]:
 def code_lines(function: Function) -> int:
     """Lines from `def` to the end, the docstring not counted."""
     first = function.body[0]
+    assert function.end_lineno is not None
+    assert first.end_lineno is not None
     docstring = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
     return function.end_lineno - function.lineno + 1 - docstring
 

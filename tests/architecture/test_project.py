@@ -147,3 +147,14 @@ def test_every_data_file_of_the_package_is_in_its_wheel() -> None:
     }
     assert data - packed == set()
     assert [pattern for pattern in patterns if not list(package.glob(pattern))] == []
+
+
+def test_tests_without_strict_types_are_fewer_than_they_were() -> None:
+    """The list in pyproject.toml only gets shorter; lower the figure when it does."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert settings["files"] == ["src", "tools", "tests"]
+    (loose,) = [one["module"] for one in settings["overrides"] if one.get("ignore_errors")]
+    tests = [one for one in loose if one.startswith("tests.")]
+    assert len(tests) <= 140
+    gone = [one for one in tests if not (ROOT / f"{one.replace('.', '/')}.py").exists()]
+    assert gone == [], "these are gone; take them out of the list"

@@ -85,7 +85,8 @@ def hinted() -> Iterator[tuple[str, Callable[..., object]]]:
             if callable(thing):
                 yield f"{module.__name__}.{name}", thing
             for attribute in inspect.classify_class_attrs(thing) if inspect.isclass(thing) else ():
-                found = attribute.object.fget if attribute.kind == "property" else getattr(thing, attribute.name)
+                held = attribute.object
+                found = held.fget if isinstance(held, property) else getattr(thing, attribute.name)
                 ours = attribute.defining_class.__module__.partition(".")[0] == "onefold"
                 if ours and (attribute.name == "__init__" or not attribute.name.startswith("_")) and callable(found):
                     yield f"{module.__name__}.{name}.{attribute.name}", found
@@ -132,7 +133,8 @@ def test_a_change_would_be_seen() -> None:
     class Planted:
         """A sample."""
 
-        def hold(self, lease_ms: int = 5) -> bool: ...
+        def hold(self, lease_ms: int = 5) -> bool:
+            return lease_ms > 0
 
     Planted.__module__ = "onefold.planted"
     assert list(public_names.members(Planted)) == ["hold(self, lease_ms: int = 5) -> bool"]

@@ -123,7 +123,8 @@ def test_a_docstring_becomes_lists_with_one_point_for_each_name() -> None:
 
 
 def test_a_signature_is_shown_as_it_is_called() -> None:
-    def short(a: int, *, b: str | None = None) -> bool: ...
+    def short(a: int, *, b: str | None = None) -> bool:
+        return str(a) == b
 
     def long(
         self: object, first_of_all: int, second_of_all: int = 2, *rest: str, key: tuple[int, ...] = (), **more: int

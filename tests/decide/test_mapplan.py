@@ -56,19 +56,19 @@ def test_the_threshold_is_strictly_more(
 
 
 def test_the_pauses_of_the_documented_example() -> None:
-    rule = [Retrier(errors=("Busy",), interval_ms=2_000, backoff=2.0, attempts=4, max_delay_ms=30_000)]
+    rule = [Retrier(errors=("Busy",), interval_ms=2_000, backoff=2.0, retries=4, max_delay_ms=30_000)]
     pauses = [retry_ms(rule, "Busy", ["Busy"] * number, 0.0) for number in range(5)]
     assert pauses == [2_000, 4_000, 8_000, 16_000, None]
 
 
 def test_the_longest_pause_holds_and_full_jitter_draws_up_to_it() -> None:
-    rule = [Retrier(errors=("Busy",), interval_ms=2_000, attempts=99, max_delay_ms=5_000, jitter="full")]
+    rule = [Retrier(errors=("Busy",), interval_ms=2_000, retries=99, max_delay_ms=5_000, jitter="full")]
     assert retry_ms(rule, "Busy", ["Busy"] * 90, 0.5) == 2_500
     assert retry_ms(rule, "Busy", [], 0.0) == 0
 
 
 def test_each_retrier_counts_for_itself() -> None:
-    rules = [Retrier(errors=("A",), attempts=1), Retrier(errors=("States.ALL",), attempts=2)]
+    rules = [Retrier(errors=("A",), retries=1), Retrier(errors=("States.ALL",), retries=2)]
     assert retry_ms(rules, "A", ["B", "B"], 0.0) == 1_000
     assert retry_ms(rules, "A", ["A"], 0.0) is None  # the first that names it decides, even when it is used up
     assert retry_ms(rules, "B", ["A", "B"], 0.0) == 2_000
@@ -142,7 +142,7 @@ def test_a_batch_ends_before_the_item_that_does_not_fit() -> None:
         (lambda: Retrier(errors=("States.ALL", "A")), "beside others"),
         (lambda: Retrier(errors=("A",), backoff=0.9), "retry.backoff=0.9"),
         (lambda: Retrier(errors=("A",), interval_ms=0), "retry.interval=0"),
-        (lambda: Retrier(errors=("A",), attempts=-1), "retry.attempts=-1"),
+        (lambda: Retrier(errors=("A",), retries=-1), "retry.retries=-1"),
         (lambda: Retrier(errors=("A",), max_delay_ms=1_000), "retry.max_delay=1000 ms"),
         (lambda: MapSpec(name="m", queue="q", concurrency=10_001), "concurrency=10001"),
         (lambda: MapSpec(name="m", queue="q", concurrency=0), "concurrency=0"),

@@ -37,7 +37,7 @@ class BrokenError(Exception):
     source=f"s3://{BUCKET}/{KEY}",
     concurrency=4,
     tolerated_percent=20,
-    retry=[ItemRetry(errors=["FlakyError"], interval="1s", attempts=2)],
+    retry=[ItemRetry(errors=["FlakyError"], interval="1s", retries=2)],
     catch=[ItemCatch(queue=operations, errors=["PoisonedError"])],
     timeout="20s",
 )

@@ -50,7 +50,7 @@ def monthly(tick: Tick) -> Iterator[Outgoing]:
     window="2m",
     start=datetime(2026, 6, 1, tzinfo=UTC),
     end=datetime(2027, 6, 1, 12, tzinfo=UTC),
-    retry=ScheduleRetry(attempts=3, age="10m"),
+    retry=ScheduleRetry(retries=3, age="10m"),
     dead_letter=False,
 )
 def sweep(tick: Tick) -> None:
@@ -76,9 +76,9 @@ spec = MapSpec(
     concurrency=40,
     tolerated=Tolerated(percent=2.0),
     retry=(
-        Retrier(errors=("requests.exceptions.ConnectionError", "HandlerTimeout"), interval_ms=2_000, attempts=4,
+        Retrier(errors=("requests.exceptions.ConnectionError", "HandlerTimeout"), interval_ms=2_000, retries=4,
                 max_delay_ms=30_000, jitter="full"),
-        Retrier(errors=("States.ALL",), attempts=1),
+        Retrier(errors=("States.ALL",), retries=1),
     ),
     catch=(Catcher(errors=("Poisoned",), queue="operations"),),
     results=f"s3://{BUCKET}/out",

@@ -83,7 +83,7 @@ def test_a_run_that_sends_no_more_says_so_until_it_is_over(tmp_path: Path) -> No
 
 
 def test_a_run_with_too_many_failures_is_ending_while_what_was_sent_finishes(tmp_path: Path) -> None:
-    mill = Mill(tmp_path, concurrency=8, retry=[ItemRetry(errors=["BusyError"], interval="10s", attempts=1)])
+    mill = Mill(tmp_path, concurrency=8, retry=[ItemRetry(errors=["BusyError"], interval="10s", retries=1)])
     mill.ill = {"0": fails, "1": lambda attempt: BusyError("later") if attempt == 1 else None}
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(20), turns=False)

@@ -129,8 +129,8 @@ def test_rows_that_are_all_malformed_fail_the_run(tmp_path: Path) -> None:
 
 def test_retries_by_name_with_their_own_counts(tmp_path: Path) -> None:
     retry = [
-        ItemRetry(errors=["BusyError"], interval="10s", backoff=3.0, attempts=2),
-        ItemRetry(errors=["States.ALL"], interval="1s", attempts=1),
+        ItemRetry(errors=["BusyError"], interval="10s", backoff=3.0, retries=2),
+        ItemRetry(errors=["States.ALL"], interval="1s", retries=1),
     ]
     with mill_at(tmp_path, retry=retry, tolerated_count=1) as (mill, world):
         mill.ill["1"] = {1: BusyError("a"), 2: ValueError("b"), 3: BusyError("c")}.get
@@ -351,7 +351,7 @@ def test_declarations_that_cannot_be() -> None:
         app.map(queue, key="{id}", tolerate_count=1)  # type: ignore[call-arg]
     with pytest.raises(errors.UsageError, match=r"retry.attempts=31 with dead_letter.after=10"):
 
-        @app.map(queue, key="{id}", retry=[ItemRetry(attempts=30)])
+        @app.map(queue, key="{id}", retry=[ItemRetry(retries=30)])
         def often(row: Row) -> None:
             """Is tried too often."""
 
@@ -498,7 +498,7 @@ def test_a_row_that_was_done_otherwise_is_a_conflict_in_a_redrive(tmp_path: Path
 
 
 def test_a_redrive_counts_retries_anew(tmp_path: Path) -> None:
-    retry = [ItemRetry(errors=["BusyError"], attempts=1)]
+    retry = [ItemRetry(errors=["BusyError"], retries=1)]
     with mill_at(tmp_path, retry=retry) as (mill, world):
         mill.ill["1"] = always(BusyError)
         maps.start(mill.app, "grind", run=RUN, items=mill.file(2), turns=False)

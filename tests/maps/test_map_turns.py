@@ -35,7 +35,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_the_next_turn_reads_on_where_the_last_one_stopped(tmp_path: Path, read: list[int]) -> None:
-    mill = Mill(tmp_path, concurrency=10, retry=[ItemRetry(errors="BusyError", interval="3m", attempts=3)])
+    mill = Mill(tmp_path, concurrency=10, retry=[ItemRetry(errors="BusyError", interval="3m", retries=3)])
     mill.ill["0"] = lambda attempt: BusyError("for now") if attempt == 1 else None
     with inline(mill.app) as world:
         maps.start(mill.app, "grind", run=RUN, items=mill.file(ITEMS))
@@ -61,7 +61,7 @@ def test_processes_that_take_turns_read_it_once_each(
     monkeypatch.setattr(turns, "Turns", Both)
     monkeypatch.setattr(turns, "TURN_MS", 500)
     mill = Mill(
-        tmp_path, concurrency=10, tolerated_count=5, retry=[ItemRetry(errors="BusyError", interval="40s", attempts=3)]
+        tmp_path, concurrency=10, tolerated_count=5, retry=[ItemRetry(errors="BusyError", interval="40s", retries=3)]
     )
     for number in (0, 17, 60):
         mill.ill[str(number)] = lambda attempt: BusyError("for now") if attempt == 1 else None

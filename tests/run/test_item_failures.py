@@ -22,7 +22,7 @@ DELIVERY = Delivery(
     queue="items", message_id="m", receipt="r", body='{"id":"1"}', attributes={}, receive_count=1, sent_at_ms=0,
     first_received_at_ms=0, received_at_ms=0, visible_ms=1, key="run/1",
 )  # fmt: skip
-RETRY = Retrier(errors=("States.ALL",), interval_ms=1_000, attempts=2)
+RETRY = Retrier(errors=("States.ALL",), interval_ms=1_000, retries=2)
 
 
 def rules(**options: object) -> ItemFailures:
@@ -74,7 +74,7 @@ def test_what_is_caught_has_succeeded_with_its_error() -> None:
 
 
 def test_a_redrive_begins_a_new_count() -> None:
-    named = rules(retry=(Retrier(errors=("ValueError",), attempts=1),))
+    named = rules(retry=(Retrier(errors=("ValueError",), retries=1),))
     rows = [*retried("ValueError"), Row(at_ms=2, event="dead-letter"), Row(at_ms=3, event="redrive")]
     kinds = []
     for history in (rows[:1], rows, [*rows, Row(at_ms=4, event="lease-lost")], [*rows, *retried("ValueError")]):
@@ -128,14 +128,14 @@ def test_the_rows_of_a_caught_run_are_taken_back(tmp_path: Path) -> None:
 def test_a_permanent_failure_is_tried_again_as_often_as_it_is_named(
     retry: tuple[str, ...], earlier: list[str], kind: str
 ) -> None:
-    named = rules(retry=(Retrier(errors=retry, attempts=2),))
+    named = rules(retry=(Retrier(errors=retry, retries=2),))
     found = named.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: retried(*earlier), 0.0)
     assert isinstance(found, Failed)
     assert found.kind == kind
 
 
 def test_permanent_failures_and_others_have_their_own_counts() -> None:
-    spec = rules(retry=(Retrier(errors=("PermanentError",), attempts=1), Retrier(errors=("States.ALL",), attempts=1)))
+    spec = rules(retry=(Retrier(errors=("PermanentError",), retries=1), Retrier(errors=("States.ALL",), retries=1)))
     earlier = ["shop.NotThere"]
     found = spec.judge(failed("shop.NotThere", kind="permanent"), DELIVERY, lambda: retried(*earlier), 0.0)
     assert isinstance(found, Failed)

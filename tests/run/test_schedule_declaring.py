@@ -45,7 +45,7 @@ def work(tick: Tick) -> None:
         ({"dst": "never"}, "dst='never' is not known"),
         ({"name": "month end"}, "'month end' is not a name"),
         ({"name": "n" * 65}, "is not a name"),
-        ({"retry": ScheduleRetry(attempts=186)}, "retry.attempts=186"),
+        ({"retry": ScheduleRetry(retries=186)}, "retry.retries=186"),
         ({"retry": ScheduleRetry(age="59s")}, "retry.age"),
         ({"queue": "bills"}, "'bills' is not a queue"),
         ({"expression": "cron(0 3 31 2 ? *)"}, r"cron\(0 3 31 2 \? \*\) never fires"),
@@ -109,7 +109,7 @@ def test_an_offset_is_never_answered_with_its_opposite(zone: str, meaning: str) 
 @pytest.mark.parametrize("retry", [3, 0, Retry(attempts=3)])
 def test_a_schedules_retry_is_a_value_of_its_own_class(retry: Any) -> None:
     with pytest.raises(
-        errors.UsageError, match=r"is not a ScheduleRetry. Write retry=onefold.schedules.ScheduleRetry\(attempts="
+        errors.UsageError, match=r"is not a ScheduleRetry. Write retry=onefold.schedules.ScheduleRetry\(retries="
     ):
         an_app().schedule("rate(1 day)", retry=retry)
 

@@ -154,9 +154,9 @@ def test_a_throttled_tick_is_sent_again_after_longer_and_longer_pauses(tmp_path:
 @pytest.mark.parametrize(
     ("retry", "condition", "retries"),
     [
-        (ScheduleRetry(attempts=2, age="24h"), "MaximumRetryAttempts", "2"),
-        (ScheduleRetry(attempts=185, age="60s"), "MaximumEventAgeInSeconds", "6"),
-        (ScheduleRetry(attempts=0, age="24h"), "MaximumRetryAttempts", "0"),
+        (ScheduleRetry(retries=2, age="24h"), "MaximumRetryAttempts", "2"),
+        (ScheduleRetry(retries=185, age="60s"), "MaximumEventAgeInSeconds", "6"),
+        (ScheduleRetry(retries=0, age="24h"), "MaximumRetryAttempts", "0"),
     ],
 )
 def test_in_the_end_it_goes_to_the_dead_letter_queue_with_what_ended_it(

@@ -71,8 +71,8 @@ def countries() -> dict[str, str]:
     concurrency=400,
     tolerated_percent=100 if _PLANTED == "no-threshold" else TOLERATED_PERCENT,
     retry=[
-        ItemRetry(errors=["UnknownCountryError", "BadDebtError"], attempts=0),
-        ItemRetry(errors=["States.ALL"], interval="50ms", attempts=20, max_delay="1s", jitter="full"),
+        ItemRetry(errors=["UnknownCountryError", "BadDebtError"], retries=0),
+        ItemRetry(errors=["States.ALL"], interval="50ms", retries=20, max_delay="1s", jitter="full"),
     ],
     effect="transactional",
     timeout="30s",

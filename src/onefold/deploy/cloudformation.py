@@ -368,7 +368,7 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
         "Arn": _text(TARGET_ARN),
         "RoleArn": _arn(f"{ROLE_ID}Role"),
         "Input": _text(one.input),
-        "RetryPolicy": {"MaximumRetryAttempts": one.attempts, "MaximumEventAgeInSeconds": one.age_s},
+        "RetryPolicy": {"MaximumRetryAttempts": one.retries, "MaximumEventAgeInSeconds": one.age_s},
     }
     if one.dead_id is not None:
         target["DeadLetterConfig"] = {"Arn": _arn(f"{one.dead_id}Queue")}

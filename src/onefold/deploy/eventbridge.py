@@ -240,7 +240,7 @@ class SchedulePlan(Struct, frozen=True, kw_only=True):
         id: logical id. name, expression, zone: as Scheduler gets them.
         start, end: RFC 3339, UTC; None for none. window_minutes: None for none.
         input: SendMessage's parameters as JSON, a pattern (see `names.py`).
-        attempts, age_s: retry policy. dead_id: of the queue for what could not be delivered; None for none.
+        retries, age_s: retry policy. dead_id: of the queue for what could not be delivered; None for none.
         text: what it does, for people.
     """
 
@@ -252,7 +252,7 @@ class SchedulePlan(Struct, frozen=True, kw_only=True):
     end: str | None
     window_minutes: int | None
     input: str
-    attempts: int
+    retries: int
     age_s: int
     dead_id: str | None
     text: str
@@ -360,7 +360,7 @@ def _schedule(one: Schedule) -> SchedulePlan:
         end=_instant(timing.end_ms),
         window_minutes=timing.window_ms // limits.MINUTE_MS or None,
         input=f'{{"QueueUrl":"{{queue_url.{names.logical_id(queue)}}}",' + text[1:],
-        attempts=undelivered.attempts_max,
+        retries=undelivered.retries_max,
         age_s=undelivered.age_ms // limits.SECOND_MS,
         dead_id=None if undelivered.dead_letter is None else names.logical_id(undelivered.dead_letter),
         text=f"Ticks of {one.name} to {queue}." + (f" Owner: {one.owner}." if one.owner else ""),

@@ -229,7 +229,7 @@ def _retrier(rule: Retrier) -> Json:
         "ErrorEquals": error_names(rule.errors),
         "IntervalSeconds": seconds_up(rule.interval_ms),
         "BackoffRate": float(rule.backoff),
-        "MaxAttempts": rule.attempts,
+        "MaxAttempts": rule.retries,
         "JitterStrategy": rule.jitter.upper(),
     }
     if rule.max_delay_ms is not None:

@@ -387,7 +387,7 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
         "arn": _text(TARGET_ARN),
         "role_arn": _role_arn(ROLE_ID),
         "input": _text(one.input),
-        "retry_policy": {"maximum_retry_attempts": one.attempts, "maximum_event_age_in_seconds": one.age_s},
+        "retry_policy": {"maximum_retry_attempts": one.retries, "maximum_event_age_in_seconds": one.age_s},
     }
     if one.dead_id is not None:
         target["dead_letter_config"] = {"arn": _queue_arn(one.dead_id)}

@@ -256,12 +256,12 @@ def _several(given: Any) -> Sequence[Any]:
 
 
 def _retrier(one: ItemRetry) -> Retrier:
-    check_option(one, ItemRetry, "retry", "attempts", 3)
+    check_option(one, ItemRetry, "retry", "retries", 3)
     return Retrier(
         errors=(one.errors,) if isinstance(one.errors, str) else tuple(one.errors),
         interval_ms=duration.to_ms(one.interval, "retry.interval"),
         backoff=one.backoff,
-        attempts=one.attempts,
+        retries=one.retries,
         max_delay_ms=None if one.max_delay is None else duration.to_ms(one.max_delay, "retry.max_delay"),
         jitter=one.jitter,
     )

@@ -172,14 +172,14 @@ class Retrier(Struct, frozen=True, kw_only=True):
     Args:
         errors: names of exception classes, with or without module; States.ALL, States.TaskFailed, States.Timeout.
         interval_ms: before the first retry, 1 ms or more. backoff: growth per retry, 1.0 or more.
-        attempts: retries (not runs), 0 for never.
+        retries: at most so many, 0 for never.
         max_delay_ms: longest pause; None for none. jitter: `full` draws from 0 to the pause.
     """
 
     errors: tuple[str, ...]
     interval_ms: int = 1_000
     backoff: float = 2.0
-    attempts: int = 3
+    retries: int = 3
     max_delay_ms: int | None = None
     jitter: ItemJitter = "none"
 
@@ -188,7 +188,7 @@ class Retrier(Struct, frozen=True, kw_only=True):
         for what, value, fits, rule in (
             ("interval", self.interval_ms, 1 <= self.interval_ms <= _RETRIES_MAX * 1_000, "1 ms to 99,999,999 s"),
             ("backoff", self.backoff, self.backoff >= 1, "1.0 or more"),
-            ("attempts", self.attempts, 0 <= self.attempts <= _RETRIES_MAX, "0 to 99,999,999"),
+            ("retries", self.retries, 0 <= self.retries <= _RETRIES_MAX, "0 to 99,999,999"),
             ("jitter", self.jitter, self.jitter in get_args(ItemJitter), "full or none"),
         ):
             if not fits:
@@ -263,12 +263,12 @@ class MapSpec(Struct, frozen=True, kw_only=True):
         """The retries in order, with what onefold adds: a PermanentError is never tried again unless it is named."""
         if not self.retry or any("PermanentError" in one.errors for one in self.retry):
             return self.retry
-        return (Retrier(errors=("PermanentError",), attempts=0), *self.retry)
+        return (Retrier(errors=("PermanentError",), retries=0), *self.retry)
 
     @property
     def runs_max(self) -> int:
         """The most runs that one child can have: the first, and every retry of every entry."""
-        return 1 + sum(one.attempts for one in self.retry)
+        return 1 + sum(one.retries for one in self.retry)
 
 
 def check_names(names: Sequence[str], what: str) -> None:
@@ -342,7 +342,7 @@ def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fr
     for index, one in enumerate(retriers):
         if matches(one.errors, error):
             used = sum(_first(retriers, before) == index for before in earlier)
-            if used >= one.attempts:
+            if used >= one.retries:
                 return None
             most_ms = min(one.max_delay_ms or _MAX_DELAY_MS_MAX, _MAX_DELAY_MS_MAX)
             # The exponent is bounded so that the float cannot overflow; the cap is reached long before.

@@ -130,7 +130,7 @@ class Job(Generic[P, R]):
         internal: bool = False,
     ) -> None:
         self.name = name
-        self.app = runtime.registry.name
+        self.app: str = runtime.registry.name
         self.internal = internal
         self.policy = policy
         self.handler = handler

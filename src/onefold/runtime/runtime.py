@@ -63,8 +63,8 @@ class Runtime:
     ) -> None:
         self.registry = registry
         self.url: str = url
-        self.clock = clock
-        self.entropy = entropy
+        self.clock: Clock = clock
+        self.entropy: Entropy = entropy
         self.history: History = history
         self.app_sinks = app_sinks
         self.records_alone = records_alone

@@ -22,7 +22,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
-from onefold.options import Checked, Queue, Retry, check_option
+from onefold.options import Checked, Queue, Retry, check_option, warn_of_attempts
 from onefold.registry import Registry
 from onefold.runner import runs
 from onefold.runner.context import Context
@@ -42,7 +42,7 @@ _INSTANT_S_MAX: Final = 253_402_214_400  # a day before the last that a datetime
 _KEY: Final = "{schedule}/{scheduled_at}"
 WINDOW_MS_MAX: Final = 1_440 * limits.MINUTE_MS  # botocore model scheduler.FlexibleTimeWindow: 1 to 1,440 minutes
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"  # EventBridge Scheduler writes the planned time in its place
-ATTEMPTS_MAX: Final = 185  # API RetryPolicy, MaximumRetryAttempts: 0 to 185
+RETRIES_MAX: Final = 185  # API RetryPolicy, MaximumRetryAttempts: 0 to 185
 AGE_MS_MIN: Final = limits.MINUTE_MS  # same, MaximumEventAgeInSeconds: 60 to 86,400
 AGE_MS_MAX: Final = limits.DAY_MS
 
@@ -51,11 +51,17 @@ class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
     """How long a tick is sent again that its queue does not take; the ranges are EventBridge Scheduler's.
 
     Args:
-        attempts: retries, 0 to 185. age: until so long after the first try, 60 s to 24 h.
+        retries: 0 to 185. age: until so long after the first try, 60 s to 24 h.
     """
 
-    attempts: int = 185
+    retries: int = 185
     age: Duration = "24h"
+
+    @property
+    def attempts(self) -> int:
+        """The old name of `retries`; it goes with version 1.0."""
+        warn_of_attempts(type(self).__name__)
+        return self.retries
 
 
 class Tick(Struct, frozen=True, kw_only=True):
@@ -89,11 +95,11 @@ class DeliveryPolicy(Struct, frozen=True, kw_only=True):
     """What happens to a tick that its queue does not take.
 
     Args:
-        attempts_max: retries, 0 to 185. age_ms: how long it is retried, counted from its first try.
+        retries_max: 0 to 185. age_ms: how long it is retried, counted from its first try.
         dead_letter: the standard queue it goes to then; None when it is dropped, which is reported.
     """
 
-    attempts_max: int
+    retries_max: int
     age_ms: int
     dead_letter: str | None
 
@@ -326,12 +332,12 @@ def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPo
     Raises:
         UsageError: a number that EventBridge Scheduler does not take either.
     """
-    check_option(retry, ScheduleRetry, "retry", "attempts", ATTEMPTS_MAX)
-    attempts: Any = retry.attempts
-    if type(attempts) is not int or not 0 <= attempts <= ATTEMPTS_MAX:
-        raise errors.UsageError(f"retry.attempts={attempts!r} is out of range.", todo=f"It may be 0 to {ATTEMPTS_MAX}.")
+    check_option(retry, ScheduleRetry, "retry", "retries", RETRIES_MAX)
+    retries: Any = retry.retries
+    if type(retries) is not int or not 0 <= retries <= RETRIES_MAX:
+        raise errors.UsageError(f"retry.retries={retries!r} is out of range.", todo=f"It may be 0 to {RETRIES_MAX}.")
     age_ms = duration.to_ms(retry.age, "retry.age", least_ms=AGE_MS_MIN, most_ms=AGE_MS_MAX)
-    return DeliveryPolicy(attempts_max=attempts, age_ms=age_ms, dead_letter=dead_letter)
+    return DeliveryPolicy(retries_max=retries, age_ms=age_ms, dead_letter=dead_letter)
 
 
 def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner: str | None) -> Callable[..., Any]:

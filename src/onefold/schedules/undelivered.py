@@ -102,15 +102,15 @@ def next_failure(before: Unsent, error: OnefoldError, now_ms: int) -> Unsent:
     )
 
 
-def exhausted(one: Unsent, attempts_max: int, age_ms: int, now_ms: int) -> str | None:
+def exhausted(one: Unsent, retries_max: int, age_ms: int, now_ms: int) -> str | None:
     """What ended its retries: EventBridge's name of the limit, or `error` for one that cannot pass; None while they go on.
 
     Args:
-        attempts_max: retries. age_ms: counted from the first try.
+        retries_max, age_ms: counted from the first try.
     """
     if one.lasting:
         return "error"
-    if one.retries >= attempts_max:
+    if one.retries >= retries_max:
         return "MaximumRetryAttempts"
     if now_ms - one.first_at_ms >= age_ms:
         return "MaximumEventAgeInSeconds"
@@ -248,7 +248,7 @@ class UndeliveredTicks:
             OtherSchedulerError: another scheduler has dealt with it.
         """
         policy = self._schedules[one.schedule].undelivered
-        why = exhausted(one, policy.attempts_max, policy.age_ms, now_ms)
+        why = exhausted(one, policy.retries_max, policy.age_ms, now_ms)
         detail: Detail = {"error": one.code, "summary": one.message, "retries": one.retries}
         if why is None:
             taken = self._writer.put([Change(one.place, msgspec.json.encode(one), version)])
