@@ -261,7 +261,7 @@ def printable_json(text: str) -> str:
     r"""A JSON text with the same characters as JSON's own escapes: it decodes to the same value."""
     if text.isprintable():
         return text
-    return re.sub(_UNSAFE, _json_escape, text)
+    return text.translate(_JsonEscapes())
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -271,9 +271,12 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    code -= 0x10000  # JSON writes it as two halves
-    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+class _JsonEscapes(dict[int, str]):
+    """For `str.translate`, which asks once for each character that occurs."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = chr(code)
+        if re.match(_UNSAFE, chr(code)):
+            halves = [code] if code < 0x10000 else [0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code - 0x10000 & 0x3FF)]
+            self[code] = "".join(f"\\u{half:04x}" for half in halves)
+        return self[code]

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.contracts.admin import Peeked
+from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.testing import Endpoint, sqs
 
 PATIENCE_S = 30.0
@@ -119,6 +121,46 @@ def test_messages_come_in_pages(endpoint: Endpoint) -> None:
             if page["next"] is None:
                 break
         assert (found, page["next"]) == (wanted, None)
+
+
+def test_a_page_ends_when_its_bodies_are_many_bytes(endpoint: Endpoint) -> None:
+    url = call(endpoint, "CreateQueue", QueueName="orders")["QueueUrl"]
+    bodies = [f"{number}" + "\u202e" * 330_000 for number in range(12)]
+    for number, body in enumerate(bodies):
+        call(endpoint, "SendMessage", QueueUrl=url, MessageBody=body, DelaySeconds=900 * (number % 2))
+    for path, expected in (("messages", bodies), ("delayed", bodies[1::2])):
+        seen, pages, after = [], 0, ""
+        while after is not None:
+            page = get(endpoint, f"/{path}?queue=orders&limit=1000{after and f'&after={after}'}")
+            assert 0 < sum(len(one["body"]) for one in page["messages"]) <= 4 * 1024 * 1024
+            seen += [one["body"] for one in page["messages"]]
+            pages, after = pages + 1, page["next"]
+        assert seen == expected
+        assert pages <= 2
+
+
+def test_few_of_many_messages_are_found_in_few_looks(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = call(endpoint, "CreateQueue", QueueName="orders")["QueueUrl"]
+    for _ in range(200):
+        entries = [{"Id": str(number), "MessageBody": "x", "DelaySeconds": 900} for number in range(10)]
+        call(endpoint, "SendMessageBatch", QueueUrl=url, Entries=entries)
+    looks: list[int] = []
+    real = SqliteQueues.peek
+
+    def peek(self: SqliteQueues, queue: str, *, limit: int, after: str | None = None) -> list[Peeked]:
+        looks.append(limit)
+        return list(real(self, queue, limit=limit, after=after))
+
+    monkeypatch.setattr(SqliteQueues, "peek", peek)
+    assert get(endpoint, "/in-flight?queue=orders&limit=1") == {"messages": [], "next": None}
+    assert looks == [10, 1_000, 1_000]
+
+
+def test_a_picture_in_a_page_of_another_site_is_refused(endpoint: Endpoint) -> None:
+    call(endpoint, "CreateQueue", QueueName="orders")
+    status, _, body = ask(endpoint, "GET", "/messages?queue=orders", Sec_Fetch_Site="cross-site")
+    assert (status, "Pages of other sites may not ask this server." in body) == (403, True)
+    assert ask(endpoint, "GET", "/messages?queue=orders", Sec_Fetch_Site="none")[0] == 200
 
 
 def test_the_deduplication_memory(endpoint: Endpoint) -> None:

@@ -312,6 +312,32 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
         assert len(rig.stub.seen) < 4
 
 
+@scenario
+async def test_of_many_that_do_not_read_those_who_began_first_are_cut_off() -> None:
+    async with running(Bounds(held_bytes=20_000_000)) as rig:
+        shared = rig.server._shared
+        assert shared is not None
+        clients = [await rig.client() for _ in range(10)]
+        for number, client in enumerate(clients):
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that can
+            client.send(post(b"/large"))
+            async with asyncio.timeout(PATIENCE_S):
+                while len(rig.stub.seen) <= number:
+                    await turn()
+            assert shared.unread_bytes <= 20_000_000
+        assert 1 < len(shared.connections) < 5
+        other = await rig.client()
+        other.send(post(b"/after"))
+        assert (await other.answer())[2] == b"/after "
+        clients[-1].writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len((await clients[-1].answer())[2]) == 8_000_000
+        for client in clients:
+            client.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while shared.unread_bytes:
+                await turn()
+
+
 async def turn() -> None:
     """One turn of the loop, a little later."""
     passed = asyncio.get_running_loop().create_future()

@@ -37,7 +37,10 @@ _JSON = (
 )
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
+_PAGE_BYTES = 4 * 1024 * 1024  # of bodies: a page that has as many ends early, and `next` says where to go on
 _SCAN_MAX = 20_000  # messages looked at for one page of those in one state
+_SCAN_BYTES = 64 * 1024 * 1024  # of their bodies
+_LOOK = 10  # messages of the first look into a queue; later looks go by the length of what was seen
 _REALM = (b"www-authenticate", b'Basic realm="onefold: the admin token as password, or both keys"')
 
 
@@ -125,6 +128,8 @@ class AdminApi:
         origin = request.header(b"origin")
         if origin and not is_local(origin):
             raise _Refusal(403, f"Pages of {origin} may not ask this server.")
+        if request.header(b"sec-fetch-site") == "cross-site":  # a picture or a frame of another site: it has no Origin
+            raise _Refusal(403, "Pages of other sites may not ask this server.", "Open the address itself.")
         if name == "health" and request.method in ("GET", "HEAD"):
             return
         self._admit(request)
@@ -199,23 +204,34 @@ class AdminApi:
 
     def _messages(self, query: Mapping[str, str], state: str | None) -> dict[str, object]:
         queue, limit, after = _queue(query), _limit(query), query.get("after")
-        admin = self._queues.engine.queues
-        admin.open(queue)  # says when there is none
-        cursor = message_id_of(after) if after else None
+        self._queues.engine.queues.open(queue)  # says when there is none
+        found, following = self._page(queue, state, limit, message_id_of(after) if after else None)
+        return {"messages": [_shown(one) for one in found], "next": following and message_uuid(following)}
+
+    def _page(self, queue: str, state: str | None, limit: int, cursor: str | None) -> tuple[list[Peeked], str | None]:
+        """Messages in one state, or all, behind a message; and the message behind which the next page begins.
+
+        Both what is answered and what is looked at are bounded in number and in bytes: everybody waits meanwhile.
+        """
         found: list[Peeked] = []
-        scanned, more = 0, True
-        while more and len(found) < limit and scanned < _SCAN_MAX:
-            some = admin.peek(queue, limit=limit, after=cursor)
-            more, scanned = len(some) == limit, scanned + len(some)
+        found_bytes = scanned = scanned_bytes = 0
+        while True:
+            room = _PAGE_BYTES * scanned // max(scanned_bytes, 1) if scanned else _LOOK
+            count = max(1, min(room, _PAGE_MAX if state else limit - len(found)))
+            some = self._queues.engine.queues.peek(queue, limit=count, after=cursor)
             for one in some:
-                cursor = one.message_id
+                size = len(one.body) + sum(len(each.value) for each in one.attributes.values())
                 if state is None or one.state == state:
+                    if len(found) == limit or (found and found_bytes + size > _PAGE_BYTES):
+                        return found, cursor
                     found.append(one)
-                    if len(found) == limit:
-                        more = True
-                        break
-        following = message_uuid(cursor) if more and cursor is not None else None
-        return {"messages": [_shown(one) for one in found], "next": following}
+                    found_bytes += size
+                cursor = one.message_id
+                scanned, scanned_bytes = scanned + 1, scanned_bytes + size
+            if len(some) < count:
+                return found, None
+            if scanned >= _SCAN_MAX or scanned_bytes >= _SCAN_BYTES:
+                return found, cursor
 
     def _dedup(self, query: Mapping[str, str]) -> dict[str, object]:
         admin, queue = self._queues.engine.queues, _queue(query)

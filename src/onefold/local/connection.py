@@ -117,6 +117,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
         body_bytes: of one request; more is answered 413. SQS takes 1 MiB, which is 6 MiB when each character is escaped, or
             8 as escaped base64; Lambda takes 6 MiB.
         held_bytes: of the long bodies of all clients that are here at a time; more is answered 503, and SDKs try again.
+            As many of answers that clients have not read yet; above it, who has not read for the longest is hung up on.
         connections: how many clients may be connected at a time; one more is hung up on.
         head_bytes: request line and header fields; more is answered 431.
         head_fields: how many header fields.
@@ -225,7 +226,14 @@ class ServerConnections:
         self.busy_poll = BusyPoll(loop)
         self.draining = False
         self.held_bytes = 0  # of long bodies that have come, or are coming, and are not answered
+        self.unread_bytes = 0  # of answers that their clients have not read yet, as far as they are long
         self.emptied = asyncio.Event()
+
+    def make_room(self) -> None:
+        """Hang up on those who leave their answers unread for the longest, while all these together are too much."""
+        while self.unread_bytes > self.bounds.held_bytes:
+            unread = [(one.stalled_at, one) for one in self.connections if one.stalled_at is not None]
+            min(unread, key=lambda pair: pair[0])[1].abort()
 
     def remove(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -253,7 +261,8 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         self._refused = False
         self._paused = False
-        self._stalled_at: float | None = None  # since when the client has not read
+        self.stalled_at: float | None = None  # since when the client has not read
+        self._unread_bytes = 0  # this connection's part of the total
         self.idle_at: float | None = shared.loop.time()
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -281,6 +290,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._body, self._body_held = [], 0
         self._hold(-self._held_bytes)
+        self._count_unread(0)
         self._cancel_late()
         if self._current is not None:
             self._current.gone = True
@@ -290,11 +300,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        self._stalled_at = self._shared.loop.time()
+        self.stalled_at = self._shared.loop.time()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._stalled_at = None
+        self.stalled_at = None
+        self._count_unread(0)
         self._next()
 
     def data_received(self, data: bytes) -> None:
@@ -453,7 +464,7 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Handle the next request, unless one is being handled or the client does not read."""
-        if self._transport is None or self._current is not None or self._stalled_at is not None:
+        if self._transport is None or self._current is not None or self.stalled_at is not None:
             return
         if (
             self._paused
@@ -517,6 +528,13 @@ class Connection(asyncio.Protocol):
         body = b"" if bodiless or answer.status == 204 else answer.body
         self._shared.busy_poll.answered()
         self._transport.write(b"".join((head, self._shared.date(), name, length, b"\r\n\r\n", body)))
+        if self.stalled_at is not None:
+            self._count_unread(self._transport.get_write_buffer_size())
+            self._shared.make_room()
+
+    def _count_unread(self, count: int) -> None:
+        self._shared.unread_bytes += count - self._unread_bytes
+        self._unread_bytes = count
 
     # ------------------------------------------------------------------------------------------------------------ ending
 
@@ -531,7 +549,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once; nothing more of this client is handled."""
+        self._refused = True
+        self._waiting.clear()
+        self.stalled_at = None
+        self._count_unread(0)
         if self._transport is not None:
             self._transport.abort()
 
@@ -540,7 +562,7 @@ class Connection(asyncio.Protocol):
         bounds = self._shared.bounds
         if self.idle_at is not None and now - self.idle_at > bounds.idle_s:
             self.close()
-        elif self._stalled_at is not None and now - self._stalled_at > bounds.stalled_s:
+        elif self.stalled_at is not None and now - self.stalled_at > bounds.stalled_s:
             self.abort()
 
 
