@@ -17,7 +17,7 @@ from tests.architecture.public_names import PUBLIC_MODULES
 from tests.architecture.source import ROOT, SRC
 from tools import reference
 
-ONE_PROCESS = re.compile(r"^(src/onefold/(demo|lambdas)/|src/onefold/cli/program)")  # between processes of our own
+ONE_PROCESS = re.compile(r"^(src/onefold/(demo|local)/|src/onefold/cli/program)")  # between processes of our own
 READ = re.compile(r"""(?:environ(?:\.get\(|\[)|envvar=)["']([A-Z][A-Z_0-9]+)["']|"(ONEFOLD_[A-Z_]+)\"""")
 
 

@@ -22,7 +22,7 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import Record, RecordKey
 from onefold.engines.aws import signing
 from onefold.entropy import SeededEntropy, SystemEntropy
-from onefold.lambdas.serving import ServeSettings, Serving
+from onefold.local.serving import ServeSettings, Serving
 from onefold.manual_clock import ManualClock
 from onefold.runner.grouping import Grouper
 from onefold.runner.settlement import backend_of

@@ -18,7 +18,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SystemEntropy
-from onefold.lambdas.serving import DataFileLock
+from onefold.local.serving import DataFileLock
 from onefold.manual_clock import ManualClock
 from onefold.maps.sources import FolderResults
 from onefold.testing.records import NOW

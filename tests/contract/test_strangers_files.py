@@ -10,7 +10,7 @@ import pytest
 import onefold
 from onefold import errors, private_files
 from onefold.engines.sqlite.presence import Presence, are_dead
-from onefold.lambdas.serving import DataFileLock
+from onefold.local.serving import DataFileLock
 
 STRANGER = 54_321
 

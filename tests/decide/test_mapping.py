@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from onefold.lambdas import batching as mapping
-from onefold.lambdas.batching import BatchRule, Scale, Seen, Verdict
+from onefold.local import batching as mapping
+from onefold.local.batching import BatchRule, BatchVerdict, Scale, Seen
 
 IDS = ("a", "b", "c")
 MIB = 1_048_576
@@ -60,7 +60,7 @@ def test_what_an_answer_means(payload: bytes, wanted: str | set[str]) -> None:
 )
 def test_without_reports_any_answer_is_a_success() -> None:
     for payload in (b"not json", failures("a"), failures("z"), b"null", b'"text"', b""):
-        assert mapping.read_answer(payload, IDS, reports_failures=False) == Verdict("done")
+        assert mapping.read_answer(payload, IDS, reports_failures=False) == BatchVerdict("done")
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------

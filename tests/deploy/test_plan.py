@@ -10,7 +10,7 @@ import onefold
 from onefold import errors, limits
 from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.stack import LOG_DAYS, Stack, engine_url, stack_of
-from onefold.lambdas.settings import TIMEOUT_MS_MAX, VISIBILITY_FACTOR, WINDOW_MS_MAX
+from onefold.local.settings import TIMEOUT_MS_MAX, VISIBILITY_FACTOR, WINDOW_MS_MAX
 from onefold.options import Function
 from tests.deploy.declared import KEY, WIDE, declared, demo, planned, wide
 

@@ -22,9 +22,8 @@ from onefold.engines import urls
 from onefold.engines.aws.dynamodb.items import ITEM_BYTES_MAX
 from onefold.engines.sqlite import file
 from onefold.events import bus, rules
-from onefold.lambdas import batching as mapping
-from onefold.lambdas import functions, serving, settings
-from onefold.local import faults, history, queue_operations
+from onefold.local import batching as mapping
+from onefold.local import faults, functions, history, queue_operations, serving, settings
 from onefold.maps import jobs
 from onefold.reconcile import survey as surveying
 from onefold.runner import executors, lambda_invocation

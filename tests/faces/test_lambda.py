@@ -24,9 +24,9 @@ from onefold.contracts.settings import QueueSettings
 from onefold.engines import urls
 from onefold.entropy import SystemEntropy
 from onefold.errors import NotFoundError, UsageError
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.run_function import read_env_file
 from onefold.local.identifiers import message_uuid
+from onefold.local.outcomes import LogLine
+from onefold.local.run_function import read_env_file
 
 WITHIN_S = 30.0
 SHORT_MS = 3_000

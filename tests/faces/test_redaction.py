@@ -22,7 +22,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.engines.urls import open_engine, open_store
 from onefold.entropy import SystemEntropy
-from onefold.lambdas.outcomes import LogLine
+from onefold.local.outcomes import LogLine
 from onefold.observe.sinks import LogSink
 from onefold.record.error_text import summary_of
 from onefold.runtime.events import Event

@@ -14,9 +14,9 @@ from msgspec import structs
 
 from onefold.clock import SystemClock
 from onefold.entropy import SeededEntropy
-from onefold.lambdas.functions import Function
-from onefold.lambdas.outcomes import Answered, LogLine, Outcome
-from onefold.lambdas.settings import FunctionSettings
+from onefold.local.functions import ServedFunction
+from onefold.local.outcomes import Answered, LogLine, Outcome
+from onefold.local.settings import FunctionSettings
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
@@ -42,7 +42,7 @@ class Rig:
         self.clock = clock or SystemClock()
         self.timers = Timers(self.clock, asyncio.get_running_loop())
         settings = FunctionSettings(name="orders", handler=handler, code_dir=str(code_dir))
-        self.function = Function(
+        self.function = ServedFunction(
             structs.replace(settings, **changes),
             timers=self.timers,
             clock=SystemClock(),

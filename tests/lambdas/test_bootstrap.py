@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from onefold.clock import SystemClock
-from onefold.lambdas.containers import BOOTSTRAP, environment
-from onefold.lambdas.settings import FunctionSettings
+from onefold.local.containers import BOOTSTRAP, environment
+from onefold.local.settings import FunctionSettings
 from tests.lambdas.rig import HANDLERS, is_gone
 
 WITHIN_S = 20.0

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from onefold.lambdas.outcomes import (
+from onefold.local.outcomes import (
     Answered,
     Crashed,
     FunctionError,
@@ -23,7 +23,7 @@ from onefold.lambdas.outcomes import (
     error_payload,
     summary,
 )
-from onefold.lambdas.settings import ANSWER_BYTES_MAX
+from onefold.local.settings import ANSWER_BYTES_MAX
 from tests.lambdas.rig import Rig, is_gone, rig, run, until
 
 SHORT_MS = 400

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onefold.lambdas.outcomes import Answered, Crashed, Outcome, TimedOut
+from onefold.local.outcomes import Answered, Crashed, Outcome, TimedOut
 from tests.lambdas.handlers.escaping import KINDS
 from tests.lambdas.rig import is_gone, rig, run
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from onefold.lambdas.containers import Kill
-from onefold.lambdas.functions import FunctionStats
-from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Throttled, TimedOut, error_payload, summary
-from onefold.lambdas.watching import LOOK_MS
+from onefold.local.containers import Kill
+from onefold.local.functions import LOOK_MS, FunctionStats
+from onefold.local.outcomes import Answered, Crashed, FunctionError, Throttled, TimedOut, error_payload, summary
 from onefold.manual_clock import ManualClock
 from tests.lambdas.rig import Rig, is_gone, rig, run, until
 

@@ -14,11 +14,11 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.entropy import SeededEntropy
-from onefold.lambdas.mapping import Mapping
-from onefold.lambdas.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
-from onefold.lambdas.run_function import wire_form
-from onefold.lambdas.settings import MappingSettings
 from onefold.local.identifiers import QueueAddresses
+from onefold.local.mapping import Mapping
+from onefold.local.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
+from onefold.local.run_function import wire_form
+from onefold.local.settings import MappingSettings
 from tests.local.house import House
 
 Say = Callable[[list[dict[str, Any]]], Outcome]

@@ -11,15 +11,15 @@ from msgspec import structs
 
 from onefold import errors
 from onefold.entropy import SeededEntropy
-from onefold.lambdas.outcomes import Answered, LogLine, Outcome
-from onefold.lambdas.registry import Registry
-from onefold.lambdas.run_function import wire_form
-from onefold.lambdas.settings import FunctionSettings
 from onefold.local.fault_rules import parse_faults
 from onefold.local.identifiers import QueueAddresses
+from onefold.local.outcomes import Answered, LogLine, Outcome
+from onefold.local.registry import FunctionRegistry
+from onefold.local.run_function import wire_form
+from onefold.local.settings import FunctionSettings
 from tests.local.house import House, play, turns
 
-Script = Callable[[House, Registry], Coroutine[Any, Any, None]]
+Script = Callable[[House, FunctionRegistry], Coroutine[Any, Any, None]]
 
 
 class Handler:
@@ -51,8 +51,8 @@ def settings(name: str, **more: Any) -> FunctionSettings:
     return FunctionSettings(name=name, handler="shop:handler", code_dir=".", **more)
 
 
-def registry_of(house: House, *names: str) -> Registry:
-    made = Registry(
+def registry_of(house: House, *names: str) -> FunctionRegistry:
+    made = FunctionRegistry(
         house.queues,
         form=wire_form(QueueAddresses("000000000000", "us-east-1", "localhost")),
         make=lambda chosen, _: Handler(chosen),  # type: ignore[arg-type, return-value]  # what is needed of one
@@ -77,7 +77,7 @@ def with_registry(script: Script) -> None:
     play(whole)
 
 
-def handler(registry: Registry, name: str = "book") -> Handler:
+def handler(registry: FunctionRegistry, name: str = "book") -> Handler:
     found = registry.function(name)
     assert isinstance(found, Handler)
     return found
@@ -97,7 +97,7 @@ def failing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_functions_have_names_of_their_own() -> None:
-    async def script(_: House, registry: Registry) -> None:
+    async def script(_: House, registry: FunctionRegistry) -> None:
         with pytest.raises(errors.ConflictError):
             registry.register(settings("book"))
         with pytest.raises(errors.UsageError):
@@ -125,7 +125,7 @@ def test_functions_have_names_of_their_own() -> None:
     ],
 )
 def test_what_is_refused_makes_no_mapping(function: str, queue: str, more: dict[str, Any], error: type) -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         registry.register(settings("slow", timeout_ms=31_000))
         with pytest.raises(error):
             await registry.create(function, queue, **more)
@@ -135,7 +135,7 @@ def test_what_is_refused_makes_no_mapping(function: str, queue: str, more: dict[
 
 
 def test_two_at_the_same_moment_make_one() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         made = await asyncio.gather(*(registry.create("book", "orders") for _ in range(3)), return_exceptions=True)
         assert [type(one) for one in made[1:]] == [errors.ConflictError, errors.ConflictError]
         (entry,) = registry.entries()
@@ -146,7 +146,7 @@ def test_two_at_the_same_moment_make_one() -> None:
 
 
 def test_what_cannot_be_stored_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         made = await registry.create("book", "orders")
         failing(house, monkeypatch)
         with pytest.raises(errors.StorageBusy):
@@ -162,7 +162,7 @@ def test_what_cannot_be_stored_is_not_there(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_refused_update_changes_nothing() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         first = await registry.create("book", "orders")
         second = await registry.create("bill", "orders")
         for changes in ({"batch_size": 0}, {"function": "none"}, {"function": "book"}, {"filters": ("{}",) * 6}):
@@ -175,7 +175,7 @@ def test_a_refused_update_changes_nothing() -> None:
 
 
 def test_a_change_waits_for_the_batch_in_hand() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         made = await registry.create("book", "orders")
         assert made.state == "Creating"
         uuid, book = made.settings.uuid, handler(registry)
@@ -199,7 +199,7 @@ def test_a_change_waits_for_the_batch_in_hand() -> None:
 
 
 def test_of_quick_changes_the_last_one_counts() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         uuid = (await registry.create("book", "orders")).settings.uuid
         for enabled in (False, True, False, True, False):
             await registry.update(uuid, enabled=enabled)
@@ -214,7 +214,7 @@ def test_of_quick_changes_the_last_one_counts() -> None:
 
 
 def test_a_deleted_mapping_finishes_its_batch_and_takes_no_other() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         uuid, book = (await registry.create("book", "orders")).settings.uuid, handler(registry)
         book.held = asyncio.Event()
         await house.send("a")
@@ -239,7 +239,7 @@ def test_a_deleted_mapping_finishes_its_batch_and_takes_no_other() -> None:
     operation="Mapping", case="a later change of the queue's visibility is not checked again", source="2.1 [D]"
 )
 def test_only_create_and_update_check_the_visibility() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         uuid = (await registry.create("book", "orders")).settings.uuid
         queues = house.engine.queues
         queues.change(structs.replace(queues.setting("orders"), visibility_ms=1_000))
@@ -253,7 +253,7 @@ def test_only_create_and_update_check_the_visibility() -> None:
 
 
 def test_stored_mappings_go_on_where_their_function_is() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         kept = (await registry.create("book", "orders", batch_size=3)).settings
         lost = (await registry.create("bill", "orders")).settings
         await registry.stop()
@@ -278,7 +278,7 @@ def test_stored_mappings_go_on_where_their_function_is() -> None:
 
 
 def test_a_listener_hears_its_own_invocation() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         lines = registry.listen("one")
         for request_id in ("one", "two"):
             registry._log(LogLine("book", request_id, "stdout", request_id))
@@ -290,7 +290,7 @@ def test_a_listener_hears_its_own_invocation() -> None:
 
 
 def test_a_fault_meets_what_is_invoked_directly() -> None:
-    async def script(house: House, registry: Registry) -> None:
+    async def script(house: House, registry: FunctionRegistry) -> None:
         assert registry.fault() is None
         house.queues.faults.set(parse_faults(["kill-after=1,times=1", "seed=1"]))
         assert registry.fault() == "after"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onefold.errors import UsageError
-from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.local.settings import FunctionSettings, MappingSettings, check_function, check_mapping
 
 
 def function(**changes: Any) -> None:

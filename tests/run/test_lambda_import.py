@@ -13,7 +13,7 @@ DECLARE = (
 # Rooms of commands, servers, tests and people; and what only some apps need, loaded when they do. Small modules of a
 # delivery's own path are not among them: what costs a cold start is a package (asyncio, logging), or a room.
 ELSEWHERE = {
-    *("cli", "demo", "deploy", "check", "lambdas", "local", "testing"),
+    *("cli", "demo", "deploy", "check", "local", "testing"),
     *("engines.aws", "engines.sqlite", "runner.once", "runner.processes", "runner.worker"),
     *("contracts.admin", "runner.tasks", "runner.poll", "runner.longpoll", "runner.retrying"),
 }

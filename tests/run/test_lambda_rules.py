@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onefold.lambdas.batching import read_answer
+from onefold.local.batching import read_answer
 from onefold.runner.lambda_handler import answer, failures
 from onefold.runner.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
 

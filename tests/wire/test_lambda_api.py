@@ -252,7 +252,7 @@ def test_mappings_go_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.Monk
 
     from onefold.clock import SystemClock
     from onefold.entropy import SystemEntropy
-    from onefold.lambdas.serving import ServeSettings, Serving
+    from onefold.local.serving import ServeSettings, Serving
 
     (tmp_path / "shop.py").write_text(HANDLER)
     monkeypatch.chdir(tmp_path)

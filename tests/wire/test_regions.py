@@ -16,7 +16,7 @@ import onefold
 import onefold.testing
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
-from onefold.lambdas.serving import ServeSettings, Serving
+from onefold.local.serving import ServeSettings, Serving
 from onefold.testing import Endpoint
 from onefold.testing.endpoint import _Thread
 

@@ -22,12 +22,12 @@ import onefold.testing
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
-from onefold.lambdas import serving
-from onefold.lambdas.containers import environment
-from onefold.lambdas.serving import ServeSettings, Serving
-from onefold.lambdas.settings import FunctionSettings
+from onefold.local import serving
 from onefold.local.connection import Bounds
+from onefold.local.containers import environment
 from onefold.local.http_server import HttpServer
+from onefold.local.serving import ServeSettings, Serving
+from onefold.local.settings import FunctionSettings
 
 KEYS = {"access_key": "AKIDEXAMPLE", "secret_key": "wJalrXUtnFEMI"}
 JSON = "application/x-amz-json-1.0"

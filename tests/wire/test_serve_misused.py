@@ -18,9 +18,9 @@ import onefold.testing
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
-from onefold.lambdas import serving
-from onefold.lambdas.serving import ServeSettings, Serving
+from onefold.local import serving
 from onefold.local.request_handler import is_local, is_loopback
+from onefold.local.serving import ServeSettings, Serving
 
 HANDLER = """
 import os

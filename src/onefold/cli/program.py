@@ -1,6 +1,6 @@
 """The tree of commands, and what all of them share: `--json`, help with an example, how an answer becomes output.
 
-A command is a function that asks `admin/` or `lambdas/` and answers with a plain value; with --json that value is the one
+A command is a function that asks `admin/` or `local/` and answers with a plain value; with --json that value is the one
 JSON document on standard output, otherwise it is drawn. A command is imported when it is called or its own help is asked
 for, so that `onefold --help` and every other command start fast.
 Never here: what a command does. Invariant: every command has a help text, an example and --json.

@@ -23,7 +23,7 @@ from onefold import duration, errors, limits
 from onefold.deploy import iam, names
 from onefold.deploy.eventbridge import ROLE_ID, schedule_group
 from onefold.deploy.stack import Stack
-from onefold.lambdas.settings import (
+from onefold.local.settings import (
     TIMEOUT_MS_MAX,
     VISIBILITY_FACTOR,
     FunctionSettings,

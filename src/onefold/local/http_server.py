@@ -1,7 +1,7 @@
 """The listening sockets of one server, and its orderly end: no new connections, requests that have begun are finished.
 
 Bytes are `connection.py`'s. Not here: what is answered, what runs beside the sockets, signals and threads
-(`lambdas/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
+(`local/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from onefold.clock import SystemClock
 from onefold.contracts.admin import Peeked
 from onefold.duration import Duration
 from onefold.entropy import SeededEntropy, SystemEntropy
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.serving import ServeSettings, Serving, new_loop
 from onefold.local.fault_rules import NO_FAULTS, parse_faults
 from onefold.local.history import HistoryEvent
 from onefold.local.identifiers import message_id_of, message_uuid
+from onefold.local.outcomes import LogLine
+from onefold.local.serving import ServeSettings, Serving, new_loop
 from onefold.manual_clock import ManualClock
 
 T = TypeVar("T")

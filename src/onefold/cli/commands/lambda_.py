@@ -2,7 +2,7 @@
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
 the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, the second one ends them.
-Never here: how it is built (`lambdas/run_function.py`), how batches are made (`lambdas/batching.py`).
+Never here: how it is built (`local/run_function.py`), how batches are made (`local/batching.py`).
 Invariant: standard output has the answer only.
 """
 
@@ -23,12 +23,12 @@ from onefold.clock import SystemClock
 from onefold.contracts.settings import QueueSettings
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy
-from onefold.lambdas import log_output, serving
-from onefold.lambdas import run_function as functions
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.run_function import RunReport, RunSettings
-from onefold.lambdas.settings import FunctionSettings, MappingSettings
+from onefold.local import log_output, serving
+from onefold.local import run_function as functions
 from onefold.local.fault_rules import parse_faults
+from onefold.local.outcomes import LogLine
+from onefold.local.run_function import RunReport, RunSettings
+from onefold.local.settings import FunctionSettings, MappingSettings
 
 _NAME_CHARS_MAX = 64
 _ID_CHARS = 8  # of a request id in front of a line; its START line has all of it

@@ -1,7 +1,7 @@
 """`onefold serve`: a local SQS for any AWS SDK, until told to stop.
 
 Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
-Never here: how it is built (`lambdas/serving.py`), what it answers (`local/`).
+Never here: how it is built (`local/serving.py`), what it answers (`local/`).
 Invariant: nothing is printed as running before the first request can come.
 """
 
@@ -15,11 +15,11 @@ from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
-from onefold.lambdas import log_output, serving
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.serving import ServeSettings, Serving
+from onefold.local import log_output, serving
 from onefold.local.fault_rules import parse_faults
+from onefold.local.outcomes import LogLine
 from onefold.local.request_handler import is_loopback
+from onefold.local.serving import ServeSettings, Serving
 
 
 @declared(

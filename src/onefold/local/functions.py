@@ -11,23 +11,24 @@ Invariant: `invoke` has exactly one outcome and never raises for what a handler 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from onefold import limits
-from onefold.lambdas.containers import Container, Kill
-from onefold.lambdas.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
-from onefold.lambdas.settings import CONCURRENCY_DEFAULT, FunctionSettings
-from onefold.lambdas.watching import CodeWatch
+from onefold.local.containers import Container, Kill
+from onefold.local.outcomes import Answered, Crashed, LogLine, Outcome, Throttled, message_of
+from onefold.local.settings import CONCURRENCY_DEFAULT, FunctionSettings
 from onefold.local.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
+
 
 MACHINE_MAX: Final = 32
 IDLE_MS: Final = 5 * limits.MINUTE_MS  # Lambda says no number; containers are seen to stay for 5 to 15 minutes
@@ -58,7 +59,7 @@ class _Warm(Struct):
     idle_from_ms: int
 
 
-class Function:
+class ServedFunction:
     """A function that can be invoked. Used on the loop's thread only.
 
     Args:
@@ -293,3 +294,68 @@ class Function:
 
     def _log(self, text: str, request_id: str) -> None:
         self._told(LogLine(self.settings.name, request_id, "platform", text))
+
+
+LOOK_MS: Final = 500
+_FILES_MAX = 20_000
+_NO_CODE = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
+
+Seen = Mapping[str, tuple[int, int]]
+
+
+class CodeWatch:
+    """Watches one folder, with what is below it.
+
+    Args:
+        folder: hidden folders, installed packages and caches in it are left out; at most 20,000 files are looked at.
+        changed: called with the paths of files that changed, appeared or went, relative to the folder, sorted.
+    """
+
+    def __init__(self, folder: str, timers: Timers, changed: Callable[[list[str]], None]) -> None:
+        self._folder = folder
+        self._timers = timers
+        self._changed = changed
+        self._seen = scan(folder)
+        self._timer: Timer | None = None
+        self._look: asyncio.Future[Seen] | None = None
+        self._closed = False
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = self._timers.call_at(self._timers.now_ms() + LOOK_MS, self._begin)
+
+    def _begin(self) -> None:
+        self._look = self._timers.loop.run_in_executor(None, scan, self._folder)
+        self._look.add_done_callback(self._compare)
+
+    def _compare(self, look: asyncio.Future[Seen]) -> None:
+        if self._closed or look.cancelled():
+            return
+        now, before = look.result(), self._seen
+        self._seen = now
+        different = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        if different:
+            self._changed(different)
+        self._arm()
+
+    def close(self) -> None:
+        """Stop looking; harmless twice."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def scan(folder: str) -> Seen:
+    """Modification time in nanoseconds and size of each `.py` file, by its path relative to `folder`."""
+    found: dict[str, tuple[int, int]] = {}
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _NO_CODE]
+        for name in files:
+            if name.endswith(".py") and len(found) < _FILES_MAX:
+                path = os.path.join(parent, name)
+                try:
+                    state = os.stat(path)
+                except OSError:  # gone since it was listed
+                    continue
+                found[os.path.relpath(path, folder)] = (state.st_mtime_ns, state.st_size)
+    return found

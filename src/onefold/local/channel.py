@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.lambdas.settings import ANSWER_BYTES_MAX
+from onefold.local.settings import ANSWER_BYTES_MAX
 
 CLOSED: Final = "it closed its control channel"
 LINE_BYTES_MAX: Final = 256 * 1024  # CloudWatch Logs quotas: an event of 256 KB, the older bound

@@ -24,26 +24,25 @@ from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.engines import urls
 from onefold.engines.sqlite.file import FileSettings
-from onefold.lambdas import templates
-from onefold.lambdas.functions import Function
-from onefold.lambdas.lambda_api import LambdaApi
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.registry import Registry
-from onefold.lambdas.run_function import wire_form
-from onefold.lambdas.settings import FunctionSettings
-from onefold.lambdas.templates import Planted
-from onefold.local import sqs_model
+from onefold.local import sqs_model, templates
 from onefold.local.admin_api import AdminApi, ServerFacts
 from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
+from onefold.local.functions import ServedFunction
 from onefold.local.history import EVENTS_MAX, MessageHistory
 from onefold.local.http_server import HttpServer
 from onefold.local.identifiers import QueueAddresses
+from onefold.local.lambda_api import LambdaApi
+from onefold.local.outcomes import LogLine
 from onefold.local.queue_attributes import QueueMetadataStore
 from onefold.local.queues import LocalQueues
+from onefold.local.registry import FunctionRegistry
 from onefold.local.request_handler import LAMBDA, OURS, RequestHandler, is_loopback
+from onefold.local.run_function import wire_form
+from onefold.local.settings import FunctionSettings
 from onefold.local.signing import Key
 from onefold.local.sqs_service import SqsService
+from onefold.local.templates import Planted
 from onefold.local.timers import Timers
 from onefold.manual_clock import ManualClock
 
@@ -201,7 +200,7 @@ class Serving:
         self._lock: DataFileLock | None = None
         self._server: HttpServer | None = None
         self._handler: RequestHandler | None = None
-        self._registry: Registry | None = None
+        self._registry: FunctionRegistry | None = None
         self._inline: TemporaryDirectory[str] | None = None
         self._told = told
         self.planted: Planted | None = None
@@ -292,13 +291,17 @@ class Serving:
         # One client asks for one thing at a time; mappings ask on their own.
         self.queues.group_commit.is_alone = lambda: server.connections == 1 and not registry.entries()
 
-    def _functions(self, addresses: QueueAddresses) -> Registry:
+    def _functions(self, addresses: QueueAddresses) -> FunctionRegistry:
         """The registry of functions and mappings."""
 
-        def make(settings: FunctionSettings, told: Callable[[LogLine], None]) -> Function:
-            return Function(settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, told=told)
+        def make(settings: FunctionSettings, told: Callable[[LogLine], None]) -> ServedFunction:
+            return ServedFunction(
+                settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, told=told
+            )
 
-        return Registry(self.queues, form=wire_form(addresses), make=make, told=self._told, entropy=self._entropy)
+        return FunctionRegistry(
+            self.queues, form=wire_form(addresses), make=make, told=self._told, entropy=self._entropy
+        )
 
     async def _plant(self) -> None:
         """Register functions, make what the template describes, and let stored mappings go on."""

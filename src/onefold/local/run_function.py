@@ -2,7 +2,7 @@
 
 It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
 Nothing of it is stored: the mapping ends with the process.
-Never here: how the log is drawn (`cli/`), polling (`lambdas/mapping.py`), the server's functions (`lambdas/serving.py`).
+Never here: how the log is drawn (`cli/`), polling (`local/mapping.py`), the server's functions (`local/serving.py`).
 Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in flight.
 """
 
@@ -20,16 +20,16 @@ from onefold import errors, limits, private_files
 from onefold.contracts.engine import Engine
 from onefold.contracts.settings import QueueSettings
 from onefold.engines import urls
-from onefold.lambdas import mapping as mappings
-from onefold.lambdas.functions import Function, FunctionStats
-from onefold.lambdas.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
-from onefold.lambdas.records import WireForm
-from onefold.lambdas.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local import identifiers
+from onefold.local import mapping as mappings
 from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
+from onefold.local.functions import FunctionStats, ServedFunction
 from onefold.local.history import MessageHistory
+from onefold.local.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.local.queues import LocalQueues
+from onefold.local.records import WireForm
+from onefold.local.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local.sqs_service import SENDER_ID
 from onefold.local.timers import Timers
 
@@ -204,7 +204,7 @@ class FunctionRun:
         self._told = told
         self._engine: Engine | None = None
         self._queues: LocalQueues | None = None
-        self._function: Function | None = None
+        self._function: ServedFunction | None = None
         self._mapping: mappings.Mapping | None = None
 
     async def start(self) -> QueueSettings:
@@ -218,7 +218,9 @@ class FunctionRun:
         check_function(settings.function)
         _check_files(settings)
         timers = Timers(self._clock, loop)
-        function = Function(settings.function, timers=timers, clock=self._clock, entropy=self._entropy, told=self._told)
+        function = ServedFunction(
+            settings.function, timers=timers, clock=self._clock, entropy=self._entropy, told=self._told
+        )
         self._function = function
         refused = await function.warm()
         if refused is not None:

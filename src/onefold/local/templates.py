@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from onefold import errors, private_files
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
-from onefold.lambdas.registry import Registry
-from onefold.lambdas.settings import FunctionSettings
 from onefold.local.aws_errors import AwsError
+from onefold.local.registry import FunctionRegistry
 from onefold.local.request_handler import OPERATIONS
+from onefold.local.settings import FunctionSettings
 from onefold.local.sqs_service import SqsCaller, SqsService
 
 
@@ -39,7 +39,7 @@ class Planted(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-def register(registry: Registry, functions: Sequence[tuple[str, str]], *, account: str, region: str) -> None:
+def register(registry: FunctionRegistry, functions: Sequence[tuple[str, str]], *, account: str, region: str) -> None:
     """Register the functions of the command line; their modules are looked for in the current folder.
 
     Raises:
@@ -51,7 +51,7 @@ def register(registry: Registry, functions: Sequence[tuple[str, str]], *, accoun
         )
 
 
-async def plant(path: Path, sqs: SqsService, registry: Registry, inline: Path) -> Planted:
+async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline: Path) -> Planted:
     """Make what a template describes.
 
     Args:
@@ -138,7 +138,9 @@ def _changes(mapping: object) -> dict[str, object]:
     return {name: getattr(mapping, name) for name in names}
 
 
-async def _mapping(registry: Registry, queue: str, function: str, changes: Mapping[str, object], place: str) -> None:
+async def _mapping(
+    registry: FunctionRegistry, queue: str, function: str, changes: Mapping[str, object], place: str
+) -> None:
     known = registry.entries(queue=queue, function=function)
     try:
         if known:

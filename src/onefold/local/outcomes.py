@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from onefold.lambdas.settings import ANSWER_BYTES_MAX
+from onefold.local.settings import ANSWER_BYTES_MAX
 
 Stream = Literal["stdout", "stderr", "platform"]
 

@@ -54,7 +54,7 @@ class Identity:
     cognito_identity_pool_id = None
 
 
-class Context:
+class LambdaContext:
     """What a handler is told about its invocation, with the attributes of Lambda's context object.
 
     Source: Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
@@ -172,7 +172,7 @@ def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str,
     head: dict[str, Any] = {"kind": "answer"}
     payload = b""
     try:
-        payload = _to_json(handler(json.loads(event), Context(invoke)))
+        payload = _to_json(handler(json.loads(event), LambdaContext(invoke)))
     except _Refused as refused:
         head = {"kind": "error", **refused.told}
     except Exception as error:  # noqa: BLE001 - a handler may raise anything; what ends a process may end this one

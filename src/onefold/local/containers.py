@@ -28,9 +28,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from onefold.lambdas import bootstrap
-from onefold.lambdas.channel import CLOSED, Channel, Output
-from onefold.lambdas.outcomes import (
+from onefold.local import bootstrap
+from onefold.local.channel import CLOSED, Channel, Output
+from onefold.local.outcomes import (
     Answered,
     Crashed,
     FunctionError,
@@ -42,7 +42,7 @@ from onefold.lambdas.outcomes import (
     kind_of,
     message_of,
 )
-from onefold.lambdas.settings import INIT_MS_MAX, FunctionSettings
+from onefold.local.settings import INIT_MS_MAX, FunctionSettings
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

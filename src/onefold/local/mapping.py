@@ -18,15 +18,15 @@ from msgspec import Struct, structs
 from onefold import errors, limits
 from onefold.contracts.queue import Delivery
 from onefold.events.patterns import compile_filters
-from onefold.lambdas import batching as deciding
-from onefold.lambdas import outcomes, records
-from onefold.lambdas.batching import BatchRule, Scale, Seen
-from onefold.lambdas.functions import MACHINE_MAX, Function
-from onefold.lambdas.outcomes import Answered, Outcome, Throttled
-from onefold.lambdas.records import WireForm
-from onefold.lambdas.settings import EVENT_BYTES_MAX, MappingSettings
+from onefold.local import batching as deciding
+from onefold.local import outcomes, records
+from onefold.local.batching import BatchRule, Scale, Seen
+from onefold.local.functions import MACHINE_MAX, ServedFunction
 from onefold.local.history import time_of_day
+from onefold.local.outcomes import Answered, Outcome, Throttled
 from onefold.local.queues import LocalQueues
+from onefold.local.records import WireForm
+from onefold.local.settings import EVENT_BYTES_MAX, MappingSettings
 from onefold.local.timers import Timer
 
 if TYPE_CHECKING:
@@ -77,7 +77,13 @@ class Mapping:
     """
 
     def __init__(
-        self, settings: MappingSettings, queues: LocalQueues, function: Function, *, form: WireForm, entropy: Entropy
+        self,
+        settings: MappingSettings,
+        queues: LocalQueues,
+        function: ServedFunction,
+        *,
+        form: WireForm,
+        entropy: Entropy,
     ) -> None:
         self.settings = settings
         self._queues = queues
@@ -308,7 +314,7 @@ class Mapping:
                     delivery, "answered", outcome="throttled until its visibility was over", request_id=request_id
                 )
             return
-        verdict = deciding.Verdict("none")
+        verdict = deciding.BatchVerdict("none")
         why = outcomes.summary(outcome)
         ids = {self._form.message_id(one.message_id): one for one in deliveries}
         if isinstance(outcome, Answered):

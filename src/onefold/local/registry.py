@@ -18,14 +18,14 @@ from msgspec import Struct, structs
 
 from onefold import errors
 from onefold.contracts.state import Change
-from onefold.lambdas.containers import Kill
-from onefold.lambdas.functions import Function
-from onefold.lambdas.mapping import Mapping as Poller
-from onefold.lambdas.mapping import MappingStats
-from onefold.lambdas.outcomes import LogLine
-from onefold.lambdas.records import WireForm
-from onefold.lambdas.settings import FunctionSettings, MappingSettings, check_function, check_mapping
+from onefold.local.containers import Kill
+from onefold.local.functions import ServedFunction
+from onefold.local.mapping import Mapping as Poller
+from onefold.local.mapping import MappingStats
+from onefold.local.outcomes import LogLine
 from onefold.local.queues import LocalQueues
+from onefold.local.records import WireForm
+from onefold.local.settings import FunctionSettings, MappingSettings, check_function, check_mapping
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -41,7 +41,7 @@ class _Stored(Struct, frozen=True):
     changed_at_ms: int
 
 
-class Entry(Struct):
+class MappingEntry(Struct):
     """One mapping.
 
     Args:
@@ -55,7 +55,7 @@ class Entry(Struct):
     poller: Poller | None = None
 
 
-class Registry:
+class FunctionRegistry:
     """All functions and mappings of one server. Used on the loop's thread only.
 
     Args:
@@ -71,23 +71,23 @@ class Registry:
         queues: LocalQueues,
         *,
         form: WireForm,
-        make: Callable[[FunctionSettings, Callable[[LogLine], None]], Function],
+        make: Callable[[FunctionSettings, Callable[[LogLine], None]], ServedFunction],
         told: Callable[[LogLine], None],
         entropy: Entropy,
     ) -> None:
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, ServedFunction] = {}
         self._queues = queues
         self._form = form
         self._make = make
         self._told = told
         self._entropy = entropy
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, MappingEntry] = {}
         self._changing: set[asyncio.Task[None]] = set()
         self._listeners: dict[str, list[str]] = {}
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
-    def register(self, settings: FunctionSettings) -> Function:
+    def register(self, settings: FunctionSettings) -> ServedFunction:
         """Make a function known under its name.
 
         Raises:
@@ -101,7 +101,7 @@ class Registry:
         self.functions[settings.name] = made = self._make(settings, self._log)
         return made
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> ServedFunction:
         """The function of that name.
 
         Raises:
@@ -142,7 +142,7 @@ class Registry:
 
     # -- mappings ------------------------------------------------------------------------------------------------------
 
-    def entries(self, *, queue: str | None = None, function: str | None = None) -> list[Entry]:
+    def entries(self, *, queue: str | None = None, function: str | None = None) -> list[MappingEntry]:
         """Mappings, by uuid; of one queue or function where one is named."""
         return [
             one
@@ -151,7 +151,7 @@ class Registry:
             and (function is None or one.settings.function == function)
         ]
 
-    def entry(self, uuid: str) -> Entry:
+    def entry(self, uuid: str) -> MappingEntry:
         """One mapping.
 
         Raises:
@@ -162,7 +162,7 @@ class Registry:
             raise errors.NotFoundError("The resource you requested does not exist.", todo="List the mappings.")
         return found
 
-    async def create(self, function: str, queue: str, **settings: Any) -> Entry:
+    async def create(self, function: str, queue: str, **settings: Any) -> MappingEntry:
         """Map a queue to a function; it polls as soon as this returns, unless it is created disabled.
 
         Args:
@@ -174,7 +174,7 @@ class Registry:
         """
         made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)
         self._check(made)
-        entry = Entry(made, self._queues.timers.now_ms(), "Creating")
+        entry = MappingEntry(made, self._queues.timers.now_ms(), "Creating")
         self._entries[made.uuid] = entry  # at once: a second call meets it while this one waits for the disk
         try:
             await self._store(entry)
@@ -210,7 +210,7 @@ class Registry:
                     todo="Update that one, or delete it first.",
                 )
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: MappingEntry) -> None:
         if not entry.settings.enabled:
             entry.state = "Disabled"
             return
@@ -224,7 +224,7 @@ class Registry:
         entry.poller.start()
         entry.state = "Enabled"
 
-    async def update(self, uuid: str, **changes: Any) -> Entry:
+    async def update(self, uuid: str, **changes: Any) -> MappingEntry:
         """Change a mapping; batches in hand are finished under the old settings.
 
         Args:
@@ -238,7 +238,7 @@ class Registry:
         wanted = structs.replace(entry.settings, **changes)
         self._check(wanted)
         before = entry.settings
-        changed = Entry(wanted, self._queues.timers.now_ms(), entry.state)
+        changed = MappingEntry(wanted, self._queues.timers.now_ms(), entry.state)
         await self._store(changed)
         entry.settings, entry.changed_at_ms = wanted, changed.changed_at_ms
         entry.state = "Updating"
@@ -248,14 +248,14 @@ class Registry:
         self._later(self._swap(entry))
         return answer
 
-    async def _swap(self, entry: Entry) -> None:
+    async def _swap(self, entry: MappingEntry) -> None:
         old, entry.poller = entry.poller, None
         if old is not None:
             await old.stop()
         if self._entries.get(entry.settings.uuid) is entry and entry.poller is None:
             self._begin(entry)
 
-    async def delete(self, uuid: str) -> Entry:
+    async def delete(self, uuid: str) -> MappingEntry:
         """End a mapping; batches in hand are finished.
 
         Raises:
@@ -273,7 +273,7 @@ class Registry:
         self._changing.add(task)
         task.add_done_callback(self._changing.discard)
 
-    async def _store(self, entry: Entry) -> None:
+    async def _store(self, entry: MappingEntry) -> None:
         await self._put(entry.settings.uuid, msgspec.json.encode(_Stored(entry.settings, entry.changed_at_ms)))
 
     async def _put(self, uuid: str, value: bytes | None) -> None:
@@ -295,7 +295,7 @@ class Registry:
             if found is None:
                 continue
             stored = msgspec.json.decode(found.value, type=_Stored)
-            entry = Entry(stored.settings, stored.changed_at_ms, "Disabled")
+            entry = MappingEntry(stored.settings, stored.changed_at_ms, "Disabled")
             self._entries[stored.settings.uuid] = entry
             if stored.settings.function in self.functions:
                 self._begin(entry)

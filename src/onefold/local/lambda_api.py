@@ -18,13 +18,12 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from onefold import errors, limits
-from onefold.lambdas import outcomes
-from onefold.lambdas.functions import Function
-from onefold.lambdas.outcomes import Answered, Throttled
-from onefold.lambdas.registry import Entry, Registry
-from onefold.lambdas.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
-from onefold.local import signing
+from onefold.local import outcomes, signing
 from onefold.local.connection import Request, Response
+from onefold.local.functions import ServedFunction
+from onefold.local.outcomes import Answered, Throttled
+from onefold.local.registry import FunctionRegistry, MappingEntry
+from onefold.local.settings import CONCURRENCY_DEFAULT, EVENT_BYTES_MAX
 from onefold.local.sqs_service import SqsService
 from onefold.local.timers import Timers
 
@@ -77,7 +76,9 @@ class LambdaApi:
         timers: the loop, for invocations that nobody waits for. running: these invocations.
     """
 
-    def __init__(self, registry: Registry, sqs: SqsService, timers: Timers, running: set[Any] | None = None) -> None:
+    def __init__(
+        self, registry: FunctionRegistry, sqs: SqsService, timers: Timers, running: set[Any] | None = None
+    ) -> None:
         self._registry = registry
         self._sqs = sqs
         self._addresses = sqs.addresses
@@ -171,7 +172,7 @@ class LambdaApi:
             found["NextMarker"] = page[-1].settings.uuid
         return 200, found
 
-    def _is_here(self, entry: Entry) -> bool:
+    def _is_here(self, entry: MappingEntry) -> bool:
         """Whether a mapping's queue is this region's."""
         return self._sqs.queue(entry.settings.queue) == entry.settings.queue
 
@@ -191,7 +192,7 @@ class LambdaApi:
     async def _delete(self, uuid: str) -> tuple[int, Any]:
         return 202, self._shown(await self._registry.delete(uuid))
 
-    def _shown(self, entry: Entry) -> dict[str, Any]:
+    def _shown(self, entry: MappingEntry) -> dict[str, Any]:
         settings = entry.settings
         address = self._addresses
         shown: dict[str, Any] = {
@@ -226,7 +227,7 @@ class LambdaApi:
         code = {"RepositoryType": "local", "Location": function.settings.code_dir}
         return 200, {"Configuration": self._configuration(function), "Code": code, "Tags": {}}
 
-    def _named(self, text: str) -> Function:
+    def _named(self, text: str) -> ServedFunction:
         """The function that a name, ARN or partial ARN names."""
         found = self._registry.functions.get(_name(text))
         if found is None:
@@ -234,7 +235,7 @@ class LambdaApi:
             raise _Refused(404, "ResourceNotFoundException", f"Function not found: {arn}")
         return found
 
-    def _configuration(self, function: Function) -> dict[str, Any]:
+    def _configuration(self, function: ServedFunction) -> dict[str, Any]:
         settings = function.settings
         return {
             "FunctionName": settings.name,
@@ -279,7 +280,7 @@ class LambdaApi:
             return Response(202, b"")
         return await self._answer(function, event, tail=request.header(b"x-amz-log-type") == "Tail")
 
-    async def _answer(self, function: Function, event: bytes, *, tail: bool) -> Response:
+    async def _answer(self, function: ServedFunction, event: bytes, *, tail: bool) -> Response:
         request_id = function.new_request_id()
         lines = self._registry.listen(request_id) if tail else []
         try:

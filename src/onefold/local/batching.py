@@ -162,7 +162,7 @@ def throttle_pause_ms(tries: int, until_ms: int, now_ms: int, chance: float) -> 
 # -- what an answer means --------------------------------------------------------------------------------------------------
 
 
-class Verdict(Struct, frozen=True):
+class BatchVerdict(Struct, frozen=True):
     """What becomes of a batch.
 
     Args:
@@ -176,10 +176,10 @@ class Verdict(Struct, frozen=True):
     why: str = ""
 
 
-_DONE: Final = Verdict("done")
+_DONE: Final = BatchVerdict("done")
 
 
-def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failures: bool) -> Verdict:
+def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failures: bool) -> BatchVerdict:
     """What a function's answer means for its batch: the table of Lambda's "partial batch responses", row by row.
 
     Args:
@@ -191,32 +191,32 @@ def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failure
     try:
         answer = json.loads(payload, parse_constant=_refuse_constant) if payload else None
     except (ValueError, RecursionError):
-        return Verdict("none", why="the answer is not valid JSON, so the whole batch counts as failed")
+        return BatchVerdict("none", why="the answer is not valid JSON, so the whole batch counts as failed")
     if not isinstance(answer, dict):
         if answer is None:
             return _DONE
-        return Verdict(
+        return BatchVerdict(
             "none", why=f"the answer is a {_kind(answer)}, not an object, so the whole batch counts as failed"
         )
     failures = answer.get("batchItemFailures")
     if failures is None or failures == []:
         return _DONE
     if not isinstance(failures, list):
-        return Verdict("none", why="batchItemFailures is not a list, so the whole batch counts as failed")
+        return BatchVerdict("none", why="batchItemFailures is not a list, so the whole batch counts as failed")
     failed: set[str] = set()
     for failure in failures:
         identifier = failure.get("itemIdentifier") if isinstance(failure, dict) else None
         if not isinstance(identifier, str) or not identifier:
-            return Verdict(
+            return BatchVerdict(
                 "none", why="an itemIdentifier is missing, empty or no text, so the whole batch counts as failed"
             )
         if identifier not in message_ids:
-            return Verdict(
+            return BatchVerdict(
                 "none",
                 why="an itemIdentifier names a message that is not in the batch, so the whole batch counts as failed",
             )
         failed.add(identifier)
-    return Verdict("some", frozenset(failed), f"{len(failed)} of {len(message_ids)} were reported as failed")
+    return BatchVerdict("some", frozenset(failed), f"{len(failed)} of {len(message_ids)} were reported as failed")
 
 
 def _refuse_constant(text: str) -> None:

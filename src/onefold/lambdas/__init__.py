@@ -1,1 +1,0 @@
-"""Private: Lambda functions and event source mappings on this machine. May change with any release."""
