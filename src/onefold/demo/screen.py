@@ -197,7 +197,7 @@ def rows(found: RunOutcome) -> list[tuple[str, float, str]]:
         ("duplicates answered", found.duplicates, "from the record; the handler did not run again"),
         ("takeovers", found.takeovers, "runs that died with their worker, seen by another"),
         ("retries", found.retries, "failed for now, delivered again"),
-        ("kills", found.kills, f"with {found.in_hand:,} messages in hand; {found.stops:,} more drained"),
+        ("kills", found.kills, f"with {found.in_hand:,} messages in flight; {found.stops:,} more drained"),
         ("held", found.held, _held(found)),
         ("dead letters", sum(found.dead_letters.values()), dead),
         ("partner requests", found.requests, asked),
