@@ -124,7 +124,7 @@ test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; at most 20 minu
 	$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(READY) ## The tests that are not slow: under a minute, offline, no servers
+test-fast: $(READY) $(TOOLS)/.ready ## The tests that are not slow: under a minute, offline, no servers
 	$(PYTEST) -m "not slow" tests $(ARGS)
 
 .PHONY: soak
@@ -132,10 +132,11 @@ soak: $(READY) $(TOOLS)/.ready ## The long loops: random kills and interleavings
 	ONEFOLD_SOAK=1 $(PYTEST) -m soak --timeout 0 tests $(ARGS)
 
 .PHONY: check
-check: $(READY) ## Format, lint, strict types, layer contracts, docs, and test-fast (make test has all the tests)
+check: $(READY) $(RELEASE)/.ready ## Format, lint, strict types, layer contracts, docs, and test-fast (make test has all)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@$(RELEASE)/bin/python -m tools.release --types
 	$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory docs test-fast
 
@@ -144,7 +145,7 @@ docs: $(READY) ## The documentation site, into site/; a broken link or an orphan
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: matrix
-matrix: $(READY) ## The fast tests on each supported Python that this machine has
+matrix: $(READY) $(TOOLS)/.ready ## The fast tests on each supported Python that this machine has
 	@JOBS=$(JOBS) $(BIN)/python -m tools.matrix $(ARGS)
 
 .PHONY: release

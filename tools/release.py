@@ -1,6 +1,7 @@
 """Build the sdist and the wheel, look into both, and use the wheel where nothing else is installed.
 
     make release            # into dist/; publishing them is a step of its own, by a person
+    python -m tools.release --types     # only the last of these checks; part of `make check`
 
 What it holds the files to: the metadata renders (twine), the type marker and every data file are in, tests and paths of the
 machine that built them are not; the wheel alone, with its locked dependencies, runs the README's ten lines and a small
@@ -57,13 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Everything `make release` does, in order; the first fault ends it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=DEMO_ROWS, help="invoices of the demo that the wheel runs")
-    rows = parser.parse_args(arguments).rows
+    parser.add_argument("--types", action="store_true", help="only look at the types of the public names, in this tree")
+    asked = parser.parse_args(arguments)
+    if asked.types:
+        with tempfile.TemporaryDirectory(prefix="onefold-types-") as folder:
+            check_types(tree_as_installed(Path(folder)))
+        return
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wheel, sdist = build(project["version"])
     run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", str(wheel), str(sdist)])
     refuse(check_wheel(wheel) + check_sdist(sdist))
     with tempfile.TemporaryDirectory(prefix="onefold-release-") as folder:
-        use(wheel, Path(folder), project["dependencies"], rows)
+        use(wheel, Path(folder), project["dependencies"], asked.rows)
     print(f"\n{wheel.relative_to(ROOT)} and {sdist.relative_to(ROOT)} are good.")
     if any(".example/" in url for url in project["urls"].values()):
         print("[project.urls] in pyproject.toml still has addresses under .example: set them before you publish.")
@@ -166,6 +172,19 @@ def install(python: str, folder: Path, entries: Sequence[str], wheel: Path) -> N
     run([*pip, "--no-index", "--force-reinstall", str(wheel)])
 
 
+def tree_as_installed(folder: Path) -> str:
+    """An interpreter for which this tree is installed as a wheel would be, beside the packages of `.venv`.
+
+    Pyright takes no notice of an editable install.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    shutil.copytree(ROOT / "src" / "onefold", site / "onefold", ignore=shutil.ignore_patterns("__pycache__"))
+    (packages,) = (ROOT / ".venv").glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(f"{packages}\n")
+    return str(folder / "bin" / "python")
+
+
 def check_types(python: str) -> None:
     """Refuse a public name whose type is not complete, as a type checker sees the installed wheel."""
     listed = run([python, "-I", "-c", _PUBLIC_NAMES, *PUBLIC_MODULES], quiet=True).split()
@@ -242,7 +261,7 @@ def run(
     Raises:
         Refused: it failed.
     """
-    print("+", *command, flush=True)
+    print("+", *(one.strip().partition("\n")[0] for one in command), flush=True)
     done = subprocess.run(
         command, cwd=cwd, env=dict(os.environ if only is None else only) | dict(more or {}),
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,

@@ -74,7 +74,7 @@ class FaultInjector:
         seed = settings.seed
         if seed is None:
             seed = int(self._entropy.fraction() * 2**_SEED_BITS) if settings.faults else 0
-        self.settings = structs.replace(settings, seed=seed) if settings.faults else settings
+        self.settings: Faults = structs.replace(settings, seed=seed) if settings.faults else settings
         self._all = [
             _Armed(fault, SeededEntropy(seed << 32 | crc32(f"{index} {fault.text}".encode())).fraction)
             for index, fault in enumerate(settings.faults)
@@ -90,7 +90,7 @@ class FaultInjector:
     def _arm(self) -> None:
         """Sort what is left by the moment it is drawn at; a fault injected as often as it may be is out."""
         live = [one for one in self._all if one.fault.times is None or one.count < one.fault.times]
-        self.active = bool(live) or bool(self._copies)
+        self.active: bool = bool(live) or bool(self._copies)
 
         def at(moment: At) -> list[tuple[Fault, Chance]]:
             return [(one.fault, one.chance) for one in live if fault_rules.KINDS[one.fault.kind].at == moment]

@@ -222,7 +222,7 @@ class LocalQueues:
         self.timers = timers
         self.history = history
         self.faults = faults
-        self.group_commit = GroupCommit(engine, timers.loop)
+        self.group_commit: GroupCommit = GroupCommit(engine, timers.loop)
         self._open: dict[str, Queue] = {}
         self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight limit
         self._waiters = Waiters(timers, self._receive_for, engine.queues.next_ready_ms, self._release)

@@ -123,7 +123,7 @@ class SqsService:
         self.metadata_store = metadata_store
         self.sender_id = sender_id
         self.recreate_wait = recreate_wait
-        self.attempts = ReceiveAttempts()
+        self.attempts: ReceiveAttempts = ReceiveAttempts()
         self._names: dict[tuple[str, str], str] = {}  # the engine's, by region and name; of other regions than our own
         self._regions: dict[str, SqsService] = {}
 

@@ -30,7 +30,7 @@ class Timer:
     __slots__ = ("_call", "at_ms", "real")
 
     def __init__(self, at_ms: int, call: Callable[[], None]) -> None:
-        self.at_ms = at_ms
+        self.at_ms: int = at_ms
         self._call: Callable[[], None] | None = call
         self.real: asyncio.TimerHandle | None = None
 
@@ -64,7 +64,7 @@ class Timers:
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.clock = clock
         self.loop = loop
-        self.is_manual = isinstance(clock, ManualClock)
+        self.is_manual: bool = isinstance(clock, ManualClock)
         self._due: list[tuple[int, int, Timer]] = []
         self._count = 0
         self._tidy_at = _TIDY_AT_LEAST
