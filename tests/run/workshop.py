@@ -169,7 +169,7 @@ def _on(runner: Runner, backend: Backend) -> Runner:
     runner.settler._backend = backend
     runner.reports._ledger = backend.ledger
     runner.claims._store, runner.claims._ledger = backend.store, backend.ledger
-    runner._source = backend.source
+    runner.source = backend.source
     return runner
 
 

@@ -93,6 +93,7 @@ class Runner:
 
     Attributes:
         clock, admission, closer, in_flight: as given. lease_ms: of the next claims.
+        source: what its deliveries come from, and go back to when they are not begun.
         deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
         dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
     """
@@ -133,7 +134,7 @@ class Runner:
         self.reports: Reports = reports or Reports(sinks, backend.ledger, history=history, clock=clock, owner=owner)
         self.settler: Settler = Settler(backend, self.reports, clock=clock, never=never)
         self.claims: Claims = Claims(backend.store, backend.ledger, records_with_history=backend.commit is not None)
-        self._source: DeliverySource = backend.source
+        self.source: DeliverySource = backend.source
 
     @property
     def _orphans(self) -> Orphans:
@@ -458,7 +459,7 @@ class Runner:
 
     def release(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
         """Return deliveries that were not begun to their source."""
-        self._source.close(deliveries, delay_ms)
+        self.source.close(deliveries, delay_ms)
         self.in_flight.over(deliveries, ["released"] * len(deliveries))
         self.reports.released(deliveries, why)
 

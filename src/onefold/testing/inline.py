@@ -79,9 +79,7 @@ class World:
         """
         count = 0
         for _ in range(rounds_max):
-            some = [
-                delivery for name in self.app.queues for delivery in self._runtime.engine.queues.open(name).receive(10)
-            ]
+            some = self._runner.source.receive(list(self.app.queues), 10)
             if not some:
                 if self._runner.closer.look():
                     continue  # a job that starts when a run is complete
