@@ -32,6 +32,7 @@ WAYS = frozenset({"search", "match", "fullmatch", "sub", "subn", "split", "finda
 ELSEWHERE = {
     "onefold.record.failures": ["list(NEVER_SENT.values())"],
     "onefold.deploy.changes": ["[pattern for pattern, _ in _ADVICE]"],
+    "onefold.redact": ["[_SLIP, _NO_SCHEME, _QUOTED_LOGIN]"],
 }
 
 
