@@ -301,7 +301,8 @@ class App:
             name: the function's name unless given. Stored in records: renaming makes every key new.
             tenant: scope of the key, by a rule as `key`. group: the FIFO message group, by a rule; required on FIFO.
             unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what it
-                found; with another payload it is a ConflictError.
+                found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired is
+                free. On SQS nobody can look whether a message is still there: the key is known while its record is.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
             when_complete: a schedule or map run, each complete run of which starts it once; it takes a `CompleteRun`.

@@ -9,6 +9,12 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.admin import dead_letters, queues
+from onefold.admin.dead_letters import Select
+from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.why import explain
+from onefold.contracts.store import Ask, RecordKey
+from onefold.limits import DAY_MS
 from onefold.testing import World, inline
 from tests.run.ticking import Crash, Loose
 
@@ -192,5 +198,144 @@ def test_a_key_that_waits_for_a_worker_stays_known(mill: Mill, loose: World) -> 
     mill.grind.send({"id": "1"})
     loose.clock.advance(24 * 3_600_000)
     assert mill.grind.send({"id": "1"}).duplicate
+    loose.run()
+    assert mill.done == ["1"]
+
+
+# -- messages that are gone ------------------------------------------------------------------------------------------
+
+
+class Desk:
+    """An operator of a mill whose records and messages are in one file."""
+
+    def __init__(self, mill: Mill, world: World) -> None:
+        self.mill, self.world = mill, world
+        self.session = AdminSession(
+            mill.app.runtime(), actor="person:ada", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="all")
+        )
+        self.failing = False
+
+    def send(self) -> str:
+        return self.mill.grind.send({"id": "1"}).found
+
+    def why(self) -> str:
+        (story,) = explain(self.session, "1").stories
+        return " ".join((story.text, *story.todo))
+
+
+@pytest.fixture
+def desk(mill: Mill) -> Iterator[Desk]:
+    with inline(mill.app) as world:
+        yield Desk(mill, world)
+
+
+def test_a_key_whose_waiting_message_was_purged_is_free(desk: Desk) -> None:
+    assert desk.send() == "new"
+    assert queues.purge(desk.session, "orders") == 1
+    assert "Send it again with the same key; nothing prevents it." in desk.why()
+    assert [desk.send(), desk.send()] == ["new", "waiting"]
+    desk.world.run()
+    assert [desk.mill.done, desk.send()] == [["1"], "done"]
+
+
+def test_a_key_whose_dead_letter_was_purged_is_free(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.mill, "done", None)  # the handler fails
+    desk.send()
+    desk.world.run_for(DAY_MS, DAY_MS // 8)
+    assert desk.send() == "failed", "its message is in the dead-letter queue"
+    assert dead_letters.remove(desk.session, list(dead_letters.find(desk.session, Select()))) == 1
+    assert "Send it again with the same key; nothing prevents it." in desk.why()
+    desk.mill.done = []
+    assert [desk.send(), desk.send()] == ["new", "waiting"]
+    desk.world.run()
+    assert [desk.mill.done, desk.send()] == [["1"], "done"]
+
+
+def test_a_key_whose_message_s_retention_has_ended_is_free(desk: Desk) -> None:
+    desk.send()
+    desk.world.clock.advance(5 * DAY_MS)
+    assert [desk.send(), desk.send()] == ["new", "waiting"]
+    desk.world.run()
+    assert desk.mill.done == ["1"]
+
+
+def test_a_message_that_was_sent_on_under_another_id_keeps_its_key(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.mill, "done", None)
+    desk.send()
+    desk.world.run_for(DAY_MS, DAY_MS // 8)
+    (letter,) = dead_letters.find(desk.session, Select())
+    desk.mill.done = []
+    (moved,) = desk.session.engine.queues.move([(letter.message_id, None, None)])
+    assert moved is not None
+    assert moved.new_message_id != letter.message_id
+    assert desk.send() == "failed", "it waits in its queue"
+    desk.world.run()
+    assert desk.mill.done == ["1"]
+
+
+def test_a_key_whose_message_is_gone_still_refuses_another_payload(desk: Desk) -> None:
+    desk.send()
+    queues.purge(desk.session, "orders")
+    with pytest.raises(errors.ConflictError, match=r"\(its message is gone\)"):
+        desk.mill.grind.send({"id": "1", "note": "another"})
+
+
+def test_a_key_that_runs_stays_known_without_its_message_until_its_lease_ends(desk: Desk) -> None:
+    desk.send()
+    engine = desk.session.engine
+    key = RecordKey("", "grind", "1")
+    (record,) = engine.store.read([key], desk.session.now_ms())
+    assert record is not None
+    desk.world.clock.advance(1)
+    ask = Ask(
+        key=key, fingerprint=record.fingerprint, owner="a-worker", lease_until_ms=desk.session.now_ms() + 60_000, start=True,
+        expires_at_ms=desk.session.now_ms() + DAY_MS, message_id=record.message_id,
+    )  # fmt: skip
+    engine.store.claim([ask], desk.session.now_ms())
+    queues.purge(desk.session, "orders")
+    assert desk.send() == "running"
+    desk.world.clock.advance(60_001)
+    assert [desk.send(), desk.send()] == ["new", "running"]
+    (record,) = engine.store.read([key], desk.session.now_ms())
+    assert (record and record.status, record and record.owner) == ("in_progress", "a-worker"), "its next run judges it"
+    desk.world.run()
+    assert desk.mill.done == ["1"]
+    assert "takeover" in desk.world.names()
+
+
+def test_a_dead_letter_that_an_operator_deletes_frees_its_key_where_nobody_can_look(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_transactions(desk.mill)
+    desk.session.engine = desk.mill.app.runtime().engine
+    monkeypatch.setattr(desk.mill, "done", None)
+    desk.send()
+    desk.world.run_for(DAY_MS, DAY_MS // 8)
+    assert dead_letters.remove(desk.session, list(dead_letters.find(desk.session, Select()))) == 1
+    desk.mill.done = []
+    assert [desk.send(), desk.send()] == ["new", "waiting"]
+    desk.world.run()
+    assert desk.mill.done == ["1"]
+
+
+def test_where_nobody_can_look_a_key_is_free_when_its_message_must_have_expired(mill: Mill, loose: World) -> None:
+    settings = mill.app.runtime().settings
+    dead = settings[settings["orders"].dead_letter or ""]
+    longest_ms = settings["orders"].retention_ms + dead.retention_ms
+    mill.grind.send({"id": "1"})
+    session = Desk(mill, loose).session
+    queues.purge(session, "orders")
+    (story,) = explain(session, "1").stories
+    assert story.todo[0].startswith(
+        "Its job has unique=True, and on these queues a send cannot see that the message is gone:"
+    )
+    (story,) = explain(AdminSession(mill.app.runtime(), actor="person:ada"), "1").stories
+    assert story.todo[0].startswith(
+        "Send it again with the same key. If its job has unique=True, the key is known until"
+    )
+    loose.clock.advance(longest_ms)
+    assert mill.grind.send({"id": "1"}).found == "waiting", "it may be there still, as far as anybody knows"
+    loose.clock.advance(DAY_MS)
+    assert mill.grind.send({"id": "1"}).found == "new"
     loose.run()
     assert mill.done == ["1"]

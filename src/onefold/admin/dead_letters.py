@@ -8,7 +8,7 @@ Never here: receiving messages, output. Invariant: a message that no selection n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from onefold.admin.reading import Forecast, Reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
-from onefold.contracts.store import Record
+from onefold.contracts.store import Ask, Claimed, Record, RecordKey, Release
 from onefold.observe.timeline import Line, alone
 from onefold.observe.wording import counted, instant
 
@@ -403,9 +403,30 @@ def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: st
         return rows
 
     rows = session.together(write)
+    if session.engine.commit is None:
+        _free(session, {row.key for row in rows if row.key is not None})
     for source in sorted({message.source for message in messages if message.source is not None and message.group}):
         groups.let_go_of_empty(session, source)
     return len(rows)
+
+
+def _free(session: AdminSession, keys: Collection[RecordKey]) -> None:
+    """Let `unique` keys be sent again whose dead letters were deleted, where a send cannot look whether a message is there.
+
+    One whose outcome is in doubt, or that runs, stays known.
+    """
+    unique = [key for key in keys if (job := session.job(key.job)) is not None and job.unique]
+    store, now_ms = session.engine.store, session.now_ms()
+    asks = [
+        Ask(
+            key=record.key, fingerprint=record.fingerprint, owner=session.actor, lease_until_ms=now_ms, start=False,
+            expires_at_ms=now_ms,
+        )
+        for record in store.read(unique, now_ms)
+        if record is not None and record.status in ("released", "failed") and not record.doubt
+    ]  # fmt: skip
+    holds = [answer.hold for answer in store.claim(asks, now_ms) if isinstance(answer, Claimed)]
+    store.write([(hold, Release(expires_at_ms=now_ms)) for hold in holds], now_ms)
 
 
 def counts(messages: Sequence[Peeked]) -> dict[str, int]:

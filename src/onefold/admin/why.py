@@ -174,6 +174,7 @@ def _evidence(
 ) -> Evidence:
     kinds, declared = roles(session.settings()), session.job(key.job)
     paused = {one.job: one.until_ms for one in jobs.paused(session)}
+    looks = session.engine.commit is not None  # a send of a unique job, whether a message of its key is there
     return Evidence(
         key=key,
         record=record,
@@ -189,6 +190,7 @@ def _evidence(
         owner_is_here=record is not None and owner_process.is_here(record.owner),
         say=say,
         not_asked=_not_asked(session, closed) if not messages else "",
+        is_blocked=False if looks else declared.unique if declared is not None else None,
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )
 

@@ -245,6 +245,17 @@ def _not_asked(record: Record | None, evidence: Evidence) -> OperationState:
     )
 
 
+def _again(record: Record | None, evidence: Evidence) -> str:
+    """How an operation is sent whose message is gone."""
+    if record is None or evidence.is_blocked is False:
+        return "Send it again with the same key; nothing prevents it."
+    until = f" until {evidence.say(record.expires_at_ms)}" if record.expires_at_ms is not None else ""
+    blocked = f"the key is known{until}, when its record ends, and sending it adds nothing. Send it under another key"
+    if evidence.is_blocked:
+        return f"Its job has unique=True, and on these queues a send cannot see that the message is gone: {blocked}."
+    return f"Send it again with the same key. If its job has unique=True, {blocked}."
+
+
 def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
     if record is None and not evidence.rows:
@@ -268,5 +279,5 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     return OperationState(
         place="gone",
         text=f"Not done, and no message is left: {status}.{who}",
-        todo=("Send it again with the same key; nothing prevents it.",),
+        todo=(_again(record, evidence),),
     )

@@ -52,6 +52,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
         way_back: the command that sends a dead letter back, or what has to be done before.
         not_asked: why it is not known whether a message of it waits; empty where it is known.
+        is_blocked: its job is `unique`, and a send goes by the record alone; None where the job is not known.
     """
 
     key: RecordKey
@@ -69,6 +70,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     say: Callable[[int], str] = instant
     way_back: Callable[[Peeked], str] = alone
     not_asked: str = ""
+    is_blocked: bool | None = False
 
 
 def described(row: Row, evidence: Evidence) -> Description:
@@ -487,7 +489,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "there was no record of this key before"
-        if record.message_id is None and not record.attempts_total and not _is_call(evidence):
+        if record.sent_at_ms is None and not record.attempts_total and not _is_call(evidence):
             rule = f"{rule}; its job is unique, and nothing has claimed it yet"
             tell(record.created_at_ms, "reserved", "reserved by send", rule, last=False)
         else:
@@ -514,7 +516,8 @@ def _of_record(evidence: Evidence) -> list[Line]:
 
 def _of_messages(evidence: Evidence) -> list[Line]:
     """When each message that is still there came to where it is, unless a row or the record says so."""
-    by_record = evidence.record.message_id if evidence.record is not None else None
+    record = evidence.record  # that of a send knows the id, and not when it was sent
+    by_record = record.message_id if record is not None and record.sent_at_ms is not None else None
     known = {(row.event, row.message_id) for row in evidence.rows}
     told = []
     for message in evidence.messages:

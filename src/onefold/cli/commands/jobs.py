@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from onefold import redact
 from onefold.admin import jobs
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, declared
@@ -21,9 +22,14 @@ from onefold.errors import NotFoundError
 from onefold.runtime.outgoing import Receipt
 
 
-def _draw_receipt(receipt: Receipt) -> None:
+def _draw_receipt(receipt: Receipt, *, looks: bool) -> None:
     if receipt.duplicate:
         render.line(f"already known ({receipt.found}): {receipt.job} {receipt.key}; nothing was added")
+        if not looks and receipt.found in ("waiting", "failed"):
+            render.line(
+                "Its record says so: on these queues nobody can look whether its message is still there. "
+                f"See `{redact.command('onefold why', receipt.key)}`."
+            )
     else:
         render.line(f"sent: {receipt.job} {receipt.key} as message {receipt.message_id}")
 
@@ -51,7 +57,8 @@ def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str
     if job is None:
         raise jobs.no_job(found.app.jobs, name)
     receipt = jobs.send_text(job, _text(payload), delay=delay, run_at=run_at, key=key)
-    return Answer(receipt, draw=lambda: _draw_receipt(receipt))
+    looks = found.app.runtime().engine.commit is not None
+    return Answer(receipt, draw=lambda: _draw_receipt(receipt, looks=looks))
 
 
 def _text(payload: str) -> str:
