@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 import onefold
+from onefold import errors
 from onefold.contracts.store import Hold, RecordKey
 from onefold.contracts.verbs import Store
 from onefold.engines.sqlite.engine import SqliteEngine
@@ -347,7 +348,7 @@ def test_a_result_whose_own_methods_raise_is_parked(
         return work(order)
 
     charge = guard(awaited if is_async else work)
-    with pytest.raises(onefold.PayloadError, match=r"could not be encoded: .*no form today") as caught:
+    with pytest.raises(errors.PayloadError, match=r"could not be encoded: .*no form today") as caught:
         asyncio.run(charge("o-1")) if is_async else charge("o-1")
     assert caught.value.meaning == "Its effect has happened; only its result is missing."
     assert "onefold held settle o-1 --done" in caught.value.todo
