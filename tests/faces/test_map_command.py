@@ -251,6 +251,11 @@ def test_a_run_that_failed_says_where_its_dead_letters_belong_and_when_it_began(
     said = shell("map", "show", RUN, "mill:app")
     assert "they are redriven with their run, below, not one by one" in said
     assert re.search(r"began \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+, took", said)
+    letter = shell.json("dlq", "list", "mill:app", "--all")["letters"][0]
+    for words in (("dlq", "list"), ("dlq", "show", letter["message_id"]), ("why", letter["key"])):
+        said = shell(*words, "mill:app")
+        assert f"onefold map redrive {RUN} mill:app" in said, words
+        assert "onefold dlq redrive" not in said, words
 
 
 def test_rows_that_are_no_items_are_named_where_runs_are_shown(shell: Shell) -> None:

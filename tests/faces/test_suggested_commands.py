@@ -64,3 +64,56 @@ def test_a_url_comes_before_the_key_that_looks_like_an_option() -> None:
     assert with_target(why, "--url sqlite:///shop.db") == "onefold why --url sqlite:///shop.db -- --json"
     settle = command("onefold held settle", "o-1", "--not-done")
     assert with_target(settle, "--url URL") == "onefold held settle o-1 --not-done --url URL"
+
+
+def test_commands_inside_a_sentence_and_of_a_worker_get_the_app_too() -> None:
+    resume = "Fix the dependency. To try at once: onefold resume charge"
+    assert with_target(resume, "pay:app") == f"{resume} pay:app"
+    worker = "Is a worker running? Start one: onefold worker <module>:<app>"
+    assert with_target(worker, "pay:app") == "Is a worker running? Start one: onefold worker pay:app"
+    assert with_target(worker, "--url URL") == worker
+
+
+TWINS = """\
+import onefold
+app = onefold.App("twins", url="sqlite:///twins.db")
+@app.job(app.queue("q"), key="{key}", on_unknown="hold")
+def one(order: dict) -> None:
+    raise onefold.OutcomeUnknown("nobody answered")
+@app.job(app.queue("q2"), key="{key}", on_unknown="hold")
+def other(order: dict) -> None:
+    raise onefold.OutcomeUnknown("nobody answered")
+@app.job(app.queue("q3"), key="{key}")
+def strict(order: dict) -> None: ...
+"""
+
+
+def work(shell: Shell, app: str) -> None:
+    words = [sys.executable, "-m", "onefold", "worker", app, "--until-empty", "--no-progress"]
+    subprocess.run(words, cwd=shell.folder, capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.slow
+def test_what_is_suggested_is_not_refused(shell: Shell) -> None:
+    (shell.folder / "twins.py").write_text(TWINS)
+    for job in ("one", "other"):
+        shell("send", "twins:app", job, '{"key": "both"}')
+    for amount in (1, 2):
+        shell("send", "twins:app", "strict", json.dumps({"key": "c", "amount": amount}))
+    work(shell, "twins:app")
+
+    settles: list[list[str]] = []
+    for shown in (shell("why", "both", "twins:app"), shell("held", "show", "both", "twins:app")):
+        settles = suggested(shown, "onefold held settle")
+        assert sorted(words[words.index("--job") + 1] for words in settles) == ["one", "one", "other", "other"]
+    shell(*next(words for words in settles if "--not-done" in words))
+    (left, _) = suggested(shell("held", "show", "both", "twins:app"), "onefold held settle")
+    assert "--job" not in left
+
+    (letter,) = shell.json("dlq", "list", "twins:app", "--all")["letters"]
+    assert letter["reason"] == "conflict"
+    shown = shell("dlq", "show", letter["message_id"], "twins:app")
+    assert "would come back" in shown
+    assert not suggested(shown, "onefold dlq redrive")
+    assert [words[-2:] for words in suggested(shown, "onefold dlq edit")] == [["--new-key", "twins:app"]]
+    assert suggested(shown, "onefold dlq purge") == [["dlq", "purge", letter["message_id"], "twins:app"]]

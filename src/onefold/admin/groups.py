@@ -29,6 +29,8 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import STOPPED_PREFIX, Change, group_flag
 from onefold.contracts.store import RecordKey
 from onefold.observe.timeline import alone
+from onefold.runner import runs
+from onefold.runner.handlers import run_of
 
 _LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,
 _PAUSE_MS = 5
@@ -60,15 +62,21 @@ def stopped(session: AdminSession, queue: str | None = None) -> list[Stopped]:
 
 
 def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
-    """What sends a dead letter back, as a command: alone, or with its stopped group, which goes as a whole.
+    """What sends a dead letter back, as a command: alone, or with its map run or its stopped group, which go as a whole.
 
     Returns:
         A function of a dead letter. Which groups are stopped is asked now, once.
     """
     stopped_by = {(one.queue, one.group): one.by for one in stopped(session)}
     held = {one.held for one in session.settings().values() if stopped_by and one.held is not None}
+    is_map: dict[str, bool] = {}
 
     def way_back(message: Peeked) -> str:
+        run = run_of(message)
+        if run is not None and run not in is_map:
+            is_map[run] = session.engine.state.get([runs.MAP_PREFIX + run])[0] is not None
+        if run is not None and is_map[run]:
+            return f"onefold map redrive {redact.shell_word(run)}"
         by = stopped_by.get((message.source or "", message.group or ""))
         if by is None:
             return alone(message)

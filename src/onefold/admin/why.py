@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import limits, owner_process
 from onefold.admin import groups, jobs, reading
@@ -137,8 +138,13 @@ def explain(
         )
     keys = [one for one, _ in chosen]
     records = session.engine.store.read(keys, session.now_ms())
+    is_one_of_many = sum(record.parked for record in session.engine.records.find(key)) > 1
     stories = [
-        _story(_evidence(session, one, record, messages, say, () if receive else closed))
+        _story(
+            replace(
+                _evidence(session, one, record, messages, say, () if receive else closed), is_one_of_many=is_one_of_many
+            )
+        )
         for (one, messages), record in zip(chosen, records, strict=True)
     ]
     return WhyAnswer(key=key, url=session.url, stories=tuple(stories))

@@ -276,7 +276,11 @@ def todo(steps: Iterable[str], target: str = "") -> None:
 
 
 def with_target(step: str, target: str) -> str:
-    """A command with the target of the running one; other advice as it is."""
+    """A command with the target of the running one; other advice as it is, but for the command at its end."""
+    if target and not target.startswith("-"):
+        step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
+    if ": onefold resume " in step and target:
+        return f"{step} {target}"
     if not step.startswith("onefold ") or not target:
         return step
     command, gap, remark = step.partition("   (")

@@ -79,14 +79,17 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
 
 def _held(record: Record, evidence: Evidence) -> OperationState:
     why = f" {record.failure.error}: {record.failure.summary}" if record.failure is not None else ""
-    settle, key = "onefold held settle", record.key.key
+    settle, key, which = "onefold held settle", record.key.key, ""
+    if evidence.is_one_of_many:
+        tenant = f" --tenant {redact.shell_word(record.key.scope)}" if record.key.scope else ""
+        which = f" --job {redact.shell_word(record.key.job)}{tenant}"
     return OperationState(
         place="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
             "Find out from the other system whether it happened, then run one of",
-            redact.command(settle, key, "--done --result JSON"),
-            redact.command(settle, key, "--not-done"),
+            redact.command(settle, key, f"--done --result JSON{which}"),
+            redact.command(settle, key, f"--not-done{which}"),
         ),
     )
 
@@ -211,15 +214,18 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
         f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
     )
     owner = f" (owner: {reason.owner})" if reason is not None and reason.owner else ""
+    way_back = evidence.way_back(message)
+    edit = f"onefold dlq edit {message.message_id} --set field=value   (where the payload is wrong)"
+    todo = (edit, *both(way_back))
+    if way_back.startswith("onefold map"):
+        todo = (way_back,)
+    elif reason is not None and reason.kind in ("malformed", "conflict"):  # as it is, it would come back
+        todo = (edit,)
     return OperationState(
         place="dead",
         text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
         f"{why}{owner}",
-        todo=(
-            f"onefold dlq show {message.message_id}",
-            f"onefold dlq edit {message.message_id} --set field=value   (where the payload is wrong)",
-            *both(evidence.way_back(message)),
-        ),
+        todo=(f"onefold dlq show {message.message_id}", *todo),
     )
 
 

@@ -53,6 +53,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         way_back: the command that sends a dead letter back, or what has to be done before.
         not_asked: why it is not known whether a message of it waits; empty where it is known.
         is_blocked: its job is `unique`, and a send goes by the record alone; None where the job is not known.
+        is_one_of_many: several operations of its key are held.
     """
 
     key: RecordKey
@@ -71,6 +72,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     way_back: Callable[[Peeked], str] = alone
     not_asked: str = ""
     is_blocked: bool | None = False
+    is_one_of_many: bool = False
 
 
 def described(row: Row, evidence: Evidence) -> Description:

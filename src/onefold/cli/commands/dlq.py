@@ -198,17 +198,32 @@ def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
     line(pretty(detail.body))
     line()
     line("Next:")
-    commands = [
-        detail.redrive,
-        f"onefold dlq edit {one.message_id} --set field=value",
-    ]
+    commands = _next_of(detail)
     if one.key is not None:
         commands.insert(0, redact.command("onefold why", one.key))
     render.todo(commands, found.words)
 
 
+def _next_of(detail: admin.Detail) -> list[str]:
+    """What can be done with a dead letter, without what would be refused."""
+    edit = f"onefold dlq edit {detail.letter.message_id} --set field=value"
+    purge = f"onefold dlq purge {detail.letter.message_id}"
+    if detail.redrive.startswith("onefold map"):
+        return [detail.redrive]
+    if detail.forecast.fate == "conflict":
+        return [
+            f"{edit} --new-key   (it is another operation: give it a key of its own)",
+            f"{purge}   (it is not wanted)",
+        ]
+    if detail.forecast.fate in ("malformed", "comes-back"):
+        return [edit, f"{purge}   (it is not wanted)"]
+    return [detail.redrive, edit]
+
+
 def _foreseen(forecast: Forecast, way_back: str) -> str:
     """What a redrive would do, and of how much."""
+    if way_back.startswith("onefold map redrive"):
+        return "is done with its map run, which does the item again."
     if not way_back.startswith("onefold dlq redrive"):
         return "is refused: its group is stopped by a held message."
     whole = "of its whole group, which is stopped: this one " if " --group " in way_back else ""

@@ -70,16 +70,21 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
 def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
     """One key's held operations with the payloads of their messages."""
     found, (key,) = _target(words, url, 1)
-    held = [one for one in admin.listed(found.session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
+    every = admin.listed(found.session, key)
+    held = [one for one in every if job in (None, one.job) and tenant in (None, one.tenant)]
     if not held:
         raise NotFoundError(
             f"Nothing with the key {key!r} is held.", todo="See `onefold held list` and `onefold why KEY`."
         )
     bodies = {message_id: body for one in held for message_id, body in admin.bodies(found.session, one)}
-    return Answer({"held": held, "bodies": bodies}, draw=lambda: _draw_details(held, bodies, found))
+    return Answer(
+        {"held": held, "bodies": bodies}, draw=lambda: _draw_details(held, bodies, found, is_one_of_many=len(every) > 1)
+    )
 
 
-def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target) -> None:
+def _draw_details(
+    held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target, *, is_one_of_many: bool
+) -> None:
     for one in held:
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
         since = ago(found.session.now_ms() - one.since_ms)
@@ -92,8 +97,11 @@ def _draw_details(held: list[admin.HeldOperation], bodies: dict[str, str], found
             line(f"  message {message_id}", "dim")
             line(f"    {bodies.get(message_id, '(gone)')}")
     line()
-    ways = [redact.command("onefold held settle", held[0].key, way) for way in ("--done --result JSON", "--not-done")]
-    render.todo(ways, found.words)
+    for one in held:
+        tenant = f" --tenant {redact.shell_word(one.tenant)}" if one.tenant else ""
+        which = f" --job {redact.shell_word(one.job)}{tenant}" if is_one_of_many else ""
+        ways = ("--done --result JSON", "--not-done")
+        render.todo([redact.command("onefold held settle", one.key, way + which) for way in ways], found.words)
 
 
 def _draw_settled(settled: admin.SettledOperation) -> None:
