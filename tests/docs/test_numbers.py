@@ -61,7 +61,7 @@ def table(name: str, head: str) -> list[str]:
     [
         ("docs/tutorial-schedules.md", "notices within ten seconds", 10 * SECOND_MS, scheduler.LOOK_MS),
         ("docs/tutorial-schedules.md", "more than a minute late", MINUTE_MS, ticks.PRECISION_MS),
-        ("docs/tutorial-map-runs.md", "but `PermanentError`, three times", 3, jobs.DEFAULT_RETRY[0].attempts),
+        ("docs/tutorial-map-runs.md", "but `PermanentError`, three times", 3, jobs.DEFAULT_RETRY[0].retries),
         ("docs/tutorial-reconciliation.md", "its records a thousand at a time", 1_000, surveying.PAGE),
         ("docs/tutorial-reconciliation.md", "for longer than 15 minutes", 15 * MINUTE_MS, limits.DELAY_MS_MAX),
         ("docs/local-sqs.md", "`http://127.0.0.1:9324`", 9324, serving.PORT),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.schedules.schedule import ATTEMPTS_MAX, MISSED_MAX
+from onefold.schedules.schedule import MISSED_MAX, RETRIES_MAX
 from tests.docs.test_pages import ROOT, blocks, shell, write_files
 
 PAGE = "docs/tutorial-schedules.md"
@@ -35,5 +35,5 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert f"attempts={ATTEMPTS_MAX}" in text
+    assert f"retries={RETRIES_MAX}" in text
     assert f"{MISSED_MAX:,} at most" in text
