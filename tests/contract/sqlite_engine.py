@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.migrations import migrate
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock
 
 
-def open_engine(path: Path | str, clock: Clock | None = None) -> Engine:
+def open_engine(path: Path | str, clock: Clock | None = None) -> Database:
     """An engine on a file or `:memory:`, with all tables."""
-    engine = Engine(str(path), clock or ManualClock())
+    engine = Database(str(path), clock or ManualClock())
     migrate(engine)
     return engine

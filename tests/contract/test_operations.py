@@ -11,7 +11,7 @@ import pytest
 from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.store import RecordKey
 from onefold.engines.postgres import record_sql as postgres
-from onefold.engines.sqlite import identity as sqlite
+from onefold.engines.sqlite import file as sqlite
 
 SHORT = RecordKey("tenant", "book_courier", "order-4711")
 LONG = RecordKey("", "job", "k" * 49)

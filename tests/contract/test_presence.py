@@ -17,7 +17,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Running
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.presence import Presence, join
 from onefold.engines.sqlite.store import SqliteStore
@@ -38,7 +38,7 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Database]:
     engine = open_engine(tmp_path / "shop.db", ManualClock(NOW))
     yield engine
     engine.close()
@@ -69,7 +69,7 @@ def die(presence: Presence) -> None:
     presence._file = None
 
 
-def test_the_living_are_not_found_dead(engine: Engine) -> None:
+def test_the_living_are_not_found_dead(engine: Database) -> None:
     here, there = Presence(engine.path, "here"), Presence(engine.path, "there")
     assert here.find_dead() == there.find_dead() == []
     assert not here.bury_dead(engine, "there", NOW)
@@ -79,7 +79,7 @@ def test_the_living_are_not_found_dead(engine: Engine) -> None:
     there.close()
 
 
-def test_who_leaves_in_good_order_leaves_nothing(engine: Engine) -> None:
+def test_who_leaves_in_good_order_leaves_nothing(engine: Database) -> None:
     here, there = Presence(engine.path, "here"), Presence(engine.path, "there")
     there.close()
     there.close()
@@ -88,7 +88,7 @@ def test_who_leaves_in_good_order_leaves_nothing(engine: Engine) -> None:
     here.close()
 
 
-def test_a_dead_owners_leases_and_visibilities_end_and_history_says_so(engine: Engine) -> None:
+def test_a_dead_owners_leases_and_visibilities_end_and_history_says_so(engine: Database) -> None:
     queues, store = SqliteQueues(engine, owner="dead"), SqliteStore(engine)
     queues.create(QueueSettings(name="q"))
     queues.open("q").send([Entry(body="1"), Entry(body="2")])
@@ -109,7 +109,7 @@ def test_a_dead_owners_leases_and_visibilities_end_and_history_says_so(engine: E
     here.close()
 
 
-def test_an_owner_is_buried_once_however_many_notice(engine: Engine) -> None:
+def test_an_owner_is_buried_once_however_many_notice(engine: Database) -> None:
     watchers = [Presence(engine.path, f"watcher-{number}") for number in range(4)]
     dead = [Presence(engine.path, f"dead-{number}") for number in range(5)]
     for presence in dead:
@@ -134,7 +134,7 @@ def test_an_owner_is_buried_once_however_many_notice(engine: Engine) -> None:
         presence.close()
 
 
-def test_a_burial_that_was_cut_off_is_finished_by_the_next_who_looks(engine: Engine) -> None:
+def test_a_burial_that_was_cut_off_is_finished_by_the_next_who_looks(engine: Database) -> None:
     here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
     die(dead)
     copy = dead.lock_file.read_bytes()
@@ -147,7 +147,7 @@ def test_a_burial_that_was_cut_off_is_finished_by_the_next_who_looks(engine: Eng
     here.close()
 
 
-def test_nothing_is_buried_when_the_file_cannot_be_written(engine: Engine) -> None:
+def test_nothing_is_buried_when_the_file_cannot_be_written(engine: Database) -> None:
     here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
     die(dead)
     engine.close()
@@ -157,7 +157,7 @@ def test_nothing_is_buried_when_the_file_cannot_be_written(engine: Engine) -> No
     here.close()
 
 
-def test_a_process_that_appears_is_never_found_dead(engine: Engine) -> None:
+def test_a_process_that_appears_is_never_found_dead(engine: Database) -> None:
     """Its file has no owner's name before it is locked, so that nobody can take it for a grave."""
     here = Presence(engine.path, "here")
     (here.directory / ".new-half").write_bytes(b"")
@@ -168,7 +168,7 @@ def test_a_process_that_appears_is_never_found_dead(engine: Engine) -> None:
     here.close()
 
 
-def test_an_owner_without_a_file_is_left_to_its_lease(engine: Engine) -> None:
+def test_an_owner_without_a_file_is_left_to_its_lease(engine: Database) -> None:
     here, store = Presence(engine.path, "here"), SqliteStore(engine)
     store.claim([ask(owner="elsewhere")], NOW)
     assert here.find_dead() == []
@@ -177,7 +177,7 @@ def test_an_owner_without_a_file_is_left_to_its_lease(engine: Engine) -> None:
     here.close()
 
 
-def test_a_folder_that_vanished_proves_nothing(engine: Engine) -> None:
+def test_a_folder_that_vanished_proves_nothing(engine: Database) -> None:
     here = Presence(engine.path, "here")
     here.lock_file.unlink()
     here.directory.rmdir()
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 # -- with real processes -------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_is_found_dead(engine: Engine) -> None:
+def test_a_killed_process_is_found_dead(engine: Database) -> None:
     here = Presence(engine.path, "here")
     child = spawn("owner", engine.path, "there")
     assert here.find_dead() == []
@@ -203,7 +203,7 @@ def test_a_killed_process_is_found_dead(engine: Engine) -> None:
     here.close()
 
 
-def test_an_owner_lives_as_long_as_one_of_its_child_processes(engine: Engine) -> None:
+def test_an_owner_lives_as_long_as_one_of_its_child_processes(engine: Database) -> None:
     here = Presence(engine.path, "here")
     parent = spawn("owner", engine.path, "there")
     child = spawn("child", here.directory / "there")
@@ -215,7 +215,7 @@ def test_an_owner_lives_as_long_as_one_of_its_child_processes(engine: Engine) ->
     here.close()
 
 
-def test_a_forked_child_shares_its_parents_life(engine: Engine) -> None:
+def test_a_forked_child_shares_its_parents_life(engine: Database) -> None:
     here = Presence(engine.path, "here")
     other = Presence(engine.path, "other")
     assert other._file is not None
@@ -227,7 +227,7 @@ def test_a_forked_child_shares_its_parents_life(engine: Engine) -> None:
     here.close()
 
 
-def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(engine: Engine) -> None:
+def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(engine: Database) -> None:
     here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
     die(dead)
     grave = os.open(dead.lock_file, os.O_RDWR)
@@ -242,7 +242,7 @@ def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(e
 
 
 def test_a_child_whose_owner_is_buried_while_it_joins_does_not_start(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
     die(dead)
@@ -259,7 +259,7 @@ def test_a_child_whose_owner_is_buried_while_it_joins_does_not_start(
     here.close()
 
 
-def test_what_the_dead_had_finished_stays_finished(engine: Engine) -> None:
+def test_what_the_dead_had_finished_stays_finished(engine: Database) -> None:
     here, dead, store = Presence(engine.path, "here"), Presence(engine.path, "dead"), SqliteStore(engine)
     (claimed,) = store.claim([ask(owner="dead")], NOW)
     assert isinstance(claimed, Claimed)

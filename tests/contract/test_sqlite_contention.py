@@ -22,7 +22,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Complete, Completed, Running
 from onefold.engines.sqlite import log
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.opening import APPLICATION_ID
@@ -38,12 +38,12 @@ NOTED = "CREATE TABLE IF NOT EXISTS noted (name TEXT, thread INTEGER, number INT
 WRITER = f"""
 import sqlite3, sys
 from threading import Thread
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 
 path, name, threads, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-engine = Engine(path, SystemClock(), settings=FileSettings(busy_ms={BUSY_MS}))
+engine = Database(path, SystemClock(), settings=FileSettings(busy_ms={BUSY_MS}))
 
 def write_all(thread):
     for number in range(count):
@@ -64,12 +64,12 @@ print("done", flush=True)
 """
 
 
-def opened(path: Path, busy_ms: int = BUSY_MS) -> Engine:
-    return Engine(str(path), ManualClock(), settings=FileSettings(busy_ms=busy_ms))
+def opened(path: Path, busy_ms: int = BUSY_MS) -> Database:
+    return Database(str(path), ManualClock(), settings=FileSettings(busy_ms=busy_ms))
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Database]:
     engine = opened(tmp_path / "q.db")
     engine.write(lambda connection: connection.execute(OURS))
     engine.write(lambda connection: connection.execute(NOTED))
@@ -81,7 +81,7 @@ def note(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO noted VALUES ('here', 0, 0)")
 
 
-def rows_of(engine: Engine, name: str) -> list[tuple[int, int]]:
+def rows_of(engine: Database, name: str) -> list[tuple[int, int]]:
     query = "SELECT thread, number FROM noted WHERE name = ? ORDER BY 1, 2"
     return engine.read(lambda connection: connection.execute(query, (name,)).fetchall())
 
@@ -121,7 +121,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def test_processes_and_their_threads_lose_and_double_nothing(
-    engine: Engine, start: Callable[..., subprocess.Popen[str]]
+    engine: Database, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     processes = {name: start(name, threads=4, count=40) for name in ("a", "b", "c")}
     for process in processes.values():
@@ -136,7 +136,7 @@ def test_processes_and_their_threads_lose_and_double_nothing(
 
 @pytest.mark.parametrize("deadly", [signal.SIGSTOP, signal.SIGKILL])
 def test_who_is_stopped_or_killed_while_it_waits_for_its_turn_keeps_nobody_waiting(
-    engine: Engine, start: Callable[..., subprocess.Popen[str]], deadly: signal.Signals
+    engine: Database, start: Callable[..., subprocess.Popen[str]], deadly: signal.Signals
 ) -> None:
     waits = [start(name) for name in ("a", "b")]
     engine.begin_exclusive()
@@ -155,7 +155,9 @@ def test_who_is_stopped_or_killed_while_it_waits_for_its_turn_keeps_nobody_waiti
         assert rows_of(engine, "a") == [(0, 0)]
 
 
-def test_who_is_killed_with_the_turn_gives_it_back(engine: Engine, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_who_is_killed_with_the_turn_gives_it_back(
+    engine: Database, start: Callable[..., subprocess.Popen[str]]
+) -> None:
     busy = start("a", threads=2, count=1_000_000)
     go(busy)
     engine.write(note)
@@ -207,7 +209,7 @@ def in_threads(count: int, call: Callable[[], object]) -> tuple[list[threading.T
 
 
 def test_an_early_write_is_seen_by_others_and_leaves_them_the_turn_but_answers_only_from_the_disk(
-    engine: Engine, disk: Disk
+    engine: Database, disk: Disk
 ) -> None:
     other = opened(Path(engine.path), busy_ms=2_000)
     (thread,), answers = in_threads(1, lambda: engine.write(note, early=True))
@@ -224,7 +226,7 @@ def test_an_early_write_is_seen_by_others_and_leaves_them_the_turn_but_answers_o
     other.close()
 
 
-def test_early_writes_of_many_threads_share_syncs(engine: Engine, disk: Disk) -> None:
+def test_early_writes_of_many_threads_share_syncs(engine: Database, disk: Disk) -> None:
     first, _ = in_threads(1, lambda: engine.write(note, early=True))
     assert disk.begun.acquire(timeout=PATIENCE_S)
     others, answers = in_threads(20, lambda: engine.write(note, early=True))
@@ -237,7 +239,7 @@ def test_early_writes_of_many_threads_share_syncs(engine: Engine, disk: Disk) ->
     assert disk.syncs == 2
 
 
-def test_after_a_sync_that_failed_nothing_more_is_answered_from_that_log(engine: Engine, disk: Disk) -> None:
+def test_after_a_sync_that_failed_nothing_more_is_answered_from_that_log(engine: Database, disk: Disk) -> None:
     """The kernel says it once, and takes the pages for written: the next sync would succeed over a gap."""
     disk.error = OSError(5, "Input/output error")
     first, seen = in_threads(1, lambda: outcome_of(lambda: engine.write(note, early=True)))
@@ -271,7 +273,7 @@ def outcome_of(call: Callable[[], object]) -> str:
         return str(error)
 
 
-def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Engine, disk: Disk) -> None:
+def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Database, disk: Disk) -> None:
     (thread,), answers = in_threads(1, lambda: engine.write(note, early=True))
     assert disk.begun.acquire(timeout=PATIENCE_S)
     closing = threading.Thread(target=engine.close)
@@ -285,7 +287,7 @@ def test_closing_leaves_the_sync_that_is_under_way_its_file(engine: Engine, disk
     again.close()
 
 
-def test_a_child_forked_in_the_middle_of_a_sync_can_close(engine: Engine, disk: Disk) -> None:
+def test_a_child_forked_in_the_middle_of_a_sync_can_close(engine: Database, disk: Disk) -> None:
     (thread,), _ = in_threads(1, lambda: engine.write(note, early=True))
     assert disk.begun.acquire(timeout=PATIENCE_S)
     child = os.fork()
@@ -299,7 +301,7 @@ def test_a_child_forked_in_the_middle_of_a_sync_can_close(engine: Engine, disk: 
     thread.join(PATIENCE_S)
 
 
-def test_a_fork_does_not_forget_a_sync_that_failed(engine: Engine, disk: Disk) -> None:
+def test_a_fork_does_not_forget_a_sync_that_failed(engine: Database, disk: Disk) -> None:
     disk.error = OSError(5, "Input/output error")
     disk.over.set()
     outcome_of(lambda: engine.write(note, early=True))

@@ -21,10 +21,9 @@ from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.engines.sqlite import engine as engine_module
-from onefold.engines.sqlite.connection import Engine
-from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.engine import SqliteEngine, SweepStep, sweep_in
 from onefold.engines.sqlite.file import FileSettings
-from onefold.engines.sqlite.sweep import Step, sweep_in
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import EngineContract, OwnersContract
@@ -206,9 +205,9 @@ def test_closing_waits_for_the_queries_of_other_threads(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stuck(tmp_path: Path) -> Iterator[Engine]:
+def stuck(tmp_path: Path) -> Iterator[Database]:
     """An engine on which a thread keeps a transaction open until the end of the test, as a handler that hangs does."""
-    engine = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=50))
+    engine = Database(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=50))
     engine.write(lambda connection: connection.execute("CREATE TABLE told (what TEXT)"))
     begun, over = threading.Event(), threading.Event()
 
@@ -228,7 +227,7 @@ def stuck(tmp_path: Path) -> Iterator[Engine]:
     engine.close()
 
 
-def test_who_waits_for_a_transaction_of_this_process_is_told_so_and_has_written_nothing(stuck: Engine) -> None:
+def test_who_waits_for_a_transaction_of_this_process_is_told_so_and_has_written_nothing(stuck: Database) -> None:
     def tell(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO told VALUES ('late')")
 
@@ -245,8 +244,8 @@ def test_who_waits_for_a_transaction_of_this_process_is_told_so_and_has_written_
 
 def test_who_waits_in_a_process_that_is_to_end_gives_up_soon(tmp_path: Path) -> None:
     """Who waits already, too; and a program that goes on after its worker has ended waits as long as before."""
-    engine = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
-    other = Engine(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
+    engine = Database(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
+    other = Database(str(tmp_path / "engine.db"), ManualClock(), settings=FileSettings(busy_ms=60_000))
     for holder in (engine, other):  # a handler of this process, and of another one
         holder.begin_exclusive()
         found: SimpleQueue[errors.StorageBusy | None] = SimpleQueue()
@@ -275,7 +274,7 @@ def test_who_waits_in_a_process_that_is_to_end_gives_up_soon(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("unfinished", [False, True])
-def test_closing_does_not_wait_for_ever_for_a_transaction(stuck: Engine, unfinished: bool) -> None:
+def test_closing_does_not_wait_for_ever_for_a_transaction(stuck: Database, unfinished: bool) -> None:
     stuck.close(unfinished=unfinished)
     with pytest.raises(errors.UsageError, match="was closed"):
         stuck.read(lambda connection: None)
@@ -354,7 +353,7 @@ def test_a_sweep_takes_its_share_of_the_time_and_the_next_call_goes_on(monkeypat
     clock.advance(KEPT_MS)
     step = engine_module.sweep_in
 
-    def slow_step(*args: Any, **options: Any) -> Step:
+    def slow_step(*args: Any, **options: Any) -> SweepStep:
         clock.advance(60)
         return step(*args, **options)
 

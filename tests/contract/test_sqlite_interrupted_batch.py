@@ -14,7 +14,7 @@ import pytest
 
 from onefold import errors
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.turn import Work
 
 PATIENCE_S = 30.0
@@ -29,7 +29,7 @@ def test_what_others_are_told_of_a_shared_transaction_is_so(tmp_path: Path, rais
         raise raised("time is over")
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    engine = Engine(str(tmp_path / "a.db"), SystemClock())
+    engine = Database(str(tmp_path / "a.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE t (who, n)"))
     try:
         number = 0
@@ -41,7 +41,7 @@ def test_what_others_are_told_of_a_shared_transaction_is_so(tmp_path: Path, rais
         engine.close()
 
 
-def interrupted_at(engine: Engine, number: int) -> bool:
+def interrupted_at(engine: Database, number: int) -> bool:
     """One batch of two threads, with a signal at the entry of that function; False: there are not so many."""
     told: list[str] = []
 
@@ -55,7 +55,7 @@ def interrupted_at(engine: Engine, number: int) -> bool:
         code = frame.f_code
         if event != "call" or code.co_filename == __file__ or code.co_flags & inspect.CO_GENERATOR:
             return  # an exception where a generator is closed goes nowhere
-        if is_below(frame, Engine._run_waiting.__code__):
+        if is_below(frame, Database._run_waiting.__code__):
             left[0] -= 1
             if left[0] == -1:
                 os.kill(os.getpid(), signal.SIGALRM)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.queue_contract import QueueContract
@@ -18,7 +18,7 @@ class TestInAFile(QueueContract):
     @pytest.fixture(autouse=True)
     def open_queues(self, tmp_path: Path) -> Iterator[None]:
         self.clock = ManualClock()
-        engine = Engine(str(tmp_path / "queues.db"), self.clock)
+        engine = Database(str(tmp_path / "queues.db"), self.clock)
         self.queues = SqliteQueues(engine, owner="me", entropy=SeededEntropy(1))
         yield
         engine.close()
@@ -28,7 +28,7 @@ class TestInMemory(QueueContract):
     @pytest.fixture(autouse=True)
     def open_queues(self) -> Iterator[None]:
         self.clock = ManualClock()
-        engine = Engine(":memory:", self.clock)
+        engine = Database(":memory:", self.clock)
         self.queues = SqliteQueues(engine, owner="me", entropy=SeededEntropy(1))
         yield
         engine.close()

@@ -13,7 +13,7 @@ from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change, group_flag
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
 from onefold.engines.sqlite.state import SqliteState
 from onefold.entropy import SeededEntropy
@@ -29,7 +29,7 @@ class Desk(QueueHarness):
     @pytest.fixture(autouse=True)
     def open_queues(self) -> Iterator[None]:
         self.clock = ManualClock()
-        self.engine = Engine(":memory:", self.clock)
+        self.engine = Database(":memory:", self.clock)
         self.queues = SqliteQueues(self.engine, owner="me", entropy=SeededEntropy(1))
         yield
         self.engine.close()

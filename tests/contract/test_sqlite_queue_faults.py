@@ -20,7 +20,7 @@ from onefold import errors, limits
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.manual_clock import ManualClock
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(file: Path, **options: Any) -> Iterator[SqliteQueues]:
-    engine = Engine(str(file), ManualClock(), settings=FileSettings(**options))
+    engine = Database(str(file), ManualClock(), settings=FileSettings(**options))
     try:
         yield SqliteQueues(engine)
     finally:
@@ -212,11 +212,11 @@ def test_a_disk_that_is_full_for_real(file: Path) -> None:
 import resource, sys
 from onefold import errors
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-queue = SqliteQueues(Engine(sys.argv[1], SystemClock())).open("orders")
+queue = SqliteQueues(Database(sys.argv[1], SystemClock())).open("orders")
 accepted = 0
 try:
     while True:
@@ -241,7 +241,7 @@ except errors.StorageBusy as error:
 
 @pytest.fixture
 def queues() -> Iterator[SqliteQueues]:
-    engine = Engine(":memory:", ManualClock())
+    engine = Database(":memory:", ManualClock())
     yield SqliteQueues(engine)
     engine.close()
 

@@ -20,7 +20,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.queue import end_visibilities_in
 
 WORKERS = 3
@@ -32,7 +32,7 @@ spawn = multiprocessing.get_context("spawn")
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     file = str(tmp_path / "shared.db")
-    engine = Engine(file, SystemClock())
+    engine = Database(file, SystemClock())
     queues = SqliteQueues(engine)
     for name in ("orders", "orders.fifo"):
         queues.create(QueueSettings(name=name, fifo=name.endswith(".fifo"), visibility_ms=limits.VISIBILITY_MS_MAX))
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> str:
 
 
 def send(path: str, name: str, sender: int, all_there: Barrier) -> None:
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     all_there.wait()
     queue = SqliteQueues(engine).open(name)
     bodies = [f"{sender}-{number:06d}" for number in range(MESSAGES // 2)]
@@ -64,7 +64,7 @@ def send(path: str, name: str, sender: int, all_there: Barrier) -> None:
 
 def work(path: str, name: str, worker: str, all_there: Barrier) -> None:
     """Receive, write down, delete, until everything that will be sent was written down by somebody."""
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     queue = SqliteQueues(engine, owner=worker).open(name)
     all_there.wait()
     while True:
@@ -87,14 +87,14 @@ def work(path: str, name: str, worker: str, all_there: Barrier) -> None:
 
 def hold(path: str, name: str, worker: str, holding: Event) -> None:
     """Receive ten messages and hang."""
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     assert len(SqliteQueues(engine, owner=worker).open(name).receive(10)) == 10
     holding.set()
     threading.Event().wait()
 
 
 def journal(path: str) -> list[tuple[str, str | None, str, int]]:
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     rows = engine.read(
         lambda connection: connection.execute("SELECT worker, grp, body, receives FROM journal ORDER BY id").fetchall()
     )
@@ -128,7 +128,7 @@ def test_each_message_is_received_once_by_one_of_several_processes(path: str, na
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["orders", "orders.fifo"])
 def test_what_a_killed_process_held_comes_back_when_its_death_is_noticed(path: str, name: str) -> None:
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     queue = SqliteQueues(engine, owner="survivor").open(name)
     fifo = name.endswith(".fifo")
     bodies = [f"{number:02d}" for number in range(15)]
@@ -152,7 +152,7 @@ def test_what_a_killed_process_held_comes_back_when_its_death_is_noticed(path: s
 
 
 def test_settings_changed_by_another_process_are_seen_at_once(path: str) -> None:
-    first, second = Engine(path, SystemClock()), Engine(path, SystemClock())
+    first, second = Database(path, SystemClock()), Database(path, SystemClock())
     admin, queue = SqliteQueues(first), SqliteQueues(second).open("orders")
     queue.send([Entry(body="a")])
     assert queue.receive(1)[0].visible_ms == limits.VISIBILITY_MS_MAX
@@ -164,7 +164,7 @@ def test_settings_changed_by_another_process_are_seen_at_once(path: str) -> None
 
 
 def test_threads_share_a_queue_object(path: str) -> None:
-    engine = Engine(path, SystemClock())
+    engine = Database(path, SystemClock())
     queue = SqliteQueues(engine).open("orders")
     sent: list[str] = []
     received: list[str] = []

@@ -12,18 +12,18 @@ from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold, RecordKey, Running
-from onefold.engines.sqlite.connection import Engine
-from onefold.engines.sqlite.identity import ident
-from onefold.engines.sqlite.ledger import SqliteLedger
-from onefold.engines.sqlite.state import SqliteState
-from onefold.engines.sqlite.store import SqliteStore, claim_in, write_in
-from onefold.engines.sqlite.sweep import (
+from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.engine import (
     COUNTS_KEPT_MS,
     DEAD_OWNERS_KEPT_MS,
     DELETED_NAMES_KEPT_MS,
     LEDGER_KEPT_MS,
     sweep_in,
 )
+from onefold.engines.sqlite.file import ident
+from onefold.engines.sqlite.ledger import SqliteLedger
+from onefold.engines.sqlite.state import SqliteState
+from onefold.engines.sqlite.store import SqliteStore, claim_in, write_in
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, KEY, NOW, ask, complete, fail, unknown
 from onefold.testing.store_contract import RecordAdminContract, StoreContract
@@ -55,25 +55,25 @@ class TestSqliteMemory(StoreContract, RecordAdminContract):
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Database]:
     engine = open_engine(tmp_path / "records.db")
     yield engine
     engine.close()
 
 
-def sweep(engine: Engine, now_ms: int, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
+def sweep(engine: Database, now_ms: int, limit: int = 1000, ledger_kept_ms: int = LEDGER_KEPT_MS) -> int:
     step = engine.write(lambda connection: sweep_in(connection, now_ms, limit=limit, ledger_kept_ms=ledger_kept_ms))
     return step.removed
 
 
-def count(engine: Engine, table: str) -> int:
+def count(engine: Database, table: str) -> int:
     return engine.read(lambda connection: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
 # -- several connections -----------------------------------------------------------------------------------------------
 
 
-def test_a_claim_is_seen_through_other_connections_and_after_reopening(engine: Engine) -> None:
+def test_a_claim_is_seen_through_other_connections_and_after_reopening(engine: Database) -> None:
     (first,) = SqliteStore(engine).claim([ask()], NOW)
     other = open_engine(engine.path)
     assert isinstance(SqliteStore(other).claim([ask(owner="B")], NOW)[0], Running)
@@ -85,7 +85,7 @@ def test_a_claim_is_seen_through_other_connections_and_after_reopening(engine: E
     again.close()
 
 
-def test_what_a_transaction_wrote_is_gone_when_it_fails(engine: Engine) -> None:
+def test_what_a_transaction_wrote_is_gone_when_it_fails(engine: Database) -> None:
     def run(connection: sqlite3.Connection) -> None:
         (answer,) = claim_in(connection, [ask()], NOW)
         assert isinstance(answer, Claimed)
@@ -98,7 +98,7 @@ def test_what_a_transaction_wrote_is_gone_when_it_fails(engine: Engine) -> None:
     assert SqliteStore(engine).count_completed(0, NOW + 1000) == {}
 
 
-def test_a_repeated_complete_is_told_from_one_that_took(engine: Engine) -> None:
+def test_a_repeated_complete_is_told_from_one_that_took(engine: Database) -> None:
     def run(connection: sqlite3.Connection) -> None:
         (answer,) = claim_in(connection, [ask()], NOW)
         assert isinstance(answer, Claimed)
@@ -137,7 +137,7 @@ def test_all_operations_of_one_key_lie_in_its_range_and_no_others() -> None:
 # -- the sweep ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_sweep_removes_expired_records_and_no_others(engine: Engine) -> None:
+def test_the_sweep_removes_expired_records_and_no_others(engine: Database) -> None:
     store = SqliteStore(engine)
     claimed = store.claim([ask(name) for name in ("running", "done", "failed", "parked")], NOW)
     holds = [answer.hold for answer in claimed if isinstance(answer, Claimed)]
@@ -150,7 +150,7 @@ def test_the_sweep_removes_expired_records_and_no_others(engine: Engine) -> None
     assert sweep(engine, NOW + 10 * KEPT_MS) == 0
 
 
-def test_the_sweep_walks_on_where_it_ended_and_starts_again(engine: Engine) -> None:
+def test_the_sweep_walks_on_where_it_ended_and_starts_again(engine: Database) -> None:
     store = SqliteStore(engine)
     store.claim([ask(f"key-{number}", at_ms=NOW + 5 * (number % 2)) for number in range(10)], NOW)
     removed = [sweep(engine, NOW + KEPT_MS, limit=4) for _ in range(4)]
@@ -160,7 +160,7 @@ def test_the_sweep_walks_on_where_it_ended_and_starts_again(engine: Engine) -> N
     assert count(engine, "onefold_record") == 0
 
 
-def test_an_idle_sweep_writes_nothing(engine: Engine) -> None:
+def test_an_idle_sweep_writes_nothing(engine: Database) -> None:
     store = SqliteStore(engine)
     store.claim([ask()], NOW)
     changes = engine.read(lambda connection: connection.execute("PRAGMA data_version").fetchone()[0])

@@ -14,7 +14,7 @@ import pytest
 
 import onefold
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.turn import Work
@@ -29,7 +29,7 @@ class TimeLimit(Exception):
 
 
 @contextmanager
-def performed_by_another(engine: Engine) -> Iterator[Callable[[], None]]:
+def performed_by_another(engine: Database) -> Iterator[Callable[[], None]]:
     """What the main thread writes inside is performed by another thread, and an alarm comes in the middle of it.
 
     The answer says that the main thread is back.
@@ -70,7 +70,7 @@ def performed_by_another(engine: Engine) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.timeout(120)
 def test_what_was_written_for_who_was_torn_away_can_be_read(tmp_path: Path) -> None:
-    engine = Engine(str(tmp_path / "a.db"), SystemClock())
+    engine = Database(str(tmp_path / "a.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE t (who)"))
     with performed_by_another(engine) as back:
         with pytest.raises(TimeLimit):
@@ -89,7 +89,7 @@ def test_a_claim_that_another_thread_made_for_a_torn_call_is_given_back(tmp_path
     store = engines.store
     charge = onefold.once(key="{object}", name="charge", store=store, on_unknown="hold")(called.append)
     charge("first")
-    engine: Engine = store._engine  # type: ignore[attr-defined]
+    engine: Database = store._engine  # type: ignore[attr-defined]
     with performed_by_another(engine) as back:
         with pytest.raises(TimeLimit):
             charge("torn")
@@ -102,7 +102,7 @@ def test_a_claim_that_another_thread_made_for_a_torn_call_is_given_back(tmp_path
 @pytest.mark.timeout(120)
 def test_an_answer_does_not_wait_for_the_turn_of_whoever_comes_next(tmp_path: Path) -> None:
     """Another thread performs the work for longer than the turn is waited for, and keeps the turn afterwards."""
-    engine = Engine(str(tmp_path / "a.db"), SystemClock(), settings=FileSettings(busy_ms=50))
+    engine = Database(str(tmp_path / "a.db"), SystemClock(), settings=FileSettings(busy_ms=50))
     engine.write(lambda connection: connection.execute("CREATE TABLE t (who)"))
     ready, asked, back = threading.Event(), threading.Event(), threading.Event()
     in_time: list[bool] = []

@@ -25,7 +25,7 @@ import pytest
 
 import onefold
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.turn import Work
 from onefold.interrupts import is_of_a_signal
 
@@ -69,7 +69,7 @@ def test_ten_thousand_alarms_leave_nothing_open_and_nothing_half_done(folder: Pa
 
 
 def test_a_call_from_a_signal_handler_inside_a_call_is_refused_and_harms_nothing(folder: Path) -> None:
-    engine = Engine(str(folder / "within.db"), SystemClock())
+    engine = Database(str(folder / "within.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
     refused: list[BaseException] = []
 
@@ -99,7 +99,7 @@ def test_a_call_from_a_signal_handler_inside_a_call_is_refused_and_harms_nothing
 
 def test_an_exception_of_a_signal_is_not_given_to_another_threads_work(folder: Path) -> None:
     """The main thread leads a batch of two; the alarm comes while it runs the other's piece."""
-    engine = Engine(str(folder / "batch.db"), SystemClock())
+    engine = Database(str(folder / "batch.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
 
     def ring(_number: int, _frame: FrameType | None) -> None:
@@ -123,7 +123,7 @@ def test_an_exception_of_a_signal_is_not_given_to_another_threads_work(folder: P
 
 
 def test_work_whose_caller_has_gone_is_not_done(folder: Path) -> None:
-    engine = Engine(str(folder / "gone.db"), SystemClock())
+    engine = Database(str(folder / "gone.db"), SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
     engine._waiting.append(Work(lambda connection: connection.execute("INSERT INTO row VALUES ('gone')"), synced=True))
     engine.write(lambda connection: connection.execute("INSERT INTO row VALUES ('mine')"))

@@ -25,7 +25,7 @@ from onefold import forks
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.engines.memory import MemoryStore
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.migrations import migrate
@@ -95,23 +95,23 @@ def kernel_locks(path: Path) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(str(tmp_path / "one.db"), SystemClock())
+def engine(tmp_path: Path) -> Iterator[Database]:
+    engine = Database(str(tmp_path / "one.db"), SystemClock())
     migrate(engine)
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
     yield engine
     engine.close()
 
 
-def count(engine: Engine) -> int:
+def count(engine: Database) -> int:
     return engine.read(lambda connection: connection.execute("SELECT count(*) FROM row").fetchone()[0])  # type: ignore[no-any-return]
 
 
-def add(engine: Engine) -> None:
+def add(engine: Database) -> None:
     engine.write(lambda connection: connection.execute("INSERT INTO row VALUES (1)"))
 
 
-def test_a_child_has_the_locks_that_sqlite_believes_it_has(engine: Engine) -> None:
+def test_a_child_has_the_locks_that_sqlite_believes_it_has(engine: Database) -> None:
     path = Path(engine.path)
     add(engine)
     count(engine)
@@ -129,7 +129,7 @@ def test_a_child_has_the_locks_that_sqlite_believes_it_has(engine: Engine) -> No
     assert count(engine) == 3
 
 
-def test_parent_and_child_exclude_each_other(engine: Engine) -> None:
+def test_parent_and_child_exclude_each_other(engine: Database) -> None:
     """While the child has a transaction open, the parent's write waits; the child's connection is one of its own."""
     ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
@@ -153,13 +153,13 @@ def test_parent_and_child_exclude_each_other(engine: Engine) -> None:
         os.close(one)
 
 
-def test_a_child_of_an_open_transaction_refuses_the_file_and_the_parent_goes_on(engine: Engine) -> None:
+def test_a_child_of_an_open_transaction_refuses_the_file_and_the_parent_goes_on(engine: Database) -> None:
     connection = engine.begin_exclusive()
     connection.execute("INSERT INTO row VALUES ('mine')")
 
     def use() -> str:
         answers = []
-        for call in (lambda: add(engine), lambda: count(engine), lambda: Engine(engine.path, SystemClock())):
+        for call in (lambda: add(engine), lambda: count(engine), lambda: Database(engine.path, SystemClock())):
             with pytest.raises(
                 onefold.errors.StorageError, match="was in use at the moment when this process was forked"
             ):
@@ -174,7 +174,7 @@ def test_a_child_of_an_open_transaction_refuses_the_file_and_the_parent_goes_on(
     assert count(engine) == 1
 
 
-def test_a_connection_of_the_programs_own_makes_the_file_unusable_in_the_child(engine: Engine) -> None:
+def test_a_connection_of_the_programs_own_makes_the_file_unusable_in_the_child(engine: Database) -> None:
     with closing(sqlite3.connect(engine.path)) as own:
         own.execute("SELECT count(*) FROM row").fetchall()
         assert "was in use at the moment" in in_child(lambda: add(engine))
@@ -182,7 +182,7 @@ def test_a_connection_of_the_programs_own_makes_the_file_unusable_in_the_child(e
     assert count(engine) == 1
 
 
-def test_a_child_can_write_while_threads_of_the_parent_do(engine: Engine) -> None:
+def test_a_child_can_write_while_threads_of_the_parent_do(engine: Database) -> None:
     over = threading.Event()
     written = [0, 0]
 
@@ -205,7 +205,7 @@ def test_a_child_can_write_while_threads_of_the_parent_do(engine: Engine) -> Non
 
 
 def test_a_child_has_no_part_in_a_database_in_memory() -> None:
-    engine = Engine(":memory:", SystemClock())
+    engine = Database(":memory:", SystemClock())
     engine.write(lambda connection: connection.execute("CREATE TABLE row (at)"))
     assert in_child(lambda: add(engine)).startswith(
         "UsageError: :memory: is in the memory of the process that opened it"
@@ -318,8 +318,8 @@ def only_engines_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks._here, "owners", {})
 
 
-def engine_on(path: Path, busy_ms: int = 10_000) -> Engine:
-    engine = Engine(str(path), SystemClock(), settings=FileSettings(busy_ms=busy_ms))
+def engine_on(path: Path, busy_ms: int = 10_000) -> Database:
+    engine = Database(str(path), SystemClock(), settings=FileSettings(busy_ms=busy_ms))
     migrate(engine)
     engine.write(lambda connection: connection.execute("CREATE TABLE t (word)"))
     return engine
@@ -404,11 +404,11 @@ WAITING_FOR_ONE_THAT_FORKS = """
 import onefold.forks
 import concurrent.futures.thread, logging, os, sys, threading
 from onefold import forks
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 
-engine = Engine(sys.argv[1], SystemClock(), settings=FileSettings(busy_ms=600_000))
+engine = Database(sys.argv[1], SystemClock(), settings=FileSettings(busy_ms=600_000))
 begun, codes = threading.Event(), []
 
 def fork():
@@ -451,7 +451,7 @@ def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch:
     engines = [engine_on(tmp_path / f"{name}.db", 500) for name in "abcd"]
     begun, end = threading.Barrier(5), threading.Event()
 
-    def in_a_transaction(engine: Engine) -> None:
+    def in_a_transaction(engine: Database) -> None:
         engine.begin_exclusive()
         begun.wait(30)
         assert end.wait(60)
@@ -462,8 +462,8 @@ def test_a_fork_waits_once_for_several_transactions(tmp_path: Path, monkeypatch:
         thread.start()
     begun.wait(30)
     waits = list[float]()
-    hold = Engine.hold
-    monkeypatch.setattr(Engine, "hold", lambda engine, wait_s: waits.append(wait_s) or hold(engine, wait_s))
+    hold = Database.hold
+    monkeypatch.setattr(Database, "hold", lambda engine, wait_s: waits.append(wait_s) or hold(engine, wait_s))
     assert fork() == 0
     assert 1.0 <= sum(waits) < 1.5  # twice `busy_ms`; it was that for each of the four
     end.set()
@@ -520,13 +520,13 @@ def test_signals_that_come_while_the_main_thread_forks_come_after_it(
 ) -> None:
     heard = list[int]()
     engine = engine_on(tmp_path / "a.db")
-    hold = Engine.hold
+    hold = Database.hold
 
-    def interrupted(engine: Engine, wait_s: float) -> bool:
+    def interrupted(engine: Database, wait_s: float) -> bool:
         signal.raise_signal(signal.SIGUSR1)
         return hold(engine, wait_s)
 
-    monkeypatch.setattr(Engine, "hold", interrupted)
+    monkeypatch.setattr(Database, "hold", interrupted)
     handler = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
         assert fork(lambda: assert_is(signal.getsignal(signal.SIGUSR1).__name__, "<lambda>")) == 0  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.migrations import migrate
 from onefold.entropy import SeededEntropy
 from onefold.local.fault_rules import parse_faults
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, *options: str) -> None:
         self.clock = ManualClock()
-        self.engine = Engine(":memory:", self.clock)
+        self.engine = Database(":memory:", self.clock)
         migrate(self.engine)
         self.queues = SqliteQueues(self.engine, entropy=SeededEntropy(1))
         self.faults = FaultInjector(parse_faults([*options, "seed=11"]), SeededEntropy(1))

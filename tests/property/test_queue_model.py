@@ -19,7 +19,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
@@ -186,7 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(count=st.integers(6, 30), groups=st.integers(1, 6))
     def begin(self, count: int, groups: int) -> None:
         self.clock = ManualClock()
-        self.engine = Engine(":memory:", self.clock)
+        self.engine = Database(":memory:", self.clock)
         self.queues = {owner: SqliteQueues(self.engine, owner=owner, entropy=SeededEntropy(7)) for owner in OWNERS}
         end = ".fifo" if self.fifo else ""
         self.dead_name, self.name = f"dead{end}", f"main{end}"

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from onefold.contracts.store import Ask, Claimed, Complete, Fail, Failure, Hold, OutboxItem, RecordKey, Release, Unknown
 from onefold.contracts.verbs import Store
 from onefold.engines.memory import MemoryStore
+from onefold.engines.sqlite.engine import sweep_in
 from onefold.engines.sqlite.store import SqliteStore
-from onefold.engines.sqlite.sweep import sweep_in
 from onefold.testing.records import NOW
 from tests.contract.sqlite_engine import open_engine
 from tests.property.store_model import Model

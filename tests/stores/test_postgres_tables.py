@@ -7,7 +7,8 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.store import Claimed
-from onefold.engines.postgres import connection, schema
+from onefold.engines.postgres import backend as schema
+from onefold.engines.postgres import connection
 from onefold.engines.postgres.backend import PostgresBackend
 from onefold.engines.postgres.connection import PostgresAddress
 from onefold.testing.records import KEY, NOW, ask

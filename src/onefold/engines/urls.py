@@ -214,7 +214,7 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
             layout=parsed.layout,
         )
     if scheme == "sqlite":
-        from onefold.engines.sqlite.books import FileBooks
+        from onefold.engines.sqlite.engine import FileBooks
 
         engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
         return FileBooks(engine), lambda: engine.maintain(_ignored)

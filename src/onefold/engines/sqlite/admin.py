@@ -1,8 +1,10 @@
 """The queues of one file: create, change, look, move, purge, sweep. The QueueAdmin contract on SQLite.
 
 Each verb is one transaction, except sweeping and move tasks, which take a bounded piece per transaction so that no
-other writer waits long. What single verbs do is in the rooms next door (`browse`, `moving`, `retention`).
-Never here: anything a worker does per message. Invariant: what an operator's verb did not name, it does not touch.
+other writer waits long. What time alone does to a file need not happen on time: receives, depth and peek look past what has
+expired. What single verbs do is in the modules beside this one (`browse`, `moving`).
+Never here: anything a worker does per message. Invariants: what an operator's verb did not name, it does not
+touch; a sweep deletes only messages older than their queue's retention.
 """
 
 from __future__ import annotations
@@ -18,16 +20,17 @@ from onefold import errors, limits
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
 from onefold.contracts.queue import Depth
 from onefold.contracts.settings import QueueSettings, check_settings, check_target, check_targets, refuse_differences
-from onefold.engines.sqlite import browse, dedup, groups, moving, retention
+from onefold.engines.sqlite import browse, dedup, fifo, groups, moving
 from onefold.engines.sqlite.catalogue import Catalogue, is_there, names_in, stored_in
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.migrations import migrate
 from onefold.engines.sqlite.queue import SqliteQueue, next_ready_ms
-from onefold.engines.sqlite.rows import QueueRow, message_number, receipt_numbers
+from onefold.engines.sqlite.rows import QueueRow, erase, message_number, receipt_numbers
 from onefold.entropy import SystemEntropy
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
+
 
 PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
 _SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds
@@ -51,7 +54,7 @@ class SqliteQueues:
         StorageBusy: another process holds it.
     """
 
-    def __init__(self, engine: Engine, owner: str | None = None, entropy: Entropy | None = None) -> None:
+    def __init__(self, engine: Database, owner: str | None = None, entropy: Entropy | None = None) -> None:
         self.owner = owner
         self._engine = engine
         self._clock = engine.clock
@@ -133,7 +136,7 @@ class SqliteQueues:
                 if source.dead_letter == settings.name:
                     check_target(source, settings)
             if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
-                retention.expire_in(connection, row, self._clock.now_ms(), -1)
+                expire_in(connection, row, self._clock.now_ms(), -1)
             connection.execute("UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id))
             if settings.fifo:
                 if settings.delay_ms != row.settings.delay_ms:
@@ -403,13 +406,13 @@ class SqliteQueues:
         def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
             if not is_there(connection, name):
                 return 0  # dropped meanwhile
-            return retention.sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
+            return sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
 
         def to_sweep(connection: sqlite3.Connection) -> list[str]:
             names = names_in(connection, after=self._swept, limit=_QUEUES_SWEPT)
             self._swept = names[-1] if len(names) == _QUEUES_SWEPT else ""
             rows = [self._catalogue.row_in(connection, name) for name in names]
-            return [row.settings.name for row in rows if retention.anything_to_sweep(connection, row, now_ms)]
+            return [row.settings.name for row in rows if anything_to_sweep(connection, row, now_ms)]
 
         done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(to_sweep))
         return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
@@ -449,3 +452,43 @@ def _empty(connection: sqlite3.Connection, queue: int) -> int:
     for table in ("waiting", "received", "scheduled", "group", "dedup"):
         connection.execute(f"DELETE FROM onefold_{table} WHERE queue = ?", (queue,))
     return deleted
+
+
+def anything_to_sweep(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
+    """Whether `sweep_in` would find something."""
+    expired_at_ms = row.expired_at_ms(now_ms)
+    found = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ?) "
+        "OR EXISTS (SELECT 1 FROM onefold_received WHERE queue = ? AND sent_at_ms <= ?) "
+        "OR EXISTS (SELECT 1 FROM onefold_scheduled WHERE queue = ? AND due_at_ms <= ?)",
+        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, row.id, expired_at_ms, row.id, now_ms),
+    ).fetchone()[0]
+    return bool(found)
+
+
+def sweep_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
+    """Delete up to `count_max` expired messages of a queue and let in as many due ones; how many were found."""
+    found = expire_in(connection, row, now_ms, count_max)
+    if row.settings.fifo:
+        found += fifo.promote_in(connection, row, now_ms, count_max)
+    return found
+
+
+def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
+    """Delete up to `count_max` (-1: all) messages whose retention is over, in flight or not; how many."""
+    expired_at_ms = row.expired_at_ms(now_ms)
+    found = connection.execute(
+        "SELECT id FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ? "
+        "UNION ALL SELECT id FROM onefold_received WHERE queue = ? AND sent_at_ms <= ? LIMIT ?",
+        (row.id, expired_at_ms + limits.DELAY_MS_MAX, expired_at_ms, row.id, expired_at_ms, count_max),
+    ).fetchall()
+    if not found:
+        return 0
+    touched = set()
+    if row.settings.fifo:
+        for message in found:
+            grp = connection.execute("SELECT grp FROM onefold_message WHERE id = ?", message).fetchone()[0]
+            touched.add(grp)
+    erase(connection, [message for (message,) in found])
+    groups.refresh_in(connection, row, touched - {None}, now_ms)
+    return len(found)

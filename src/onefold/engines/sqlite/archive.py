@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from onefold.contracts.archive import Archived, Holdings
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 
 _INSERT: Final = """
 INSERT INTO onefold_archive (archive, event_id, time_ms, expires_at_ms, body) VALUES (?, ?, ?, ?, ?)
@@ -51,7 +51,7 @@ class SqliteArchive:
         engine: an open engine whose file has been migrated.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Database) -> None:
         self._engine = engine
 
     def keep(self, name: str, events: Sequence[Archived]) -> None:

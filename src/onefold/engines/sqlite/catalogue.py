@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.settings import QueueSettings
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.rows import QueueRow
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Catalogue:
         entropy: where the file's token and versions come from.
     """
 
-    def __init__(self, engine: Engine, entropy: Entropy) -> None:
+    def __init__(self, engine: Database, entropy: Entropy) -> None:
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
         self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None

@@ -25,7 +25,7 @@ from onefold.contracts.entries import Refused, from_outbox
 from onefold.contracts.queue import Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
 from onefold.engines.sqlite.archive import keep_in
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.ledger import append_in
 from onefold.engines.sqlite.lending import LentConnection
 from onefold.engines.sqlite.migrations import own_tables
@@ -151,7 +151,7 @@ class SqliteCommit:
         notify: called after a commit that may have made messages visible; wakes idle workers.
     """
 
-    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, engine: Database, queues: SqliteQueues, notify: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
         self._queues = queues
         self._notify = notify
@@ -187,7 +187,7 @@ class SqliteEffects:
         limit_ms: as for `SqliteCommit.effects`.
     """
 
-    def __init__(self, engine: Engine, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int) -> None:
+    def __init__(self, engine: Database, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int) -> None:
         self._engine = engine
         self._queues = queues
         self._notify = notify

@@ -47,7 +47,7 @@ _COMMIT = "COMMIT /*onefold*/"
 _ROLLBACK = "ROLLBACK /*onefold*/"
 
 
-class Engine:
+class Database:
     """A database file, or a private database in memory.
 
     Args:
@@ -590,8 +590,7 @@ class Engine:
 
 # Where a thread has the turn until the call returns; level 4 goes on outside of one.
 _TAKES_TURN = frozenset(
-    one.__code__
-    for one in (Engine._write, Engine.together, Engine.begin_exclusive, Engine.check_file, Engine._with_writer)  # noqa: SLF001
+    vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
 )
 
 

@@ -1,35 +1,44 @@
 """One SQLite file as an engine: queues, records, ledger, state, commit, presence and wake-up, wired together.
 
-Composition only; each part is a room of its own. Never here: SQL. Invariant: a file is migrated before any part touches it,
-and the presence lock is taken before the owner's id can appear in a claim.
+Beside it: the sweep of a file, its records alone for workers on SQS (`FileBooks`), and a file that this user may only read
+(`LookingEngine`). Never here: what single verbs do. Invariants: a file is migrated before any part touches it, and the
+presence lock is taken before the owner's id can appear in a claim. One step of the sweep holds the file for milliseconds.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from urllib.parse import quote
 
-from onefold import errors, forks, owner_process, private_files
+from onefold import errors, forks, limits, owner_process, private_files
 from onefold.contracts.engine import WakeableWaiter
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.engines.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.engines.sqlite.commit import SqliteCommit
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.engines.sqlite.ledger import SqliteLedger
-from onefold.engines.sqlite.looking import LookingEngine, is_only_readable
 from onefold.engines.sqlite.migrations import migrate
 from onefold.engines.sqlite.presence import Presence, are_dead
+from onefold.engines.sqlite.readers import Readers
+from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.state import SqliteState
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
-from onefold.engines.sqlite.sweep import sweep_in
 from onefold.engines.sqlite.wakeup import SocketWaiter, Wakeup
 from onefold.interrupts import ignored
+from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
+    from onefold.contracts.admin import RecordAdmin
+    from onefold.contracts.engine import Engine
+    from onefold.contracts.verbs import EffectTransaction, Ledger, State, Store
     from onefold.outside import Clock, Entropy
+
 
 _SWEEP_MS = 5_000  # how often expired messages and records are looked for
 _SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the file's writer
@@ -71,7 +80,7 @@ class SqliteEngine:
         self._owner, self._entropy = owner, entropy
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
         reads = looks and is_only_readable(path)
-        self.database = LookingEngine(path, clock) if reads else Engine(path, clock, settings=settings)
+        self.database = LookingEngine(path, clock) if reads else Database(path, clock, settings=settings)
         self._clock = self.database.clock
         try:
             migrate(self.database)
@@ -149,7 +158,7 @@ class SqliteEngine:
         self._wakeup.notify()
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls in one transaction with one sync; see `connection.Engine.together`."""
+        """Make calls in one transaction with one sync; see `connection.Database.together`."""
         return self.database.together(calls, synced=synced)
 
     def hurry(self, left_ms: int | None) -> None:
@@ -222,3 +231,207 @@ class SqliteEngine:
             self._presence.close()
             self._presence = None
         self.database.close(unfinished=unfinished)
+
+
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
+# Longer than any lease: a lease is renewed by a living process only, and no renewal reaches further than 12 hours.
+DEAD_OWNERS_KEPT_MS: Final = 7 * limits.DAY_MS
+COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
+DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long between reading and writing
+_ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
+
+
+# -- sweeping -------------------------------------------------------------------------------------------------------
+
+# Expired records, old history and the small tables beside them. The records are walked by id, a few at a time, from where
+# the last step ended and from the start again; so no index on their expiry has to be kept while jobs run. The oldest are
+# looked at in every step: they usually expire first, and a walk through a large table takes days. It does not matter when an
+# expired record goes: a claim treats it as absent. Held records do not expire.
+
+
+class SweepStep(NamedTuple):
+    """What one step of the sweep did.
+
+    Args:
+        removed: rows.
+        is_round: the walk reached the newest record; the next step begins with the oldest.
+    """
+
+    removed: int
+    is_round: bool
+
+
+def sweep_in(
+    connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS
+) -> SweepStep:
+    """One step, inside the caller's transaction.
+
+    Args:
+        limit: how many of the oldest records are looked at, how many where the walk has come to, and how many rows of
+            history are removed at most.
+        ledger_kept_ms: rows of history older than that go.
+    """
+    (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
+    removed, last = _sweep_records(connection, 0, now_ms, limit)
+    if last < after:
+        more, last = _sweep_records(connection, after, now_ms, limit)
+        removed += more
+    reached = 0 if last == _ID_MAX else last
+    connection.execute("UPDATE onefold_sweep SET record_id = ? WHERE record_id <> ?", (reached, reached))
+    removed += connection.execute(
+        "DELETE FROM onefold_ledger WHERE id IN (SELECT id FROM onefold_ledger WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
+        (now_ms - ledger_kept_ms, limit),
+    ).rowcount
+    for statement, before in (
+        ("DELETE FROM onefold_dead_owner WHERE at_ms < ?", now_ms - DEAD_OWNERS_KEPT_MS),
+        ("DELETE FROM onefold_completed WHERE second < ?", (now_ms - COUNTS_KEPT_MS) // 1000),
+        ("DELETE FROM onefold_state WHERE deleted_at_ms < ?", now_ms - DELETED_NAMES_KEPT_MS),
+    ):
+        removed += connection.execute(statement, (before,)).rowcount
+    return SweepStep(removed, reached == 0)
+
+
+def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limit: int) -> tuple[int, int]:
+    """Look at `limit` records that come after the id `after`; how many were removed, and the last id looked at."""
+    found = connection.execute(
+        "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
+    ).fetchone()
+    last = _ID_MAX if found is None else found[0]
+    removed = connection.execute(
+        "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?"
+        " AND (status <> 0 OR lease_until_ms <= ?)",
+        (after, last, now_ms, now_ms),
+    ).rowcount
+    return removed, last
+
+
+class FileBooks:
+    """The Books contract on an opened file.
+
+    Args:
+        engine: the opened file.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.store: Store = engine.store
+        self.records: RecordAdmin = engine.records
+        self.ledger: Ledger = engine.ledger
+        self.state: State = engine.state
+
+    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - the contract's
+        """None: the file's transactions settle its own queues' messages."""
+        return None
+
+    def check(self) -> list[str]:
+        """As the engine: what makes the file less private than it should be."""
+        return self._engine.check()
+
+    def appear(self) -> None:
+        """Nothing to make: the file is open, and the lease alone decides who is dead."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._engine.close()
+
+
+_BUSY_S = 10.0
+
+
+# -- reading a file of somebody else's ------------------------------------------------------------------------------
+
+# SQLite needs a file's log and the log's index (`-wal`, `-shm`) to read it. Where it can neither find nor make them (the
+# last process has closed the file, and the folder is not ours), a file without a log holds everything itself, and is read as
+# one that nobody changes: for a look, that is right unless a process begins to write just then.
+
+
+def is_only_readable(path: str) -> bool:
+    """Whether this user may not write a file that is there, or not beside it."""
+    place = os.path.realpath(path)
+    return os.path.exists(place) and not (os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK))
+
+
+class LookingEngine(Database):
+    """A database file, opened for reading alone.
+
+    Args:
+        path: file name. clock: as of `Engine`.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:  # no connection that writes, so nothing of Engine's own
+        self.path, self.place = path, os.path.realpath(path)
+        self.clock = steady(clock)
+        self.in_memory, self.notes_time = False, False
+        self._closed, self._held_by, self._opened = False, None, None
+        self._readers = Readers(self._connect_reader, self._check_open)
+        if not os.access(self.place, os.R_OK):
+            raise errors.StorageError(
+                f"{path} cannot be read: permission denied.",
+                todo="Look as its owner, or let this user read it and its -wal and -shm.",
+            )
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        uri = f"file:{quote(self.place)}?mode=ro"
+        try:
+            return _connected(uri)
+        except sqlite3.Error as error:
+            if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise translate(error, self.path) from error
+            log = f"{self.place}-wal"
+            if os.path.exists(log) and os.path.getsize(log):
+                raise errors.StorageError(
+                    f"{self.path} cannot be read: the last of what was written is in {log}, and SQLite answered: {error}.",
+                    meaning="This user may not read the log, or its index (-shm), or cannot make one in the folder.",
+                    todo="Look as the file's owner, or copy the file and its -wal to a folder of your own and look there.",
+                ) from error
+        return _connected(f"{uri}&immutable=1")
+
+    def _refuse(self) -> NoReturn:
+        raise errors.StorageError(
+            f"{self.path} cannot be written: this user may only read it.",
+            meaning="Nothing was changed.",
+            todo="Run the command as the file's owner. A file of an earlier version is brought up to date by the first "
+            "worker or send of this one.",
+        )
+
+    def write(self, *_: object, **__: object) -> NoReturn:
+        """Refuse."""
+        self._refuse()
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        self._refuse()
+
+    def begin_exclusive(self, *, synced: bool = True) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        self._refuse()
+
+    def tend(self) -> None:
+        """Nothing: that is for who writes."""
+
+    def check_file(self) -> None:
+        """Nothing: that is for who writes."""
+
+    def changed_elsewhere(self) -> bool:
+        """Always: it is not known."""
+        return True
+
+    def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - there is never any
+        """Close every connection after the query that is under way; harmless twice."""
+        self._closed = True
+        self._readers.close()
+
+
+def _connected(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

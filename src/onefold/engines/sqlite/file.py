@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec import Struct
 
 from onefold import errors
+from onefold.contracts.identity import ident_of
+from onefold.contracts.store import RecordKey
 from onefold.engines.sqlite.refusals import is_damage, translate
 from onefold.interrupts import ignored, let_through
 
@@ -208,3 +210,11 @@ def _inode(path: str) -> tuple[int, int] | None:
         let_through(error)
         return None
     return found.st_dev, found.st_ino
+
+
+_FAMILY_BYTES: Final = 8  # in every file that there is
+
+
+def ident(key: RecordKey) -> bytes:
+    """The operation's value in the unique index, 9 to 57 bytes."""
+    return ident_of(key, _FAMILY_BYTES)

@@ -16,8 +16,8 @@ import msgspec
 from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey
-from onefold.engines.sqlite.connection import Engine
-from onefold.engines.sqlite.identity import ident
+from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.file import ident
 
 _INSERT: Final = """
 INSERT INTO onefold_ledger (at_ms, event, ident, scope, job, key, queue, message_id, run, actor, detail)
@@ -69,7 +69,7 @@ class SqliteLedger:
         engine: an open engine whose file has been migrated.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Database) -> None:
         self._engine = engine
 
     def append(self, rows: Sequence[Row]) -> None:

@@ -40,7 +40,7 @@ _TABLE_IS_SECOND: Final = frozenset(
 
 
 class LentConnection(sqlite3.Connection):
-    """A connection that can be lent to a handler and taken back. Opened by `connection.Engine`, never by hand."""
+    """A connection that can be lent to a handler and taken back. Opened by `connection.Database`, never by hand."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

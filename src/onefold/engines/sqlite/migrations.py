@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.opening import APPLICATION_ID, identity, refuse_foreign
 
 _STEPS: Final = Path(__file__).parent / "sql"
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engine: Database) -> None:
     """Bring the file to this version's schema; does nothing when it is there already.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import Final
 
 from onefold import errors, private_files
 from onefold.contracts.ledger import Row
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.ledger import append_in
 from onefold.engines.sqlite.queue import end_visibilities_in
 from onefold.engines.sqlite.refusals import translate
@@ -82,7 +82,7 @@ class Presence:
         with _grave(self.directory / owner) as is_dead:
             return is_dead
 
-    def bury_dead(self, engine: Engine, owner: str, now_ms: int) -> bool:
+    def bury_dead(self, engine: Database, owner: str, now_ms: int) -> bool:
         """End everything that a dead owner held; False when it is alive, or someone else has buried it.
 
         In one transaction its leases are over, its messages visible, and the ledger has a row `owner-dead`.

@@ -21,7 +21,7 @@ from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, Re
 from onefold.contracts.rules import check_entry
 from onefold.engines.sqlite import fifo, groups
 from onefold.engines.sqlite.catalogue import Catalogue
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.dedup import body_digest
 from onefold.engines.sqlite.rows import (
     Found,
@@ -81,7 +81,7 @@ class SqliteQueue:
     capabilities = CAPABILITIES
 
     def __init__(
-        self, engine: Engine, catalogue: Catalogue, name: str, owner: Callable[[], str | None], *, fifo: bool
+        self, engine: Database, catalogue: Catalogue, name: str, owner: Callable[[], str | None], *, fifo: bool
     ) -> None:
         self.name = name
         self._is_fifo = fifo

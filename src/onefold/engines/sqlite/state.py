@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final
 
 from onefold.contracts.state import Change, Versioned, check
-from onefold.engines.sqlite.connection import Engine
+from onefold.engines.sqlite.connection import Database
 
 _GET: Final = "SELECT version, value FROM onefold_state WHERE name = ?"
 _PUT: Final = """
@@ -56,7 +56,7 @@ class SqliteState:
         engine: an open engine whose file has been migrated.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Database) -> None:
         self._engine = engine
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:

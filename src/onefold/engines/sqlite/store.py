@@ -34,8 +34,8 @@ from onefold.contracts.store import (
     Status,
     StoreCapabilities,
 )
-from onefold.engines.sqlite.connection import Engine
-from onefold.engines.sqlite.identity import ident
+from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.file import ident
 from onefold.engines.sqlite.ledger import append_in
 from onefold.engines.sqlite.log import NotOnDisk
 
@@ -286,7 +286,7 @@ class SqliteStore:
     ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
     state: State | None = None  # of the same place: whose the names of operations are
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Database) -> None:
         self._engine = engine
         self.clock = engine.clock  # of all that use the file; `@once` takes it unless it is given another
         lasting = not engine.in_memory

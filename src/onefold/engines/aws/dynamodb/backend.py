@@ -1,23 +1,38 @@
 """The DynamoDB record backend as a whole: records, operators' view, history, shared values and level 4 on one table.
 
-Never here: queues. Invariant: no call is made before one is asked for.
+Level 4: a handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one TransactWriteItems
+carries the record (on the condition that its hold is current), the handler's actions and the rows of history. Each handler
+has its own: there is no open transaction to share, so `commit` and `rollback` have nothing left to do. The request's token
+is derived from the hold: repeated after a lost answer it is the same transaction (AWS keeps it for 10 minutes). Values
+(`Settlement.changes`) follow it one by one, since a change whose version is no longer current must not undo the others.
+Never here: queues, receipts, outbox sends. Invariants: no call is made before one is asked for; at level 4 the record is
+completed if and only if every action took.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import botocore.exceptions
+from boto3.dynamodb.types import TypeSerializer
 
 from onefold import errors
+from onefold.contracts import transitions
+from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.store import Complete, Hold, Outcome
 from onefold.engines.aws.dynamodb import schema
+from onefold.engines.aws.dynamodb.items import Item, place_of, record_of, stamp_of
 from onefold.engines.aws.dynamodb.ledger import DynamoLedger
 from onefold.engines.aws.dynamodb.notes import RecordNotes
-from onefold.engines.aws.dynamodb.records import DynamoRecords, DynamoStore
+from onefold.engines.aws.dynamodb.records import DynamoRecords, DynamoStore, as_update, check_size
 from onefold.engines.aws.dynamodb.state import DynamoState
-from onefold.engines.aws.dynamodb.table import Table
+from onefold.engines.aws.dynamodb.table import Table, as_action
+from onefold.engines.aws.session import aws_errors, code_of, translated
 
 if TYPE_CHECKING:
-    from onefold.engines.aws.dynamodb.effects import DynamoEffects
     from onefold.engines.aws.dynamodb.items import Layout
     from onefold.engines.aws.session import Session
     from onefold.outside import Clock, Entropy
@@ -68,7 +83,7 @@ class DynamoBackend:
             limit_ms: no bound here: nothing is locked while a handler runs.
         """
         del limit_ms
-        from onefold.engines.aws.dynamodb.effects import (
+        from onefold.engines.aws.dynamodb.backend import (
             DynamoEffects,  # brings a part of boto3 that only level 4 needs
         )
 
@@ -82,3 +97,236 @@ class DynamoBackend:
         """Write the counts that are still due; the session stays open. Harmless twice."""
         with contextlib.suppress(errors.OnefoldError):  # missing counts are not worth an error at the end
             self._notes.flush()
+
+
+ACTIONS_MAX: Final = 100  # API TransactWriteItems, TransactItems: 1 to 100
+ROWS_ACTIONS_MAX: Final = 20  # ours: kept free for record and history
+TOKEN_CHARS: Final = 36  # API TransactWriteItems, ClientRequestToken: 1 to 36
+# Each kind of action, and the permission that it needs (IAM reference of DynamoDB: transactions have none of their own).
+_KINDS: Final = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+_MAPS: Final = ("Item", "Key", "ExpressionAttributeValues")
+_TYPES: Final = frozenset({"S", "N", "B", "SS", "NS", "BS", "M", "L", "NULL", "BOOL"})
+_PASSING: Final = frozenset({"TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError"})
+
+
+class Transact:
+    """What one handler wants to be written together with its record.
+
+    Args:
+        table: name of onefold's own table, which handlers do not write to.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._serializer = TypeSerializer()
+        self.actions: list[dict[str, Any]] = []
+
+    def transact(self, *actions: Mapping[str, Any]) -> None:
+        """Add actions in the form of TransactWriteItems: {"Put": {"TableName": ..., "Item": {...}}}, and so on.
+
+        Args:
+            actions: each with one of `Put`, `Update`, `Delete`, `ConditionCheck`. Values are plain Python (numbers as int or
+                Decimal) or DynamoDB's own form ({"S": "text"}).
+
+        Raises:
+            UsageError: not such an action, a value without a DynamoDB form, more than 80 actions, or onefold's own table.
+                None of these actions was added.
+        """
+        added = [self._action(action) for action in actions]
+        if len(self.actions) + len(added) > ACTIONS_MAX - ROWS_ACTIONS_MAX:
+            raise errors.UsageError(
+                f"ctx.transact was given {len(self.actions) + len(added)} actions in one run.",
+                meaning=f"DynamoDB takes {ACTIONS_MAX} in a transaction; {ROWS_ACTIONS_MAX} are kept for the record.",
+                todo="Split the work into several jobs, or write what needs no transaction directly.",
+            )
+        self.actions += added
+
+    def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        if len(action) != 1 or next(iter(action)) not in _KINDS:
+            raise errors.UsageError(
+                f"ctx.transact was given an action with the names {sorted(action)}.",
+                todo="Give each action one of Put, Update, Delete and ConditionCheck, as TransactWriteItems has them.",
+            )
+        ((kind, request),) = action.items()
+        if request.get("TableName") == self._table:
+            raise errors.UsageError(
+                f"ctx.transact was given a {kind} for {self._table}, the table of onefold itself.",
+                todo="Keep the job's own data in a table of its own.",
+            )
+        given = {name: self._values(kind, request[name]) for name in _MAPS if name in request}
+        return {kind: {**request, **given}}
+
+    def _values(self, kind: str, values: Mapping[str, Any]) -> Item:
+        try:
+            return {name: self._value(value) for name, value in values.items()}
+        except TypeError as error:
+            raise errors.UsageError(
+                f"ctx.transact was given a {kind} with a value that DynamoDB cannot hold: {error}",
+                todo="Use text, bytes, int, Decimal (not float), bool, None, lists, dicts and sets.",
+            ) from error
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _TYPES:
+            return value  # DynamoDB's own form
+        return self._serializer.serialize(value)
+
+
+class DynamoEffects:
+    """The EffectTransaction contract: handlers of one thread, one after the other, each with a transaction of its own.
+
+    Args:
+        table, notes, ledger, state: of the same backend.
+    """
+
+    def __init__(self, table: Table, notes: RecordNotes, ledger: DynamoLedger, state: DynamoState) -> None:
+        self._table = table
+        self._notes = notes
+        self._ledger = ledger
+        self._state = state
+        self._collected: Transact | None = None
+
+    def open(self) -> Transact:
+        """The collector of the handler that runs now; the same one at every call until it is finished or undone."""
+        if self._collected is None:
+            self._collected = Transact(self._table.name)
+        return self._collected
+
+    def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
+        """Write record, history and what the handler collected in one transaction.
+
+        Raises:
+            TransientError: throttled, unreachable, or another transaction held an item throughout all tries. It may have
+                been carried out; the same settlement again finds out.
+            PermanentError: the condition of one of the handler's own actions did not hold; names the action.
+            UsageError: the transaction is refused (too large, no permission, no such table).
+        """
+        collected, self._collected = self.open(), None
+        if settlement.write is None or not isinstance(settlement.write[1], Complete):
+            raise errors.InvariantBroken(
+                f"A handler's transaction was to end with {settlement.write}, not a completion."
+            )
+        hold, outcome = settlement.write
+        check_size(hold, outcome)
+        self._ledger.prepare(settlement.rows)
+        token = _token(self._table, hold)
+        actions = [
+            as_action(as_update(self._table.layout, hold, outcome, now_ms, token), self._table.name),
+            *collected.actions,
+        ]
+        items = self._ledger.items(settlement.rows)
+        room = ACTIONS_MAX - len(actions)
+        actions += [{"Put": {"TableName": self._table.name, "Item": item}} for item in items[:room]]
+        written = self._send(actions, token, hold, outcome, now_ms)
+        if written:
+            self._notes.completed([hold.key.job], now_ms)
+            with contextlib.suppress(errors.OnefoldError):  # the record is written: this run must not be called failed
+                self._table.put_all(items[room:])
+                self._state.put(settlement.changes)
+        return Verdict(written, written)
+
+    def undo(self) -> None:
+        """Forget what the handler that runs now has collected."""
+        self._collected = None
+
+    def commit(self) -> None:
+        """Nothing is left to do: each `finish` was durable."""
+
+    def rollback(self) -> None:
+        """Forget what was collected and not finished."""
+        self._collected = None
+
+    # -- the call ------------------------------------------------------------------------------------------------------
+
+    def _send(self, actions: Sequence[dict[str, Any]], token: str, hold: Hold, outcome: Outcome, now_ms: int) -> bool:
+        request_token = token
+        named = _permissions(actions)
+        for _ in self._table.tries():
+            with aws_errors(*named):
+                try:
+                    self._table.client.transact_write_items(TransactItems=actions, ClientRequestToken=request_token)
+                except botocore.exceptions.ClientError as error:
+                    if code_of(error) == "IdempotentParameterMismatchException":
+                        verdict = self._was_written(hold, outcome, now_ms)
+                        request_token = self._table.entropy.token()
+                    elif code_of(error) == "TransactionCanceledException":
+                        verdict = self._cancelled(error, actions, token)
+                    else:
+                        raise
+                    if verdict is not None:
+                        return verdict
+                else:
+                    return True
+        raise errors.TransientError(
+            f"The transaction of {hold.key.job} {hold.key.key!r} was cancelled by others at every try.",
+            meaning="Nothing of it was written.",
+            todo="Let fewer jobs write the same item at one time.",
+        )
+
+    def _cancelled(
+        self, error: botocore.exceptions.ClientError, actions: Sequence[dict[str, Any]], token: str
+    ) -> bool | None:
+        """What a cancelled transaction means: True or False for the record; None to try again.
+
+        Raises:
+            PermanentError, UsageError: an action of the handler is impossible.
+        """
+        reasons = error.response.get("CancellationReasons") or []
+        codes = [str(reason.get("Code", "None")) for reason in reasons] or ["TransactionConflict"]
+        if codes[0] == "ConditionalCheckFailed":
+            item = reasons[0].get("Item") or {}
+            return bool(item) and stamp_of(item) == token
+        for number, code in enumerate(codes):
+            if code == "ConditionalCheckFailed":
+                raise _unmet(number, actions[number])
+        for number, code in enumerate(codes):
+            if code not in _PASSING and code != "None":
+                said = str(reasons[number].get("Message", code))
+                failure = botocore.exceptions.ClientError(
+                    {"Error": {"Code": code, "Message": said}}, "TransactWriteItems"
+                )
+                raise translated(failure, "TransactWriteItems", _named(number, actions[number])) from error
+        return None
+
+    def _was_written(self, hold: Hold, outcome: Outcome, now_ms: int) -> bool | None:
+        """Whether an earlier transaction of this hold took; None when the hold is still current and nothing was written.
+
+        The token was used within 10 minutes with other content: by an earlier `finish`, or by a record that was deleted by
+        hand since.
+        """
+        item = self._table.get(place_of(hold.key, self._table.layout))
+        record = record_of(item) if item else None
+        after = transitions.write(record, hold, outcome, now_ms)
+        return None if after is not None and after is not record else after is not None
+
+
+def _token(table: Table, hold: Hold) -> str:
+    """The same for every try of one hold's transaction, and of no other in this account and region."""
+    parts = (table.name, hold.key.scope, hold.key.job, hold.key.key, hold.owner, str(hold.fence))
+    return sha256("\x00".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:TOKEN_CHARS]
+
+
+def _permissions(actions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """What the actions need, and on what."""
+    wanted = {(_KINDS[kind], str(request.get("TableName"))) for action in actions for kind, request in action.items()}
+    names = sorted({name for name, _ in wanted})
+    tables = sorted({table for _, table in wanted})
+    return " and ".join(f"dynamodb:{name}" for name in names), f"the tables {', '.join(tables)}"
+
+
+def _named(number: int, action: Mapping[str, Any]) -> str:
+    ((kind, request),) = action.items()
+    return f"action {number} ({kind} in table {request.get('TableName')})"
+
+
+def _unmet(number: int, action: Mapping[str, Any]) -> errors.PermanentError:
+    ((_, request),) = action.items()
+    return errors.PermanentError(
+        f"The condition of {_named(number, action)} did not hold: {request.get('ConditionExpression')}.",
+        meaning="Nothing of the transaction was written: neither the handler's own items nor its completion.",
+        todo="Raise TransientError or return a result instead, where that condition may fail in good order.",
+    )
