@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.contracts.store import RecordKey
+from onefold import errors
+from onefold.contracts.store import Complete, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
@@ -176,6 +177,33 @@ def test_a_record_that_cannot_be_written_is_the_loudest_event(desk: Desk) -> Non
     with pytest.raises(onefold.OutcomeUnknown, match="took effect, but its record could not be written"):
         charge("o-1")
     assert [(event.name, event.severity) for event in desk.events] == [("completion-failed", "critical")]
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_result_that_the_store_refuses_for_good_is_held_and_not_run_again(desk: Desk, followed: bool) -> None:
+    """As DynamoDB refuses an item of more than 400 KB: the effect has happened, and only a person can say so."""
+    ran: list[str] = []
+    real: Any = Elsewhere(desk.store)
+
+    class Narrow(Elsewhere):
+        def write(self, writes: Any, now_ms: int) -> Any:
+            if any(isinstance(outcome, Complete) for _, outcome in writes):
+                raise errors.UsageError("The record is larger than 400 KB.", todo="Return less.")
+            return real.write(writes, now_ms)
+
+    def work(order: str) -> str:
+        ran.append(order)
+        return "charged"
+
+    narrow: Any = Narrow(desk.store)
+    charge = desk.guard(work, store=narrow, sinks=[desk] if followed else ())
+    with pytest.raises(onefold.OnefoldError, match="larger than 400 KB"):
+        charge("o-1")
+    assert (desk.record().status, desk.record().parked) == ("unknown", True)
+    desk.clock.advance(2 * LEASE_MS)
+    with pytest.raises(onefold.OutcomeUnknown, match="larger than 400 KB"):
+        charge("o-1")
+    assert ran == ["o-1"]
 
 
 def test_a_sink_that_raises_does_not_fail_the_call(desk: Desk) -> None:

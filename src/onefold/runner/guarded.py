@@ -407,6 +407,12 @@ class GuardedFunction:
             except errors.TransientError as error:
                 let_through(error)
                 refusal = error  # once more, and again for a while
+            except (
+                errors.UsageError
+            ) as error:  # it can never be written: the effect has happened, and only a person can say so
+                let_through(error)
+                self._end(begun, Unstorable(summary=kept_text(error)))
+                raise
         verdict = self._end(begun, Success(result=result))
         if verdict is None:
             why = f": {refusal.what}" if refusal is not None else "."
@@ -421,6 +427,8 @@ class GuardedFunction:
                 meaning="The run that took over decides what is recorded; this result was dropped.",
                 todo="Give the call a longer lease, or find out why this process could not renew it.",
             )
+        if isinstance(begun, Execution) and isinstance(begun.decided().write, Unknown):  # as above
+            raise self._unknown(begun.hold.key, self.clock.now_ms())
         self._look_at_replay(value, result)
 
     def _look_at_replay(self, value: object, result: bytes) -> None:
