@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
+from onefold.contracts.settings import differences
 from onefold.options import Queue
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Registry:
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:
             raise errors.ConflictError(
-                f"Queue {declared.name} was declared twice with different settings.",
+                f"Queue {declared.name} was declared twice with different settings:"
+                f" {'; '.join(differences(known.settings, declared.settings)) or 'those of its companions'}.",
                 todo="Declare it once and pass the object that app.queue returned.",
             )
         return known

@@ -91,7 +91,7 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(commands: Command
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=PATIENCE_S) == 3  # before its input is closed, which would let the handler finish
     out, err = worker.communicate()
-    assert "1 run abandoned, will be taken over: wait a" in out
+    assert "1 run abandoned; other workers go by on_unknown (rerun, hold or its probe): wait a" in out
     assert "Stopping now" in err
     story = json.loads(commands.run("why", "a", "slow:app", "--json").stdout)["stories"][0]
     assert story["place"] in ("running", "silent", "waiting")

@@ -48,6 +48,15 @@ def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
     ]
 
 
+def test_a_result_that_does_not_fit_changes_nothing_and_says_so(there: Open) -> None:
+    park(there)
+    with pytest.raises(onefold.errors.PayloadError, match="--result is not what pay returns") as caught:
+        held.settle(there.session, "p-1", done=True, result="[1]")
+    assert caught.value.meaning.endswith("Nothing was changed.")
+    assert "Send" not in caught.value.todo
+    assert record_of(there, "p-1").parked
+
+
 def test_settled_as_done_answers_every_duplicate(there: Open) -> None:
     park(there, count=3)
     settled = held.settle(there.session, "p-1", done=True, result='{"label": "from the bank"}', reason_text="I called")

@@ -263,7 +263,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     assert told(found)[2:] == [
         (
             "takeover",
-            "taken over from a run whose process died without reporting an outcome",
+            "taken over from a run that ended without reporting an outcome",
             "the lease of w-dead was over or its process was dead; fence 2; it had started, so its outcome is unknown",
         ),
         (

@@ -68,7 +68,10 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
     assert orders.name == "orders.fifo"
     assert (orders.dead_letter.name, orders.held.name) == ("orders-dead.fifo", "orders-held.fifo")
     assert app.queue("orders", fifo=True, content_dedup=True) is orders
-    with pytest.raises(onefold.errors.ConflictError, match="declared twice with different settings"):
+    with pytest.raises(
+        onefold.errors.ConflictError,
+        match="declared twice with different settings: content_dedup is True, declared False",
+    ):
         app.queue("orders", fifo=True)
 
 

@@ -319,7 +319,14 @@ def _result(session: AdminSession, name: str, key: str, result: str | None, *, n
             todo="Text needs quotes of its own: --result '\"label-17\"'. Numbers, null, {...} and [...] need none.",
         ) from None
     if job is not None:
-        job.rules.payload.decode_result(stored)
+        try:
+            job.rules.payload.decode_result(stored)
+        except errors.PayloadError as error:
+            raise errors.PayloadError(
+                f"--result is not what {name} returns: {error.what}",
+                meaning=f"{error.meaning} Nothing was changed.".strip(),
+                todo="Give --result the JSON that the job's return type says.",
+            ) from None
     return stored
 
 

@@ -202,7 +202,7 @@ def _takeover(detail: Detail) -> Description:
         )
     ended = f"the lease of {_word(detail, 'from', 'its owner')} was over or its process was dead"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
-    return "taken over from a run whose process died without reporting an outcome", rule
+    return "taken over from a run that ended without reporting an outcome", rule
 
 
 _POLICIES = {

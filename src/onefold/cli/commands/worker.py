@@ -216,7 +216,7 @@ def _signals(worker: Worker) -> Iterator[None]:
             worker.stop_now()
             for one in caught:
                 signal.signal(one, signal.SIG_DFL)
-            text = b"Stopping now. Other workers will take over the runs in progress.\n"
+            text = b"Stopping now. on_unknown of their jobs decides how the runs in progress go on.\n"
         os.write(2, text)
 
     before = {one: signal.signal(one, on_signal) for one in caught}
@@ -459,6 +459,7 @@ def _draw(report: ExitReport) -> None:
         )
     if report.left:
         line(
-            f"{counted(len(report.left), 'run')} abandoned, will be taken over: {', '.join(report.left[:5])}",
+            f"{counted(len(report.left), 'run')} abandoned; other workers go by on_unknown (rerun, hold or its probe): "
+            f"{', '.join(report.left[:5])}",
             "yellow",
         )
