@@ -339,3 +339,16 @@ def test_where_nobody_can_look_a_key_is_free_when_its_message_must_have_expired(
     assert mill.grind.send({"id": "1"}).found == "new"
     loose.run()
     assert mill.done == ["1"]
+
+
+def test_a_job_that_is_not_unique_is_sent_without_a_look_at_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = onefold.App("plain")
+
+    @app.job(app.queue("orders"), key="{id}")
+    def ship(order: dict[str, str]) -> None: ...
+
+    with inline(app) as world:
+        store = world.app.runtime().engine.store
+        for verb in ("read", "claim", "write"):  # each is a transaction of the file, also with an empty list
+            monkeypatch.setattr(store, verb, None)
+        assert ship.send({"id": "1"}).message_id is not None

@@ -195,6 +195,8 @@ def _record_sent(
             ask = _ask(runtime, outgoing[place], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
             fingerprint = ask.fingerprint if record is None else record.fingerprint
             asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[place].message_id))
+    if not asks:  # most sends; each verb of a store is a transaction, also with an empty list
+        return
     answers = store.claim(asks, now_ms)
     holds = [one.hold for one in answers if isinstance(one, Claimed)]
     store.write([(hold, Release(expires_at_ms=now_ms + _KNOWN_MS)) for hold in holds], now_ms)
