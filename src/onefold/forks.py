@@ -21,6 +21,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import _bootstrap
+from itertools import count
 from types import MethodType
 from typing import Final, Protocol
 
@@ -28,6 +30,9 @@ from onefold import errors
 from onefold.interrupts import Deferred, ignored
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
+_IMPORT_LOOKS: Final = (
+    1_000  # for so many slices' tenths, 5 s, a fork waits for modules that other threads are importing
+)
 _LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that keep a lock of theirs for the whole of a fork
 
 
@@ -109,8 +114,13 @@ def go_first() -> None:
     """
     found = sum(name in sys.modules for name in _LOCKING)
     if found > _here.hooked and hasattr(os, "register_at_fork"):
-        _here.hooked = found
-        os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+        first, _here.hooked = _here.hooked < 0, found
+        if first:
+            os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
+        for _ in range(
+            2
+        ):  # a handler may raise in a hook's first instruction: Python prints that, and calls the next hook
+            os.register_at_fork(before=_before)
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
@@ -178,20 +188,28 @@ def _owners() -> list[Forked]:
 def _before() -> None:
     """Hold all owners: at most for their longest `wait_s` in all, and none of them while another is waited for.
 
-    Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself.
+    Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself. What
+    another thread is importing is waited for, too: the first `send` of an app imports its engine.
     """
-    if _here.is_gated and _is_forking():
-        return  # the hook that was registered later has done it
-    _here.signals.begin()
-    waited_s = 0.0
     while True:
+        try:
+            if _here.is_gated and _is_forking():
+                return  # the hook that was registered later has done it
+            _here.signals.begin()
+            break
+        except BaseException as error:  # noqa: BLE001 - of a signal: Python would print it, and fork with everything open
+            _here.signals.caught(error)
+    waited_s = 0.0
+    for looks in count():
         _here.forking.acquire()
         owners = _owners()
         missing = [owner for owner in owners if not _held(owner)]
         if all(waited_s >= owner.wait_s for owner in missing):
             _here.opening.acquire()
+            owners = _owners()  # one may have come while another thread was opening
             is_late = waited_s >= max((owner.wait_s for owner in owners), default=0.0)
-            if is_late or all(owner in _here.held and owner.is_held() for owner in _owners()):
+            is_ready = is_late or all(owner in _here.held and owner.is_held() for owner in owners)
+            if is_ready and (looks >= _IMPORT_LOOKS or not _is_importing()):
                 _here.is_gated = True
                 return
             _here.opening.release()
@@ -199,6 +217,16 @@ def _before() -> None:
         _here.forking.release()
         waited_s += _SLICE_S * max(len(missing), 1)
         _here.never.acquire(timeout=_SLICE_S / 10)
+
+
+def _is_importing() -> bool:
+    """Whether another thread is importing a module, for which a child would wait for ever.
+
+    In a child Python makes its one lock of imports anew, and not those of single modules (`importlib._bootstrap`).
+    """
+    me = threading.get_ident()
+    locks = [lock() for lock in list(getattr(_bootstrap, "_module_locks", {}).values())]
+    return any(getattr(lock, "owner", None) not in (None, me) for lock in locks)
 
 
 def _is_forking() -> bool:

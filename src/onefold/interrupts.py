@@ -17,7 +17,7 @@ import functools
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
@@ -113,8 +113,15 @@ class Deferred:
 
     def begin(self) -> None:
         """From here on signals are noted."""
-        if threading.current_thread() is threading.main_thread():
-            self._until_done(self._replace)
+        if threading.current_thread() is not threading.main_thread():
+            return
+        while True:
+            try:
+                self._replace()
+            except BaseException as error:  # noqa: BLE001 - of a handler that is not replaced yet
+                self.caught(error)
+            else:
+                return
 
     def end(self, *, deliver: bool) -> None:
         """Give the signals their handlers back.
@@ -124,22 +131,23 @@ class Deferred:
         """
         if not self._handlers or threading.current_thread() is not threading.main_thread():
             return
-        self._until_done(self._restore)
-        noted, self._noted = list(dict.fromkeys(self._noted)), []
-        if noted and deliver:
-            with suppress(RuntimeError):  # no thread can be started
-                _thread.start_new_thread(_deliver, (noted,))
-
-    def _until_done(self, step: Callable[[], None]) -> None:
-        """A handler that is not replaced yet, or is back already, may raise in the middle: it is called again later."""
         while True:
             try:
-                step()
-            except BaseException as error:  # noqa: BLE001 - of a signal
-                found = _raised_by(error, self._handlers)
-                self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
+                self._restore()
+                if self._noted and deliver:
+                    _thread.start_new_thread(_deliver, (self._noted,))
+                self._noted = []
+            except RuntimeError:  # no thread can be started
+                return
+            except BaseException as error:  # noqa: BLE001 - of a handler that is back already: it is called again later
+                self.caught(error)
             else:
                 return
+
+    def caught(self, error: BaseException) -> None:
+        """A handler has raised this where nobody would see it: its signal is noted."""
+        found = _raised_by(error, {number: _signal.getsignal(number) for number in _SIGNALS} | self._handlers)
+        self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
 
     def _replace(self) -> None:
         for number in _SIGNALS:  # the C functions: each line here is a place where a handler may raise still
@@ -160,11 +168,15 @@ class Deferred:
         self._noted.append(number)
 
 
-def _deliver(numbers: list[int]) -> None:
+def _deliver(noted: list[int]) -> None:
     """In a thread of its own: a moment later, so that no exception is raised where it would only be printed."""
     pause = _thread.allocate_lock()
     pause.acquire()
     pause.acquire(timeout=0.001)
+    numbers = set[int]()
+    with suppress(IndexError):
+        while True:
+            numbers.add(noted.pop(0))
     for number in numbers:
         _thread.interrupt_main(signal.Signals(number))
 

@@ -29,7 +29,7 @@ from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
 from onefold.engines.sqlite.lending import LentConnection
 from onefold.engines.sqlite.log import Log
-from onefold.engines.sqlite.opening import connect_reader, connect_writer
+from onefold.engines.sqlite.opening import connect_reader, connect_writer, data_version
 from onefold.engines.sqlite.readers import Readers
 from onefold.engines.sqlite.refusals import DiskFull, kept_turn
 from onefold.engines.sqlite.space import Space
@@ -81,11 +81,9 @@ class Database:
         self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
-            self._opened: LentConnection | None = self._connect_writer()  # None: closed for a fork
-            self._seen_version: int | None = _data_version(self._opened)  # None: opened again since
-            self._file.note()
-            self._log = Log(None if self.in_memory else self._file.log)
-            self._space = Space(self._opened, path, self.place, settings.log_bytes)
+            self._log = Log(None)
+            self._opened: LentConnection | None = None  # closed for a fork
+            self._seen_version: int | None = self._open()  # None: opened again since
             forks.register(self)
 
     # -- the writer --------------------------------------------------------------------------------------------------
@@ -464,7 +462,7 @@ class Database:
     def changed_elsewhere(self) -> bool:
         """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
         self._check_open()
-        seen, self._seen_version = self._seen_version, self._with_writer(_data_version)
+        seen, self._seen_version = self._seen_version, self._with_writer(data_version)
         return seen != self._seen_version
 
     # -- readers -----------------------------------------------------------------------------------------------------
@@ -552,20 +550,27 @@ class Database:
         if not self._file.is_itself():
             raise self._file.refusal(is_saved=True, log=None)
         with forks.opening():
-            writer = self._connect_writer()
             self._syncs = self._seen_version = None
-            _data_version(writer)
-            self._file.note()
-            self._log = Log(self._file.log, self._log.failure)  # what was in an older one is on disk if that is gone
-            self._space = Space(writer, self.path, self.place, self._settings.log_bytes)
-            self._opened = writer
+            self._open()
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
-    def _connect_writer(self) -> LentConnection:
+    def _open(self) -> int:
+        """Open the file, or nothing of it: a connection that only a traceback knows would bar forked children from it."""
         writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
-        writer.told = self._transferred
-        return writer
+        try:
+            writer.told = self._transferred
+            version = data_version(writer)
+            self._file.note()
+            # What was in an older log is on disk if that is gone.
+            self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
+            self._space = Space(writer, self.path, self.place, self._settings.log_bytes)
+            self._opened = writer
+        except BaseException:
+            self._opened = None
+            writer.close()
+            raise
+        return version
 
     def _connect_reader(self) -> sqlite3.Connection:
         return connect_reader(self.path, self.place, self._settings)
@@ -592,7 +597,3 @@ class Database:
 _TAKES_TURN = frozenset(
     vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
 )
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA data_version").fetchone()[0])

@@ -13,6 +13,7 @@ Never here: transactions. Invariant: `flush` returns when all that was committed
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -43,8 +44,8 @@ class Log:
     def __init__(self, path: str | None, failure: str | None = None) -> None:
         self._path = path
         if path is not None:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._close_file = weakref.finalize(self, os.close, self._file)
+            self._file = io.FileIO(path)  # not a number, which nobody would close after a signal's exception here
+            self._close_file = weakref.finalize(self, self._file.close)
             self._close_file.atexit = False
         self._tickets = count(1)  # of calls, in order; of syncs too
         self._on_disk = 0  # all that was committed before that ticket
@@ -93,7 +94,7 @@ class Log:
 
     def _sync(self, path: str) -> None:
         if self._close_file.alive:
-            _SYNC(self._file)
+            _SYNC(self._file.fileno())
             return
         # The engine was closed between this commit and now. Who closes a file last writes its log into it and syncs that.
         with ignored(FileNotFoundError):

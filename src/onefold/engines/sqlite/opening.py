@@ -40,28 +40,36 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
             private_files.refuse_strangers(os.path.realpath(place))
             private_files.make_file(place)  # SQLite gives its log the same mode
         connection = _connect(place or ":memory:", settings, LentConnection)
-        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        connection.execute("PRAGMA temp_store=MEMORY")
-        if place is not None:
-            refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
-            connection.execute(f"PRAGMA page_size={settings.page_bytes}")
-            if not connection.execute("PRAGMA page_count").fetchone()[0]:
-                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps what it has
-            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            if mode != "wal":
-                raise errors.StorageError(
-                    f"{path} could not be switched to write-ahead logging (SQLite answered {mode!r}).",
-                    meaning="Several processes could not use it at once.",
-                    todo="Put the file on a local disk; network file systems cannot hold it.",
-                )
-        connection.execute("PRAGMA synchronous=FULL")
-        # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
-        connection.execute("PRAGMA secure_delete=FAST")
-        connection.execute("PRAGMA busy_timeout=0")
+        try:  # nothing may come between, and a traceback may not keep it: a child forked meanwhile could not use the file
+            _prepare_writer(connection, path, place, settings)
+        except BaseException:
+            connection.close()
+            raise
     except (sqlite3.Error, OSError) as error:
         let_through(error)
         raise translate(error, path) from error
     return connection
+
+
+def _prepare_writer(connection: sqlite3.Connection, path: str, place: str | None, settings: FileSettings) -> None:
+    connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    if place is not None:
+        refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
+        connection.execute(f"PRAGMA page_size={settings.page_bytes}")
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps what it has
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise errors.StorageError(
+                f"{path} could not be switched to write-ahead logging (SQLite answered {mode!r}).",
+                meaning="Several processes could not use it at once.",
+                todo="Put the file on a local disk; network file systems cannot hold it.",
+            )
+    connection.execute("PRAGMA synchronous=FULL")
+    # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
+    connection.execute("PRAGMA secure_delete=FAST")
+    connection.execute("PRAGMA busy_timeout=0")
 
 
 def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
@@ -69,9 +77,13 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
     forks.refuse_inherited(path, place)
     try:
         connection = _connect(place, settings, sqlite3.Connection)
-        connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
-        connection.execute("PRAGMA temp_store=FILE")
-        connection.execute("PRAGMA query_only=ON")
+        try:
+            connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
+            connection.execute("PRAGMA temp_store=FILE")
+            connection.execute("PRAGMA query_only=ON")
+        except BaseException:
+            connection.close()
+            raise
     except (sqlite3.Error, OSError) as error:
         let_through(error)
         raise translate(error, path) from error
@@ -95,6 +107,11 @@ def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return application, version, tables
+
+
+def data_version(connection: sqlite3.Connection) -> int:
+    """Changes with what other connections commit."""
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 def refuse_foreign(path: str, application: int, version: int, tables: int) -> None:

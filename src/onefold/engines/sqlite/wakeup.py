@@ -23,7 +23,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onefold import private_files
+from onefold import forks, private_files
 from onefold.interrupts import ignored, let_through
 
 if TYPE_CHECKING:
@@ -253,7 +253,8 @@ def _private_directory(path: str) -> Path:
     """
     user = os.getuid()
     place = blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
-    outer = Path(tempfile.gettempdir()) / f"onefold-{user}"
+    with forks.opening():  # its first call holds a lock of `tempfile`, which a child forked meanwhile would wait for
+        outer = Path(tempfile.gettempdir()) / f"onefold-{user}"
     outer.mkdir(mode=0o700, exist_ok=True)
     found = outer.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
