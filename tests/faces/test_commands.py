@@ -260,6 +260,30 @@ def test_a_dead_letter_whose_owner_is_no_text_hides_no_other(shell: Shell) -> No
     assert "1 dead letter deleted" in shell("dlq", "purge", "shop:app", "--key", "a", "--yes")
 
 
+def test_failures_of_one_class_with_several_texts_say_so(shell: Shell) -> None:
+    for order_id in ("a", "b", "c"):
+        shell.send(order_id, "Atlantis")
+    shell.work()
+    assert "different texts" not in shell("dlq", "list", "shop:app")
+    (file,) = shell.folder.rglob("*.db")
+    stored = sqlite3.connect(file)
+    changed = stored.execute(
+        "UPDATE onefold_message SET meta = replace(meta, 'there is no such city', 'the card was declined') WHERE key = 'a'"
+    ).rowcount
+    stored.commit()
+    stored.close()
+    assert changed == 1
+    assert "(the newest of 2 different texts; onefold dlq list --all --json has each)" in shell(
+        "dlq", "list", "shop:app"
+    )
+    (failure,) = shell.json("dlq", "list")["failures"]
+    assert (failure["count"], failure["texts"]) == (3, 2)
+    letters = shell.json("dlq", "list", "--all")["letters"]
+    assert sorted(one["summary"] for one in letters) == [
+        "the card was declined", "there is no such city", "there is no such city",
+    ]  # fmt: skip
+
+
 def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
     for order_id in ("a", "b", "c"):
         shell.send(order_id, "Atlantis")

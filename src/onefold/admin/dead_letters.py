@@ -92,6 +92,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         oldest_at_ms, newest_at_ms: when the first and the last of them failed.
         expires_in_ms: until the first of them is gone.
         summary, message_id: of the newest.
+        texts: how many different summaries they have.
         redrive: the command that sends them back, or what has to be done before.
     """
 
@@ -106,6 +107,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     expires_in_ms: int
     summary: str
     message_id: str
+    texts: int
     redrive: str
 
 
@@ -320,6 +322,7 @@ def failures(session: AdminSession, select: Select) -> list[FailureGroup]:
                 expires_in_ms=min(one.expires_in_ms for one in letters),
                 summary=newest.summary,
                 message_id=newest.message_id,
+                texts=len({one.summary for one in letters}),
                 redrive=ways.get((queue, reason, error, job), f"onefold dlq redrive --reason {reason}"),
             )
         )

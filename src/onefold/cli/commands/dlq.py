@@ -98,6 +98,8 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     line()
     for one in failures:
         line(render.joined(f"{number(one.count):>5}  ", render.cause(one.error, one.summary)))
+        if one.texts > 1:  # two causes may have one class
+            line(f"       (the newest of {one.texts} different texts; onefold dlq list --all --json has each)")
     line()
     line(f"{counted(sum(one.count for one in failures), 'dead letter')}. Next:")
     render.todo(
