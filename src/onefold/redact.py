@@ -31,7 +31,7 @@ _SENSITIVE: Final = (
 )
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
 _NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|$))"
-_HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|{_SENSITIVE}"
+_HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
 # A password may even hold spaces, where what follows the colon is no port.
@@ -50,7 +50,7 @@ _SLIP: Final = (
     r"([^\s'\"]*)"
 )
 _NO_HOST: Final = (
-    rf"(?i)\b({_DATABASE}://(?!\[)[^\s@/:'\"]{{0,256}}:)(?!{re.escape(MASK)}|(?-i:PORT)\b){_NO_PORT}"
+    rf"(?i)\b({_DATABASE}://(?!\[)[^\s@/:'\"]{{0,256}}:)(?!{re.escape(MASK)}|(?-i:PORT|port)[.:]?(?:[\s/?,;'\")\]}}>]|$)){_NO_PORT}"
     r"(?=[^\s'\"]*(@)|)[^\s'\"]+"
 )
 # A login without a scheme: behind `//`, before a host and its port, and where psycopg, http.client and botocore quote one.
@@ -58,14 +58,34 @@ _NO_SCHEME: Final = r"(?i)((?<!:)//|(?<![a-z0-9+.-])://)[^\s@/:'\"]{0,128}:([^\s
 _QUOTED_LOGIN: Final = r"(?i)(missing \\{0,4}\"=\\{0,4}\" after \\{0,4}\"|nonnumeric port: \\{0,4}')([^\s'\"]*)"
 _WITH_PORT: Final = r"(?<![\w:/@.+-])([\w.+-]{1,64}:)([^\s@'\",/]{1,256}+)@(?=[\w.-]{1,255}:\d{2,5}\b)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
-# name=value and name: value, also quoted as in JSON and Python, and ('name', 'value'). It begins at the sensitive word: what
-# the name has before it is looked at only where one was found.
+# name=value and name: value, also quoted as in JSON and Python, ('name', 'value') and ['--name', 'value']. It begins at the
+# sensitive word: what the name has before it is looked at only where one was found. Forms number names or put them into
+# brackets: password1=, user[password]=.
 _FIELD: Final = (
-    rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?)"
-    r"(\\{0,8}['\"]?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])|['\"],[ \t]{0,4}(?=b?['\"]))"
+    rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?\d{{0,3}})"
+    r"((?:\[\w{0,20}\])?\\{0,8}['\"]?(?:(?:\]|%5d)(?=[ \t]{0,4}=))?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])"
+    r"|\\{0,8}['\"],[ \t]{0,4}(?=b?\\{0,8}['\"]))"
     # Quotes that were escaped themselves (a repr of a repr) or never close (a text that was cut): the rest of the line.
     r"((?:'''|\"\"\").{0,2048}|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
     r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[^\s&,;)}\]'\"]+)"
+)
+# The name in one field and the value in the next: environments of ECS and Kubernetes, parameters of CloudFormation.
+_PAIR: Final = (
+    r"(?i)(\b(?:parameter)?(?:name|key)\\{0,8}['\"]?[ \t]{0,4}[:=][ \t]{0,4}\\{0,8}['\"]?"
+    rf"[\w.-]{{0,60}}{_SENSITIVE}[\w.-]{{0,30}}"
+    r"\\{0,8}['\"]?,?(?:\s|\\{1,4}[nrt]){0,40}\\{0,8}['\"]?(?:parameter)?value\\{0,8}['\"]?[ \t]{0,4}[:=][ \t]{0,4})"
+    r"(?:'[^'\n]{0,2048}'?|\"[^\"\n]{0,2048}\"?|\\{1,8}['\"].{1,8192}|[^\s,;}\]'\"]+)"
+)
+# PostgreSQL's detail of a constraint, and SQL that sets a password.
+_CONSTRAINT: Final = (
+    rf"(?i)(\bkey \([^()\n]{{0,512}}?{_SENSITIVE}[^()\n]{{0,512}}\)=\()"
+    r"(?:.{1,2048}?(?=\) (?:already|is|conflicts)\b)|.{1,8192})"
+)
+_SQL_LOGIN: Final = r"(?i)\b((?:password|identified by)[ \t]{1,4})'[^'\n]{1,2048}'?"
+# The names of errors that end in such a word, as in "ExpiredToken: no".
+_ERROR_NAME: Final = (
+    r"(?:Bad|Denied|Duplicate|Expired|Incorrect|Invalid|Malformed|Missing|No|Partial|Rejected|Revoked|Unexpected|Unknown"
+    r"|Unrecognized|Unsupported|Weak|Wrong)[A-Z]\w*"
 )
 _OPTION: Final = (
     rf"(?i)(?<![\w-])(--[a-z0-9-]{{0,40}}{_SENSITIVE}(?:-key|-id)?[ \t]{{1,4}})"
@@ -132,6 +152,8 @@ def _masked(text: str, levels: int) -> str:
         text = re.sub(_ENCODED_URL, lambda found: _masked_inside(found[0], levels), text)
     text = re.sub(_URL, lambda found: _masked_url(found, levels), text)
     text = re.sub(_COOKIE, _masked_cookie, re.sub(_OPTION, rf"\1{MASK}", re.sub(_HEADER, rf"\1{MASK}", text)))
+    for pattern in (_PAIR, _CONSTRAINT, _SQL_LOGIN):
+        text = re.sub(pattern, rf"\1{MASK}", text)
     return re.sub(_FIELD, _masked_field, text)
 
 
@@ -214,9 +236,9 @@ def _masked_field(found: re.Match[str]) -> str:
     before = found.string[max(found.start() - _NAME_CHARS_MAX, 0) : found.start()]
     first = before.rstrip(_NAME_CHARS)
     whole = before[len(first) :] + name
-    if between[0] == ":" and whole.isalnum() and not (whole.islower() or whole.isupper()):
-        return found[0]  # the name of an error, as in "ExpiredToken: no"
-    if "," in between and not first.endswith(("('", '("', "(b'", '(b"')):
+    if between[0] == ":" and value[0] not in "'\"" and re.fullmatch(_ERROR_NAME, whole):
+        return found[0]
+    if "," in between and not whole.startswith("--") and not first.endswith(("('", '("', "(b'", '(b"')):
         return found[0]  # words of a list, and no pair of a name and its value
     if name[-1] in "sS" and value.isdecimal():
         return found[0]  # tokens=3

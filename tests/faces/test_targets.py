@@ -33,11 +33,13 @@ WRONG = [
         ((*command.split(), url), 2 if command == "diff" else 1, f"onefold {command} needs an app, and {url} is the URL of")
         for url in ("sqlite:///.onefold/shop.db", "redis://h/0")
         for command in (
-            "worker", "scheduler", "queue apply", "events rules", "events undelivered", "map list", "calendar", "synth",
+            "worker", "scheduler", "queue apply", "events rules", "events undelivered", "calendar", "synth",
             "package", "diff", "cost",
         )
     ],
-    (("map", "show", "RUN", "sqlite:///.onefold/shop.db"), 1, "onefold map show needs an app"),
+    (("map", "start", "MAP", "sqlite:///.onefold/shop.db", "--name", "r"), 1, "onefold map start needs an app"),
+    (("map", "list", "redis://h/0"), 1, "'redis://h/0' is a store for records; it has no queues."),
+    (("map", "show", "RUN", "sqlite:///.onefold/shop.db"), 1, "There is no map run 'RUN'."),
     (("send", "book", "{}", "sqlite:///.onefold/shop.db"), 1, "onefold send needs an app"),
     (("resume", "bok", "shop:app"), 1, "Did you mean 'book'?"),
     (("held", "settle", "k", "shop:app", "--done", "--not-done"), 2, "--done and --not-done exclude each other."),
@@ -55,6 +57,11 @@ def test_a_wrong_target_is_named_with_what_was_meant(
     shell.send("o-1")  # there is one database that must not answer instead
     (shell.folder / "records.db").touch()
     assert said in " ".join(shell.fails(*words, code=code).split())
+
+
+def test_map_runs_are_listed_by_url(shell: Shell) -> None:
+    shell.send("o-1")
+    assert "No map run." in shell("map", "list", "sqlite:///.onefold/shop.db")
 
 
 def test_a_key_may_look_like_an_app(shell: Shell) -> None:

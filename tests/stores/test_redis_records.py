@@ -142,6 +142,20 @@ def test_every_field_is_kept() -> None:
 
 def test_a_value_of_somebody_elses_is_an_error_that_names_the_record(books: RedisBackend, direct: redis.Redis) -> None:
     direct.set(NAMES.record(KEY), "something else")
-    with pytest.raises(errors.StorageError, match=r"job 'key' is not a record.*prefix of its own"):
+    with pytest.raises(errors.StorageError, match=r"job 'key' is not a record.*prefix of its own") as refused:
         books.store.claim([ask()], NOW)
+    assert refused.value.meaning.endswith(f"The Redis key is {NAMES.record(KEY)}")
+    assert "redis://host:port/db?prefix=NAME:" in refused.value.todo
+    assert "not known under the new one" in refused.value.todo
     assert direct.get(NAMES.record(KEY)) == b"something else"
+
+
+def test_a_value_of_another_type_says_that_another_program_writes_there(
+    books: RedisBackend, direct: redis.Redis
+) -> None:
+    direct.rpush(NAMES.record(KEY), "something else")
+    with pytest.raises(
+        errors.StorageError, match=r"WRONGTYPE.*Another program writes under the same prefix"
+    ) as refused:
+        books.store.claim([ask()], NOW)
+    assert "redis://host:port/db?prefix=NAME:" in refused.value.todo

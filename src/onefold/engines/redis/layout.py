@@ -152,8 +152,17 @@ def encode(record: Record, stamp: bytes) -> bytes:
     return stamp + head if record.result is None else b"%b%b\n%b" % (stamp, head, record.result)
 
 
-def decode(key: RecordKey, value: bytes | None) -> StoredRecord:
+PREFIX_ADVICE: Final = (
+    "Let the other program write elsewhere, or give onefold a prefix of its own: redis://host:port/db?prefix=NAME:"
+    " (it begins without records: what was done under the old prefix is not known under the new one)."
+)
+
+
+def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     """What a stored value says.
+
+    Args:
+        name: where it is stored, for the error.
 
     Raises:
         StorageError: something else wrote under this name.
@@ -166,8 +175,8 @@ def decode(key: RecordKey, value: bytes | None) -> StoredRecord:
     except msgspec.MsgspecError as error:
         raise errors.StorageError(
             f"The value under the record of {key.job} {key.key!r} is not a record ({error}).",
-            meaning="Another program writes under the same prefix, or a newer onefold does.",
-            todo="Give onefold a prefix of its own: redis://host:port/db?prefix=...",
+            meaning=f"Another program writes under the same prefix, or a newer onefold does. The Redis key is {name}",
+            todo=PREFIX_ADVICE,
         ) from error
     fields = {name: getattr(stored, name) for name in _FIELDS}
     return StoredRecord(value[:STAMP_BYTES], Record(key=key, result=result if line_break else None, **fields))

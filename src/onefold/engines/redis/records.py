@@ -130,8 +130,9 @@ class RecordChanger:
 
     def read(self, keys: Sequence[RecordKey]) -> list[StoredRecord]:
         """What is stored under these keys, in one round trip."""
-        values = self._server.values([self._names.record(key) for key in keys])
-        return [decode(key, value) for key, value in zip(keys, values, strict=True)]
+        names = [self._names.record(key) for key in keys]
+        values = self._server.values(names)
+        return [decode(key, value, name) for key, value, name in zip(keys, values, names, strict=True)]
 
     def apply(
         self, steps: Sequence[tuple[RecordKey, Step[_T]]], now_ms: int | None, guess: StoredRecord | None
@@ -202,7 +203,7 @@ class RecordChanger:
         replies = self._server.run(CHANGE, keys, arguments, repeatable=True)
         stored: dict[int, StoredRecord] = {}
         for (number, change), reply in zip(changes.items(), replies, strict=True):
-            stored[number] = change.after if reply == 1 else decode(change.key, reply)
+            stored[number] = change.after if reply == 1 else decode(change.key, reply, names.record(change.key))
             self._remember(change.key, stored[number] if reply == 1 else ABSENT)
         return stored
 

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from onefold import errors, forks, settings
+from onefold.engines.redis.layout import PREFIX_ADVICE
 from onefold.interrupts import is_of_a_signal, let_through
 
 
@@ -62,6 +63,12 @@ _CAUSES: Final = (
         make=errors.StorageError,
         meaning="The user may not do this.",
         todo="Allow it +@read +@write +@scripting +@connection +time +info +config|get on the prefix's names (ACL SETUSER).",
+    ),
+    _Cause(
+        words=("WRONGTYPE",),
+        make=errors.StorageError,
+        meaning="Another program writes under the same prefix: a key there is of a type that onefold does not write.",
+        todo=PREFIX_ADVICE,
     ),
     _Cause(
         words=("CERTIFICATE_VERIFY_FAILED",),
