@@ -262,6 +262,11 @@ def printable(text: str, *, colours: bool = False) -> str:
     return re.sub(_UNSAFE, _escape, text)
 
 
+def one_line(text: str) -> str:
+    r"""As `printable`, with line ends as `\n`: a name inside of a sentence begins no line of its own."""
+    return printable(text).replace("\n", "\\n")
+
+
 def shell_word(text: str) -> str:
     r"""A text as one word of a shell command that can be read and pasted: `o-17`, `'o 17'`, `$'\u202egnp.exe'`."""
     if text.isprintable():

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import limits
+from onefold import limits, redact
 from onefold.admin import groups, jobs
 from onefold.admin import queues as engine_queues
 from onefold.admin.session import AdminSession, Roles, roles
@@ -303,7 +303,8 @@ def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
         noted = orphans.decoded(found.value) if found is not None else {}
         fresh = {job: one for job, one in noted.items() if now_ms - one.at_ms < orphans.FRESH_MS}
         for job, one in _still_waiting(session, name, fresh).items():
-            seen = f"Messages of {name} wait for job {job}, the last one seen {age(now_ms - one.at_ms)} ago by a worker"
+            seen = f"Messages of {name} wait for job {redact.one_line(job)}, "
+            seen += f"the last one seen {age(now_ms - one.at_ms)} ago by a worker"
             given_up = f"It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
             if job.partition(" of ")[0] in declared:
                 text = f"{seen} that does not take it. {given_up}"

@@ -83,7 +83,10 @@ class Drawn:
         from rich.text import Text
 
         self._rows.append(
-            [cell if isinstance(cell, Text) else Text(NOTHING if cell is None else shown(str(cell))) for cell in cells]
+            [
+                cell if isinstance(cell, Text) else Text(NOTHING if cell is None else one_line(str(cell)))
+                for cell in cells
+            ]
         )
 
     def __rich_console__(self, drawing: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -198,6 +201,11 @@ def shown(text: str) -> str:
     return text if isinstance(text, _Shown) else _Shown(redact.printable(redact.masked(text)))
 
 
+def one_line(text: str) -> str:
+    """As `shown`, with line ends as escapes too: a name that a stranger chose begins no line of its own."""
+    return _Shown(shown(text).replace("\n", "\\n"))
+
+
 def joined(*parts: str) -> str:
     """One line of parts that are masked alone: what follows a key `pre-auth:` or a class `InvalidToken:` is no secret."""
     return _Shown("".join(shown(part) for part in parts))
@@ -220,8 +228,14 @@ def draw(*things: object) -> None:
 
 
 def line(text: str = "", style: Style = "") -> None:
-    """Print one line."""
-    console().print(shown(text), style=style or None, soft_wrap=True)
+    """Print one line: line ends in it are escapes."""
+    console().print(one_line(text), style=style or None, soft_wrap=True)
+
+
+def block(text: str, mark: str = "") -> None:
+    """Print a text of several lines as it is, with a mark before each of them."""
+    rows = shown(text).split("\n")
+    console().print(_Shown("\n".join(f"{mark}{row}" for row in rows)), soft_wrap=True)
 
 
 def fold(text: str, first: str, following: str, style: Style = "") -> None:

@@ -197,7 +197,7 @@ def _draw_detail(detail: admin.Detail, found: target.Target) -> None:
         line()
         render.draw_steps(detail.history, detail.letter.message_id)
     line()
-    line(pretty(detail.body))
+    _draw_body(detail.body)
     line()
     line("Next:")
     commands = _next_of(detail)
@@ -239,11 +239,20 @@ def _runs(one: admin.DeadLetterView) -> str:
 
 def pretty(body: str) -> str:
     """A payload for reading: JSON indented, anything else as it is."""
+    return msgspec.json.format(body, indent=2) if _is_json(body) else body
+
+
+def _is_json(body: str) -> bool:
     try:
         msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        return body
-    return msgspec.json.format(body, indent=2)
+        return False
+    return True
+
+
+def _draw_body(body: str) -> None:
+    """A body that is not JSON has a mark before each line: it may hold lines that look like what is printed here."""
+    render.block(pretty(body), "" if _is_json(body) else "  | ")
 
 
 # -- edit ------------------------------------------------------------------------------------------------------------

