@@ -283,7 +283,14 @@ def _from_builtins(cls: type, value: object) -> object:
 
     As JSON, so that a strict model reads dates as it does alone.
     """
-    return value if cls is object else cast(Any, cls).model_validate_json(_UNSORTED.encode(value))
+    if cls is object:
+        return value
+    try:
+        return cast(object, cast(Any, cls).model_validate_json(_UNSORTED.encode(value)))
+    except ValueError as error:
+        if not payload_errors.is_pydantic(error):
+            raise
+        raise ValueError("pydantic refuses it") from error  # msgspec would make the text of all it complains of
 
 
 class _ModelDecoder:

@@ -14,13 +14,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, starmap
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from onefold.errors import PayloadError
 
 _SHOWN_CHARS = 60
+COMPLAINTS_MAX = 1_000  # of pydantic about one value; of more only the count is looked at
 _PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
 _VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
 _STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
@@ -59,14 +60,15 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
     found = _pydantic_errors(error)
     at = ""
-    if match := re.search(_PATH, str(error)):
+    # The text of pydantic's own error, which has no such path, is never made: it is one about each of a million complaints.
+    if isinstance(error, msgspec.ValidationError) and (match := re.search(_PATH, str(error))):
         at = match["path"]
     if found is not None:
         place, reason, value = found
         if place is None:
             return malformed(text, ValueError(reason))
         at += place
-        shown = f"The value there is {_shown(value)}." if value is not error else ""
+        shown = f"The value there is {_shown(value)}." if value is not _NOTHING else ""
     elif isinstance(error, msgspec.ValidationError):
         reason = re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
         shown = _value_at(text, at)
@@ -80,17 +82,29 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
 
 
 def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
-    """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError."""
-    for one in (error, error.__cause__):
-        if one is not None and type(one).__module__.partition(".")[0] == "pydantic_core" and hasattr(one, "errors"):
-            complaints = one.errors(include_url=False, include_context=False)
-            first = complaints[0]
-            if first["type"] == "json_invalid":
-                return None, first["msg"].removeprefix("Invalid JSON: "), None
-            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-            return place, first["msg"] + more, first["input"]
-    return None
+    """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError.
+
+    Asking for the first one makes all of them: of very many only the count is given.
+    """
+    one: BaseException | None = error
+    while one is not None and not is_pydantic(one):
+        one = one.__cause__
+    if one is None:
+        return None
+    count = cast(Any, one).error_count()
+    if count > COMPLAINTS_MAX:
+        return "", f"pydantic finds {count:,} errors in it, too many to list", _NOTHING
+    first = cast(Any, one).errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return None, first["msg"].removeprefix("Invalid JSON: "), None
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return place, first["msg"] + more, first["input"]
+
+
+def is_pydantic(error: BaseException) -> bool:
+    """Whether it is a ValidationError of pydantic, without importing that."""
+    return type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "error_count")
 
 
 def _value_at(text: bytes | str, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -19,8 +20,10 @@ from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import Intrinsics
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.contracts.rules import check_attributes
+from onefold.errors import PayloadError
 from onefold.events.patterns import compile_filters, undotted
 from onefold.local.message_operations import _stored
+from onefold.record import keys
 from onefold.record.error_text import summary_of
 from onefold.record.failures import classify
 from onefold.redact import masked, printable
@@ -283,3 +286,45 @@ def test_groups_that_share_members_are_not_walked_along_every_way() -> None:
     for _ in range(30):
         group = ExceptionGroup("g", [group, group, group])
     assert "3 errors" in summary_of(group)
+
+
+class _Pear(pydantic.BaseModel):
+    pear: int
+
+
+class _Basket(pydantic.BaseModel):
+    lines: list[_Model | _Pear]
+
+
+def test_an_error_of_pydantic_about_very_many_items_is_not_taken_apart() -> None:
+    body = '{"lines":[' + ",".join(["0"] * 20_000) + "]}"
+
+    def refused(what: Any, text: str) -> PayloadError:
+        with pytest.raises(PayloadError) as caught:
+            codec.payload_type(what).decode(text)
+        return caught.value
+
+    def summed_up() -> str:
+        with pytest.raises(pydantic.ValidationError) as caught:
+            _Basket.model_validate_json(body)
+        return summary_of(caught.value)
+
+    def by_rule() -> PayloadError:
+        read = keys.by_function(lambda _: _Basket.model_validate_json(body), "read", "key")
+        with pytest.raises(PayloadError) as caught:
+            read({})
+        return caught.value
+
+    many = "pydantic finds 40,000 errors in it, too many to list."
+    tracemalloc.start()
+    try:
+        assert refused(_Basket, body).what == f"The value does not fit _Basket: {many}"
+        assert refused(list[_Basket], f"[{body}]").what == f"The field $[0] does not fit list[_Basket]: {many}"
+        assert summed_up() == "40000 validation errors, too many to list"
+        assert by_rule().meaning == "It said: 40000 validation errors, too many to list"
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000, "it was 60 MB and more: an object and a text about each of them"
+    first = refused(list[_Basket], '[{"lines":[0,{"pear":"x"}]}]')
+    assert first.what.startswith("The field $[0].lines[0]._Model does not fit list[_Basket]: Input should be")

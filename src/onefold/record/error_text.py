@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any, cast
 
 from msgspec import Struct
 
 from onefold import redact
 from onefold.errors import OnefoldError, UsageError
+from onefold.payload_errors import COMPLAINTS_MAX, is_pydantic
 
 _QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
 _PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"
@@ -213,8 +215,11 @@ def _words(error: BaseException, between: str, depth: int = 1) -> str:
             for one in error.exceptions[:_PARTS_MAX]
         ]
         return _listed(f"{len(error.exceptions)} errors", parts, between)
-    if type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "errors"):
-        complaints = error.errors(include_url=False, include_context=False, include_input=False)
+    if is_pydantic(error):
+        count = cast(Any, error).error_count()
+        if count > COMPLAINTS_MAX:
+            return f"{count} validation errors, too many to list"
+        complaints = cast(Any, error).errors(include_url=False, include_context=False, include_input=False)
         parts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in complaints[:_PARTS_MAX]]
         return _listed(f"{len(complaints)} validation error(s)", parts, between)
     return str(error)
