@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -295,3 +297,41 @@ def test_the_folder_goes_with_the_last_one_and_comes_back(tmp_path: Path) -> Non
     waiter.close()
     second.close()
     assert not first._directory.exists()
+
+
+def test_without_free_descriptors_whoever_was_there_before_is_woken(tmp_path: Path) -> None:
+    wakeup = Wakeup(str(tmp_path / "shop.db"), SystemEntropy())
+    waiter = wakeup.waiter()
+    wakeup.notify()
+    assert waiter.wait(SOON_S)
+    before, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files"):
+            os.listdir(tmp_path)
+        wakeup.notify()  # behind the commit of a send: it must not fail
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert waiter.wait(SOON_S)
+    waiter.close()
+    wakeup.close()
+
+
+@pytest.mark.parametrize("fails", [PermissionError, NotADirectoryError, OSError])
+def test_a_folder_that_cannot_be_listed_fails_no_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: type[OSError]
+) -> None:
+    wakeup = Wakeup(str(tmp_path / "shop.db"), SystemEntropy())
+
+    def listdir(path: object) -> list[str]:
+        raise fails(13, "no", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listdir)
+        wakeup.notify()
+    wakeup.close()

@@ -168,6 +168,7 @@ class Wakeup:
         self._bell = Bell()
         self._directory: Path | None = None
         self._sender: socket.socket | None = None
+        self._listed: list[str] = []  # the sockets that were there last
         self._foreign: set[str] = set()  # sockets that only other processes wake; names are never used twice
         self.polls: str | None = None
         if path == ":memory:":
@@ -210,11 +211,12 @@ class Wakeup:
             return
         try:
             # Each time: a list kept for later would miss who has just come.
-            names = os.listdir(self._directory)
-        except FileNotFoundError as error:
+            self._listed = os.listdir(self._directory)
+        except (
+            OSError
+        ) as error:  # no file descriptor is left, or the folder is gone: what was sent is on disk all the same
             let_through(error)
-            return
-        for name in names:
+        for name in self._listed:
             if not name.startswith(_UNREADY) and name not in self._foreign:
                 _wake(self._sender, f"{self._directory}/{name}")
 
@@ -242,7 +244,8 @@ def _wake(sender: socket.socket, path: str) -> None:
     except OSError as error:  # full, with enough to wake up for; or closed since it was listed
         let_through(error)
         if isinstance(error, ConnectionRefusedError):
-            Path(path).unlink(missing_ok=True)  # its process died; names are never used twice
+            with ignored(OSError):
+                Path(path).unlink()  # its process died; names are never used twice
 
 
 def _private_directory(path: str) -> Path:
