@@ -19,7 +19,7 @@ import sys
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -193,7 +193,11 @@ class PayloadCodec(Generic[T]):
             back = self._decoder.decode(data)
         except ValueError as error:
             raise payload_errors.unreadable(value, data, error, self.name) from None
-        if back != value:
+        try:
+            is_other = back != value
+        except ArithmeticError:  # comparing a signaling NaN
+            is_other = True
+        if is_other:
             wrong = payload_errors.unequal(value, back, self.name)
             if wrong is not None:
                 raise wrong
@@ -208,7 +212,7 @@ class PayloadCodec(Generic[T]):
         try:
             return encode(value) if codec.annotation is Any else codec.encode(cast(Any, value))
         except PayloadError as error:
-            raise payload_errors.of_result(value, error, codec.name, fitting(value)) from None
+            raise _of_result(value, error, codec) from None
 
     def decode(self, data: bytes | str) -> T:
         """The payload of a JSON text.
@@ -256,10 +260,25 @@ def type_name(annotation: Any) -> str:
     return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
 
 
-def fitting(value: object) -> str | None:
-    """An annotation under which a value that came back as another can be recorded as it is; None: none is plain to see."""
+def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> PayloadError:
+    cls = get_origin(codec.annotation) or codec.annotation
+    is_of_type = codec.annotation is not Any and isinstance(cls, type) and isinstance(value, cls)
+    proposed = fitting(value, Any if is_of_type else codec.annotation)
+    return payload_errors.of_result(value, error, codec.name, proposed, is_of_type=is_of_type)
+
+
+def fitting(value: object, beside: Any = Any) -> str | None:
+    """An annotation under which a value that came back as another can be recorded as it is; None: none is plain to see.
+
+    Args:
+        beside: an annotation whose values are to fit, too; `Any` for none.
+    """
     try:
         annotation = payload_errors.annotation_of(value)
+        if beside is type(None):
+            annotation = annotation | None
+        elif beside is not Any:
+            annotation = beside | (None if value is None else annotation)
         payload_type(annotation).encode(value)
     except Exception:  # noqa: BLE001 - the value's own methods may raise anything; it is a proposal for an error's text
         return None

@@ -12,6 +12,8 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from itertools import chain, starmap
 from math import isfinite
 from typing import Any, cast
@@ -28,6 +30,16 @@ _STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
 _NOTHING = object()
 _TUPLE_PARTS_MAX = 4  # a longer one is of any length
 _UNION_MAX = 3
+_INEXACT = "cannot be stored exactly"
+_OF_JSON = (str, int, float, bool, list, dict, type(None))
+_EXAMPLES = {
+    "Decimal": "Decimal('1.10')",
+    "UUID": "UUID(text)",
+    "date": "date.fromisoformat('2026-01-31')",
+    "datetime": "datetime.fromisoformat('2026-01-31T12:00:00+00:00')",
+    "time": "time.fromisoformat('12:00:00')",
+    "timedelta": "timedelta(hours=1)",
+}
 
 
 def _shown(value: object) -> str:
@@ -123,17 +135,28 @@ def _value_at(text: bytes | str, path: str) -> str:
     return f"The value there is {_shown(value)}."
 
 
-def of_result(value: object, error: PayloadError, name: str, fitting: str | None) -> PayloadError:
+def of_result(value: object, error: PayloadError, name: str, fitting: str | None, *, is_of_type: bool) -> PayloadError:
     """The error for a returned value that `error` refused.
 
     Args:
-        name: of the type that the function says it returns. fitting: an annotation under which the value can be recorded.
+        name: of the type that the function says it returns.
+        fitting: an annotation under which this value can be recorded, and all that the present one allows.
+        is_of_type: whether the value is of the class that the annotation names, which then says too little of its parts.
     """
     is_declared = name not in ("Any", "object")
-    if fitting is not None and is_declared:
+    if fitting is not None and is_declared and is_of_type:
+        todo = f"Annotate it with -> {fitting}, if that fits all it returns, or with a dataclass, TypedDict or Struct whose"
+        todo += " fields have their types."
+    elif fitting is not None and is_declared:
         todo = f"Return a value of type {name}, as its annotation says, or annotate it with -> {fitting}."
     elif fitting is not None:
         todo = f"Annotate what the function returns: -> {fitting}. Without it the value is read back as plain JSON."
+    elif _INEXACT in error.what and (is_of_type or not is_declared):
+        todo = error.todo
+        if isinstance(value, dict | list | tuple):
+            todo += " The function's annotation must name that type."
+    elif is_declared and not is_of_type:
+        todo = f"Return a value of type {name}, as its annotation says, or annotate it with a type that fits all it returns."
     else:
         declared = f" of type {name}, as its annotation says," if is_declared else ""
         todo = (
@@ -290,8 +313,9 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
 
     Containers, and classes without an __eq__ of their own, are compared part by part.
     """
-    if value == back:
-        return None
+    with suppress(ArithmeticError):  # comparing a signaling NaN
+        if value == back:
+            return None
     pairs: list[tuple[str, Any, Any]]
     if isinstance(value, Mapping) and isinstance(back, Mapping):
         for key in value:
@@ -343,12 +367,35 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
     elif isinstance(value, float) and back is None:
         what = f"{_place(path)} is {value}, which JSON does not have."
         todo = "Send None, or a text, where there is no number."
+    elif isinstance(value, Decimal) and value.is_nan():
+        what = f"{_place(path)} is {value}, which is not equal to itself."
+        todo = "Send a number, or None where there is none."
+    elif kind == became:
+        what = f"{_place(path)} {_INEXACT}: another {kind} would come back."
+        todo = f"Give {kind} a way back from JSON that restores all of it, or send another value."
+    elif type(back) in _OF_JSON:
+        what = f"{_place(path)} {_INEXACT}: {kind} would become {became}."
+        todo = f"Pass a value of type {name}." if became == name else _declaring(path, kind, became)
     else:
-        what = f"{_place(path)} cannot be stored exactly: {kind} would become {became}."
-        todo = "Declare its exact type, or send it in a form that JSON has."
-        if became == name:
-            todo = f"Pass a value of type {name}."
+        what = f"{_place(path)} is declared as {became}, but a value of type {kind} was given."
+        example = _EXAMPLES.get(became)
+        todo = f"Pass a value of type {became}{f', for example {example}' if example else ''}."
         if isinstance(value, float) and became == "Decimal":
             what = f"{_place(path)} is declared as Decimal, but a float was given; floats cannot hold decimals exactly."
             todo = "Pass a Decimal made from text, for example Decimal('1.10')."
     return PayloadError(what, meaning=f"The value there is {_shown(value)}.", todo=todo)
+
+
+def _declaring(path: str, kind: str, became: str) -> str:
+    """What to do about a value whose type nothing declares: the declaration that its place needs."""
+    name, declared = "", kind
+    for step, index, _ in reversed(re.findall(_STEP, path)):
+        if not index:
+            name = step
+            break
+        declared = f"list[{declared}]"
+    if name.isidentifier():
+        return (
+            f"Declare the field as {name}: {declared}, in a dataclass, TypedDict or Struct; or convert it to {became}."
+        )
+    return f"Declare its exact type, for example {declared}, or convert it to {became}."
