@@ -14,11 +14,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` is made of
 import _thread
 import functools
+import inspect
 import signal
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import pairwise
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
@@ -65,6 +67,57 @@ def let_through(error: BaseException) -> None:
         one = one.__cause__ or one.__context__
     if found is not None:
         raise found
+
+
+def stems_from_signal(error: BaseException, own: tuple[type[BaseException], ...] = ()) -> bool:
+    """Whether an exception that has ended a call is that of a signal's handler, or was made of one inside that call.
+
+    May be asked in any thread, and after the handler was replaced: a handler is known by the frame it is passed. One that
+    the program was dealing with when it made the call led to nothing, and neither did one that the call itself got over.
+
+    Args:
+        error: just caught by whoever made the call.
+        own: classes with which the call itself says what the limit means: what led to one of them is not looked at.
+    """
+    codes = {code for number in _SIGNALS for code in _codes(_signal.getsignal(number))}
+    inside: set[FrameType] | None = None  # the frames of the call
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        frames = _frames(one)
+        if id(one) in seen or (inside is not None and not (frames and frames[0] in inside)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, KeyboardInterrupt) or any(
+            after.f_code in codes or _is_passed(after, before) for before, after in pairwise(frames)
+        ):
+            return True
+        inside = (inside or set()).union(frames[1:])
+        if isinstance(one, BaseExceptionGroup):
+            for part in one.exceptions:
+                inside.update(_frames(part)[:1])
+                waiting.append(part)
+        if not isinstance(one, own):
+            waiting += [led for led in (one.__cause__, one.__context__) if led is not None]
+    return False
+
+
+def _frames(error: BaseException) -> list[FrameType]:
+    found, place = list[FrameType](), error.__traceback__
+    while place is not None:
+        found.append(place.tb_frame)
+        place = place.tb_next
+    return found
+
+
+def _is_passed(frame: FrameType, before: FrameType) -> bool:
+    """Whether a function was called with a signal and the frame that it interrupted, as the handler of a signal is."""
+    code, given = frame.f_code, list[object]()
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    for name in code.co_varnames[:count]:
+        value = frame.f_locals.get(name)
+        given += value if isinstance(value, tuple) else (value,)
+    return any(one is before for one in given) and any(isinstance(one, int) and one in _SIGNALS for one in given)
 
 
 class ignored(suppress):  # noqa: N801 - as `suppress`

@@ -319,17 +319,22 @@ def classify(
     permanent: Classes = (),
     unknown: Classes = (),
     with_text: bool = True,
+    interrupted: bool = False,
 ) -> Failed:
     """What became of a run whose handler raised `error`. Never raises.
 
     Args:
+        interrupted: the handler of a signal raised it (a soft time limit), at any place of the run: unknown, whatever its
+            class, unless the job's own lists name that.
         with_text: False: of the exceptions' own texts nothing is kept, only their classes and where they were raised.
         error: what was raised.
         now_ms: wall time; a Retry-After may be a date.
         transient, permanent, unknown: the job's own lists; the class nearest to the error's wins.
     """
     lists = Lists(tuple(transient), tuple(permanent), tuple(unknown))
-    ruling = judge(error, now_ms=now_ms, lists=lists)
+    ruling = _by_lists(error, lists) if interrupted else judge(error, now_ms=now_ms, lists=lists)
+    if ruling is None:
+        ruling = Ruling(kind="unknown", rule="raised by a signal's handler", sent=True)
     summary = summary_of(error) if with_text else ""
     trace = trace_of(error, text_of if with_text else lambda _: "")
     return Failed(
@@ -423,11 +428,24 @@ def _interrupted(error: BaseException) -> Ruling | None:
     return Ruling(kind="transient", rule=f"{type(error).__name__} ended it from outside", sent=True)
 
 
+def _by_lists(error: BaseException, lists: Lists) -> Ruling | None:
+    for cls in type(error).__mro__:
+        if (found := _listed(cls, error, lists)) is not None:
+            return found
+    return None
+
+
+def _listed(cls: type, error: BaseException, lists: Lists) -> Ruling | None:
+    for kind, classes in lists.pairs():
+        if any(one is cls or (isinstance(one, str) and is_named(cls, one)) for one in classes):
+            return Ruling(kind=kind, rule=f"{kind}= of the job", retry_in_ms=_own_retry_ms(error))
+    return None
+
+
 def _declared(error: BaseException, lists: Lists) -> Ruling | None:
     for cls in type(error).__mro__:
-        for kind, classes in lists.pairs():
-            if any(one is cls or (isinstance(one, str) and is_named(cls, one)) for one in classes):
-                return Ruling(kind=kind, rule=f"{kind}= of the job", retry_in_ms=_own_retry_ms(error))
+        if (found := _listed(cls, error, lists)) is not None:
+            return found
         if cls in _OWN:
             return Ruling(kind=_OWN[cls], rule=f"onefold.{cls.__name__}", retry_in_ms=_own_retry_ms(error))
     return None

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors, forks
-from onefold.interrupts import let_through
+from onefold.interrupts import let_through, stems_from_signal
 from onefold.record import delivery as fate
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
 from onefold.record.fates import ProbeAnswer
@@ -123,6 +123,7 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
         permanent=classes.get("permanent", ()),
         unknown=classes.get("unknown", ()),
         with_text=is_kept(),
+        interrupted=stems_from_signal(error, (errors.OnefoldError,)),
     )
 
 

@@ -28,7 +28,7 @@ from onefold.codec import digest, outline, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown
-from onefold.interrupts import ignored, is_of_a_signal, let_through
+from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_signal
 from onefold.options import check_choice
 from onefold.record import fates, guard
 from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start
@@ -443,7 +443,8 @@ class GuardedFunction:
         """
         self._keeper.end(begun.hold)
         try:
-            outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept())
+            interrupted = stems_from_signal(error, (errors.OnefoldError,))
+            outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept(), interrupted=interrupted)
             verdict = self._end(begun, outcome)
             if verdict is not None and not verdict.written:
                 error.add_note(f"onefold: the lease of {self.name} {begun.hold.key.key!r} had been taken over.")

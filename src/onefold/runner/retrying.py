@@ -25,6 +25,7 @@ from onefold.clock import SystemClock
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
+from onefold.interrupts import stems_from_signal
 from onefold.outside import Clock, Entropy, Waiter
 from onefold.record import backoff
 from onefold.record.delivery import Backoff, Jitter
@@ -140,7 +141,7 @@ class Retrying:
     def pause_ms(self, error: BaseException, number: int) -> int | None:
         """How long to wait after try `number` raised `error`; None: raise it."""
         ruling = judge(error, now_ms=self._clock.now_ms(), lists=self._lists, sent=self._sent)
-        if ruling.kind != "transient" or not ruling.listed:
+        if ruling.kind != "transient" or not ruling.listed or stems_from_signal(error):
             return None
         if number >= self._tries:
             if number > 1:
