@@ -289,7 +289,8 @@ class App:
         Args:
             key: which operation a payload is: a template over its fields ("{order_id}"), a JMESPath expression
                 ("jmespath:detail.id"), or a function of the payload. Never null, never empty.
-            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`).
+            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`): the run
+                keeps its key and its message until the handler ends.
             retry: attempts and pauses.
             on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
                 function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.

@@ -209,7 +209,7 @@ def test_an_unstarted_claim_that_is_taken_over_is_fresh_work() -> None:
 
 def test_hold_parks_with_the_whole_story() -> None:
     taken = claimed(found="in_progress", doubt=True, started=False, attempts=2, crashes=1, previous_owner="other")
-    summary = "The process that ran it ended before it could say whether the effect happened."
+    summary = "The run ended, or lost its lease, before it could say whether the effect happened."
     assert guard.answer(taken, replace(POLICY, on_unknown="hold"), NOW_MS) == Decision(
         write=store.Unknown(
             failure=store.Failure(kind="unknown", error="WorkerDied", summary=summary),
@@ -274,7 +274,7 @@ def test_quarantine_carries_its_evidence() -> None:
         (
             None,
             "WorkerDied",
-            "The process that ran it ended before it could say whether the effect happened.",
+            "The run ended, or lost its lease, before it could say whether the effect happened.",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from onefold.admin.dead_letters import Select, find, one_of
 from onefold.contracts.ledger import History
 from onefold.contracts.state import Change
 from onefold.contracts.store import Failure, RecordKey, Release
+from onefold.observe.operation_state import HANGS
 from onefold.runner import runs
 from tests.faces.office import START_MS, Office, Open, Order
 
@@ -279,6 +280,31 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
         ),
     ]
     assert status.stuck(there.session) == []
+
+
+def test_a_run_past_its_timeout_is_named(there: Open) -> None:
+    """Its lease is renewed for as long as its handler runs, so nothing else would show that it may hang."""
+    there.office.book.send(Order("a"))
+    now_ms = there.clock.now_ms()
+    timeout_ms = there.office.app.jobs["book"].policy.timeout_ms
+    ask = onefold.contracts.store.Ask(
+        key=RecordKey("", "book", "a"), fingerprint=there.office.book.outgoing(Order("a")).fingerprint, owner="w-late",
+        lease_until_ms=now_ms + 10 * timeout_ms, start=True, expires_at_ms=now_ms + 1_000_000_000,
+        message_id=there.session.engine.queues.peek("orders")[0].message_id, sent_at_ms=now_ms,
+    )  # fmt: skip
+    there.session.engine.store.claim([ask], now_ms)
+    there.clock.advance(timeout_ms - 1)
+    assert "timeout" not in story(there, "a").text
+    assert status.stuck(there.session) == []
+    there.clock.advance(1)
+    late = story(there, "a")
+    assert late.place == "running"
+    assert "has passed its timeout of" in late.text
+    assert "nothing else runs this key" in late.text
+    assert late.todo == (HANGS,)
+    (one,) = status.stuck(there.session)
+    assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-late", 0, False)
+    assert "past its timeout of" in one.explanation
 
 
 def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:

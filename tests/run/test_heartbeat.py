@@ -254,11 +254,12 @@ def test_a_run_that_was_just_settled_is_not_taken_for_lost(ward: Ward) -> None:
 # -- deadlines -------------------------------------------------------------------------------------------------
 
 
-def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: Ward) -> None:
+def test_a_handler_that_overruns_is_stopped_once_reported_more_and_more_rarely_and_never_let_go(ward: Ward) -> None:
     (run,) = ward.runner.begin(ward.receive(1))
     assert ward.watchdog.look() == 60_000  # not called yet: its time has not begun
-    context = ward.runner.open_context(run, 1)
-    ward.clock.advance(59_999)
+    context, begun_ms = ward.runner.open_context(run, 1), ward.clock.monotonic_ms()
+    ward.beat_for(59_000)
+    ward.clock.advance(999)
     assert ward.watchdog.look() == 1
     ward.clock.advance(1)
     ward.watchdog.look()
@@ -271,13 +272,20 @@ def test_a_handler_that_overruns_is_stopped_told_once_and_let_go_later(ward: War
     with pytest.raises(errors.OutcomeUnknown):
         context.check()
 
-    ward.clock.advance(59_999)
-    ward.watchdog.look()
-    assert not ward.in_flight.all()[0].let_go
-    ward.clock.advance(1)
-    ward.watchdog.look()
-    assert ward.in_flight.all()[0].let_go
-    assert (len(ward.stopped), len(ward.overran)) == (1, 1)
+    for reports, timeouts in ((2, 2), (3, 4), (4, 8), (5, 16)):  # it goes on running
+        left_ms = timeouts * 60_000 - (ward.clock.monotonic_ms() - begun_ms)
+        ward.beat_for(left_ms - 1_000)
+        ward.clock.advance(999)
+        ward.watchdog.look()
+        assert len(ward.overran) == reports - 1
+        ward.clock.advance(1)
+        ward.watchdog.look()
+        assert len(ward.overran) == reports
+        assert ward.watchdog.look() <= REST_MS_MAX
+        assert not ward.in_flight.all()[0].let_go
+        assert ward.lease_left_ms(run) > 0
+    others = [one.message_id for one in ward.queue.receive(10)]
+    assert (len(others), run.delivery.message_id in others, len(ward.stopped)) == (5, False, 1)
 
 
 def test_the_watchdog_is_rung_only_for_an_earlier_deadline(ward: Ward) -> None:
@@ -319,6 +327,45 @@ def test_a_worker_keeps_what_it_holds_while_a_handler_takes_its_time(tmp_path: P
     shop.told.wait_for("completed", 5)
     shop.worker.drain()
     assert shop.end().counts.lost == 0
+    app.close()
+
+
+def test_a_thread_that_overruns_keeps_its_key_and_message_and_what_it_returns_counts(tmp_path: Path) -> None:
+    """A second run beside it would be a second effect: with the default policy, of an operation that takes its time."""
+    app, begun, release = file_app(tmp_path), threading.Event(), threading.Event()
+    clock = app._runtime.clock
+    assert isinstance(clock, ManualClock)
+    calls: list[str] = []
+
+    @app.job(app.queue("orders"), key="{id}", timeout="3s")
+    def ship(order: Order) -> str:
+        calls.append(order.id)
+        begun.set()
+        assert release.wait(PATIENCE_S)
+        return "shipped"
+
+    ship.send(Order("o-0"))
+    shop = Workshop(app, WorkerSettings(threads=1))
+    shop.start()
+    assert begun.wait(PATIENCE_S)
+    other = app.runtime().engine.queues.open("orders")
+    for _ in range(10):
+        shop.pass_time(clock, LEASE_MS)
+        assert other.receive(10) == []
+        (record,) = app.runtime().engine.records.scan(status="in_progress", limit=10)
+        assert record.lease_until_ms > clock.now_ms()
+    overruns = [told.detail for told in shop.told.wait_for("overrun", 2)]
+    release.set()
+    shop.told.wait_for("completed")
+    shop.worker.drain()
+    report = shop.end()
+
+    assert calls == ["o-0"]
+    assert (report.counts.completed, report.counts.lost) == (1, 0)
+    assert {detail["timeout_ms"] for detail in overruns} == {3_000}
+    running_ms = [detail["running_ms"] for detail in overruns]
+    assert running_ms == sorted(running_ms)
+    assert int(str(running_ms[-1])) >= 6_000
     app.close()
 
 

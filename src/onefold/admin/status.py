@@ -19,6 +19,8 @@ from onefold.admin import queues as engine_queues
 from onefold.admin.session import AdminSession, Roles, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.store import Record
+from onefold.observe.operation_state import HANGS
 from onefold.observe.wording import age, counted, pause
 from onefold.runner import orphans
 
@@ -372,11 +374,11 @@ def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> li
 
 
 class StuckRun(Struct, frozen=True, kw_only=True):
-    """A run whose process has ended, or that has stopped renewing its lease, and that was not taken over yet.
+    """A run whose process has ended or whose lease is over, and that was not taken over yet; or one past its timeout.
 
     Args:
         job, tenant, key: the operation. owner: id of the process that had it.
-        silent_ms: since its lease was over; 0 when it is not, but its process has ended.
+        silent_ms: since its lease was over; 0 when it is not, but its process has ended or its handler is late.
         explanation: what happens next, and when.
         resolves: whether that happens by itself.
     """
@@ -391,7 +393,11 @@ class StuckRun(Struct, frozen=True, kw_only=True):
 
 
 def stuck(session: AdminSession) -> list[StuckRun]:
-    """Runs whose process has ended or whose lease is over, and that nobody has taken over: each explained, longest first."""
+    """Runs that may need somebody, each explained, longest silent first.
+
+    Those whose process has ended or whose lease is over, and that nobody has taken over; and, where the app is known, those
+    whose handler has passed its timeout and has not ended.
+    """
     now_ms = session.now_ms()
     found = []
     records = session.engine.records.scan(status="in_progress", limit=1_000)
@@ -399,6 +405,8 @@ def stuck(session: AdminSession) -> list[StuckRun]:
     dead = session.engine.dead({record.owner for record in records})
     for record in records:
         if record.lease_until_ms > now_ms and record.owner not in dead:
+            if (late := _late(session, record, now_ms)) is not None:
+                found.append(late)
             continue
         message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
         text, resolves = _what_happens_next(
@@ -420,6 +428,26 @@ def stuck(session: AdminSession) -> list[StuckRun]:
             )
         )
     return sorted(found, key=lambda one: -one.silent_ms)
+
+
+def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None:
+    """A run under way whose handler has passed its timeout; None where it has not, or its job is not known."""
+    job = session.job(record.key.job)
+    if job is None or record.started_at_ms is None or record.started_fence != record.fence:
+        return None
+    running_ms, timeout_ms = now_ms - record.started_at_ms, job.policy.timeout_ms
+    if running_ms < timeout_ms:
+        return None
+    return StuckRun(
+        job=record.key.job,
+        tenant=record.key.scope,
+        key=record.key.key,
+        owner=record.owner,
+        silent_ms=0,
+        explanation=f"its handler has run for {age(running_ms)} by owner {record.owner}, past its timeout of "
+        f"{pause(timeout_ms)}, and its lease is renewed: nothing else runs this key. {HANGS}",
+        resolves=False,
+    )
 
 
 def _what_happens_next(

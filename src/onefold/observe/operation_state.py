@@ -110,7 +110,15 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
             text += (
                 " It is a call under @once, of no process known here: whether that has died shows when its lease ends."
             )
-        return OperationState(place="running", text=text)
+        timeout_ms = _passed_timeout_ms(record, evidence) if started else None
+        if timeout_ms is None:
+            return OperationState(place="running", text=text)
+        return OperationState(
+            place="running",
+            text=f"{text} Its handler has passed its timeout of {pause(timeout_ms)} and has not ended; until it does, the "
+            "run keeps its key and its message, and nothing else runs this key.",
+            todo=(HANGS,),
+        )
     if live:
         wait_ms = max(live[0].visible_at_ms - evidence.now_ms, 0)
         back = (
@@ -136,6 +144,17 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
         todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
     )
 
+
+def _passed_timeout_ms(record: Record, evidence: Evidence) -> int | None:
+    """The timeout that the run under way has passed; None where it has not, or nothing says so."""
+    policy, since_ms = evidence.policy, record.started_at_ms or record.updated_at_ms
+    if policy is not None and not policy.is_call:
+        return policy.timeout_ms if evidence.now_ms - since_ms >= policy.timeout_ms else None
+    rows = [row for row in evidence.rows if row.event == "overrun" and row.at_ms >= since_ms]
+    return int(rows[-1].detail.get("timeout_ms") or 0) if rows else None
+
+
+HANGS = "If it hangs, end the worker process that runs it; the job's on_unknown policy decides what then happens."
 
 _COMES_BACK = "Its message is visible again when its visibility timeout is over, and a worker then takes it over."
 

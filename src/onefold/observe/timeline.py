@@ -261,6 +261,16 @@ def _dependency_down(detail: Detail) -> Description:
     return f"the dependency refuses everything: {_failure(detail)}", "the job is paused; no attempt used"
 
 
+def _overrun(detail: Detail) -> Description:
+    timeout_ms, running_ms = detail.get("timeout_ms"), detail.get("running_ms")
+    of = f" of {pause(int(timeout_ms))}" if timeout_ms is not None else ""
+    so_far = f"it had run for {pause(int(running_ms))}; " if running_ms is not None else ""
+    return (
+        f"the handler passed its timeout{of}",
+        f"{so_far}in a thread it goes on, and keeps its key and its message; a coroutine or a process is stopped",
+    )
+
+
 def _lease_lost(detail: Detail) -> Description:
     return (
         f"{_run(detail)} lost its lease; nothing of it was recorded",
@@ -316,6 +326,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "released": _released,
     "dependency-down": _dependency_down,
     "lease-lost": _lease_lost,
+    "overrun": _overrun,
     "missing": _missing,
     "resent": _resent,
     "redrive": _redrive,

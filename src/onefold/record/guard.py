@@ -102,7 +102,7 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
     return Go("start")
 
 
-_DIED = "The process that ran it ended before it could say whether the effect happened."
+_DIED = "The run ended, or lost its lease, before it could say whether the effect happened."
 
 
 def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:

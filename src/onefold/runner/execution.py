@@ -190,10 +190,11 @@ class InFlightDelivery:
         delivery: as received. run: its run, once the operation was claimed.
         received_at_ms: monotonic instant before the receive was asked for.
         asked_at_ms: before its lease and visibility were last asked for. tried_at_ms: of the last try that failed.
-        let_go: not extended any more: the lease was lost, or the handler overran for too long.
+        let_go: not extended any more: the lease was lost.
+        report_in_ms: how long after its deadline a handler that still runs is reported again.
     """
 
-    __slots__ = ("asked_at_ms", "delivery", "let_go", "received_at_ms", "run", "tried_at_ms")
+    __slots__ = ("asked_at_ms", "delivery", "let_go", "received_at_ms", "report_in_ms", "run", "tried_at_ms")
 
     def __init__(self, delivery: Delivery, asked_at_ms: int) -> None:
         self.delivery: Delivery = delivery
@@ -202,6 +203,7 @@ class InFlightDelivery:
         self.asked_at_ms: int = asked_at_ms
         self.tried_at_ms: int | None = None
         self.let_go: bool = False
+        self.report_in_ms: int = 0
 
 
 class InFlight:

@@ -4,8 +4,8 @@ Three threads, each a `Periodic`: the heartbeat extends the record leases and me
 together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
 calls what the backend wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
 lease.
-Never here: when a lease is due or lost (`record/lease.py`), what becomes of a run. Invariant: a lease is extended only while
-its handler may still be heard of: one that overruns by a whole timeout is let go.
+Never here: when a lease is due or lost (`record/lease.py`), what becomes of a run. Invariant: a lease is extended for as
+long as its handler runs, however late: a run that was let go would be taken over beside it, and its effect happen twice.
 """
 
 from __future__ import annotations
@@ -219,10 +219,11 @@ class Heartbeat:
 
 
 class Watchdog:
-    """Stops handlers at their deadline.
+    """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported again and again.
 
     Args:
-        stop: stops a handler whose time is over. told: tells of it.
+        stop: stops a handler whose time is over.
+        told: reports it; again while it still runs after two timeouts, four, eight and so on.
     """
 
     def __init__(self, in_flight: InFlight, *, clock: Clock, stop: Stop, told: Callable[[Execution], None]) -> None:
@@ -254,10 +255,12 @@ class Watchdog:
             if run.cut is None:
                 late.append(run)
                 self._stop(run, calling.overran(timeout_ms))
-            if now_ms >= deadline_ms + timeout_ms:
-                held.let_go = True  # whoever comes next decides by the job's policy; this run's outcome will be refused
-            else:
-                next_ms = min(next_ms, deadline_ms + timeout_ms)
+                held.report_in_ms = timeout_ms
+            elif now_ms >= deadline_ms + held.report_in_ms:
+                late.append(run)
+            while now_ms >= deadline_ms + held.report_in_ms:
+                held.report_in_ms = 2 * held.report_in_ms + timeout_ms
+            next_ms = min(next_ms, deadline_ms + held.report_in_ms)
         for run in late:
             self._told(run)
         self._next_ms = next_ms

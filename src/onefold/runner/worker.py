@@ -563,7 +563,9 @@ class Worker:
         return MAINTAIN_MS
 
     def _tell_overrun(self, run: Execution) -> None:
-        self._runner.reports.of_run("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
+        timeout_ms, now_ms = run.job.policy.timeout_ms, self._clock.monotonic_ms()
+        running_ms = now_ms + timeout_ms - (run.deadline_ms if run.deadline_ms is not None else now_ms)
+        self._runner.reports.of_run("overrun", run, {"timeout_ms": timeout_ms, "running_ms": running_ms})
 
     def _tell_busy(self, error: errors.TransientError) -> None:
         self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})

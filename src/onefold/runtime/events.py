@@ -47,7 +47,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "duplicate": Meaning("info", "brief", "answered from the record; the handler did not run"),
     "running-elsewhere": Meaning("debug", "full", "another run of the same key is under way; waits"),
     "takeover": Meaning(
-        "warning", "off", "an earlier run's process died without reporting an outcome; this run takes over"
+        "warning", "off", "an earlier run ended, or lost its lease, without reporting an outcome; this run takes over"
     ),
     "unknown": Meaning(
         "warning", "off", "the previous run died or lost its answer; it is unknown whether it took effect"
@@ -75,7 +75,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),
     "name-given": Meaning("info", "brief", "a person gave the name of an operation to another app"),
     "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
-    "overrun": Meaning("error", "brief", "the handler passed its timeout"),
+    "overrun": Meaning("error", "brief", "the handler passed its timeout; in a thread it goes on, and keeps its key"),
     "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
     "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
     "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),

@@ -146,11 +146,12 @@ def _paused(one: admin.JobStatus, now_ms: int) -> str:
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def stuck(words: tuple[str, ...], url: str | None) -> Answer:
-    """Runs that have stopped renewing their lease and that nobody has taken over yet.
+    """Runs that have stopped renewing their lease and that nobody has taken over yet, and runs past their timeout.
 
     A worker that dies on this machine is noticed within a second or so, on another one when its lease ends; its work is then
     taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
-    Messages whose job no worker declares are named first.
+    A handler past its timeout that still runs is listed where the app is named. Messages whose job no worker declares are
+    named first.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
