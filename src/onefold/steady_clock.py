@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
 HOLD_MS: Final = 120_000  # in which who is at work extends its leases, however long they last
 _LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
-_DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth
+_DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
+_DRIFT_MS_MAX: Final = 5_000  # and by less than this, however long ago they were compared: kernels steer both alike
 _ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms
 _ASK_AGAIN_FAILED_MS: Final = 1_000
 _ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of that
@@ -212,7 +213,7 @@ class SteadyClock:
 
 def is_step(step_ms: int, passed_ms: int) -> bool:
     """Whether the wall and the monotonic clock, by `step_ms` apart after `passed_ms`, differ by more than they drift."""
-    return abs(step_ms) >= max(STEP_MS, passed_ms // _DRIFT_SHARE)
+    return abs(step_ms) >= max(STEP_MS, min(passed_ms // _DRIFT_SHARE, _DRIFT_MS_MAX))
 
 
 def lease_from_ms(clock: Clock) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onefold import errors
 from onefold.manual_clock import ManualClock
 from onefold.steady_clock import HOLD_MS, Offset, SteadyClock, lease_from_ms, steady, until_ms
@@ -21,10 +23,23 @@ def test_it_is_the_wall_as_long_as_nobody_sets_it() -> None:
     wall.jump(-600)
     assert clock.now_ms() == wall.now_ms()
     wall.advance(24 * HOUR_MS)
-    wall.jump(60_000)  # a bad crystal's day
+    wall.jump(4_999)  # a day's drift; the kernel steers both clocks alike, so it is mostly nothing
     assert clock.now_ms() == wall.now_ms()
     assert clock.steps == []
     assert steady(clock) is clock
+
+
+@pytest.mark.parametrize("by_ms", [65_000, -65_000, 5_000])
+@pytest.mark.parametrize("idle_ms", [20 * HOUR_MS, 60 * 24 * HOUR_MS])
+def test_a_process_that_was_idle_for_long_notices_a_step_all_the_same(idle_ms: int, by_ms: int) -> None:
+    """A web process after a quiet night must not take what another began before the step for over."""
+    wall = ManualClock(NOW)
+    clock = SteadyClock(wall)
+    assert clock.now_ms() == NOW
+    wall.advance(idle_ms)
+    wall.jump(by_ms)
+    assert clock.now_ms() == NOW + idle_ms
+    assert clock.steps == [by_ms]
 
 
 def test_set_forward_it_waits_for_those_at_work_and_then_follows() -> None:
