@@ -45,6 +45,7 @@ _VERSIONS = {
 _MISSING = object()
 _CO_VARARGS = 0x04  # inspect.CO_VARARGS: it has *args
 _IDENTITY = "A key must be text, an integer, a UUID, an Enum or a date."
+_ANOTHER = "Name another field, or use a function that derives a text from it."
 
 # Names that usually hold something new for every send, so that a second send of the same order would run again.
 _VOLATILE = frozenset(
@@ -132,7 +133,12 @@ class KeyRule:
 
 
 def key_rule(
-    declared: str | KeyFunction, payload: Any = Any, *, what: str = "key", chars_max: int = KEY_CHARS_MAX
+    declared: str | KeyFunction,
+    payload: Any = Any,
+    *,
+    what: str = "key",
+    chars_max: int = KEY_CHARS_MAX,
+    parameters: bool = False,
 ) -> KeyRule:
     """Compile a rule and check it against the payload's type, as far as the type tells.
 
@@ -141,6 +147,8 @@ def key_rule(
         payload: annotation of the payload; `Any` checks nothing.
         what: the name of the setting, for errors.
         chars_max: longest result, in characters.
+        parameters: the fields are a function's parameters, which take objects of any class, with properties: what is inside
+            them is not checked.
 
     Raises:
         UsageError: not a rule; a template without a field, with a field that the type does not have (names the nearest),
@@ -152,7 +160,7 @@ def key_rule(
         version = _checked_version(version, template, parts, what)
         names = tuple(name for _, name in parts if name is not None)
         for name in names:
-            _check_field(declared, name, payload, what)
+            _check_field(declared, name, payload, what, parameters=parameters)
         volatile = tuple(name for name in names if is_volatile(name))
         return KeyRule(declared, what, _template(declared, parts, what, version), volatile, chars_max)
     if isinstance(declared, str):
@@ -258,7 +266,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
     return [*parts, (before, None)]
 
 
-def _check_field(template: str, name: str, payload: Any, what: str) -> None:
+def _check_field(template: str, name: str, payload: Any, what: str, *, parameters: bool) -> None:
     """Follow a dotted name through the payload's type as far as the type tells."""
     at = payload
     for step in name.split("."):
@@ -280,13 +288,13 @@ def _check_field(template: str, name: str, payload: Any, what: str) -> None:
                 meaning=f"It has {', '.join(names)}." if names else f"{owner} has no fields at all.",
                 todo=f"Did you mean {near}?" if near else "Name one of its fields, or use a function of the payload.",
             )
-        at = names[step]
+        at = Any if parameters and step != name else names[step]
     reason = _unfit_type(at)
     if reason is not None:
         raise UsageError(
             f"{what}={template!r}: the field {name} cannot be part of a key: {reason}.",
             meaning=_IDENTITY,
-            todo="Name another field, or use a function that derives a text from it.",
+            todo=_ANOTHER,
         )
 
 
@@ -474,10 +482,11 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
         return str(value)
     else:
         found = f"of type {type(value).__qualname__}"
+    is_filled = value is not None and value is not _MISSING and type(value) is not str
     raise PayloadError(
         f"The {what} {rule} cannot be made: {name} is {found}.",
         meaning=_IDENTITY,
-        todo="Send the field filled, or declare another rule.",
+        todo=_ANOTHER if is_filled else "Fill the field, or declare another rule.",
     )
 
 

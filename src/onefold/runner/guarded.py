@@ -18,7 +18,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec.structs import replace
 
@@ -124,9 +124,10 @@ class GuardedFunction:
         self.context_parameter = once_reports.context_parameter(hints)
         self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
         self._read_parameters(function, ignore, name)
-        fields: Any = Any if self._open else TypedDict(f"The call of {name}", dict.fromkeys(self._names, Any))  # type: ignore[operator]
-        self._key = key_rule(key, fields, what=f"key of {name}")
-        self._tenant = key_rule(tenant, fields, what=f"tenant of {name}") if tenant else None
+        fields = Any if self._open else once_reports.fields_of(name, self._signature, hints)
+        self._key = key_rule(key, fields, what=f"key of {name}", parameters=True)
+        self._tenant = key_rule(tenant, fields, what=f"tenant of {name}", parameters=True) if tenant else None
+        once_reports.warn_of_volatile_key(name, self._key, function)
         returned = hints.get("return", Any)
         self._result = payload_type(Any, result=returned)
         self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None

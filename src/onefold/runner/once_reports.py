@@ -21,6 +21,7 @@ from onefold import codec, duration, errors, owner_process, payload_errors, reda
 from onefold.codec import outline
 from onefold.contracts.store import Claimed, Record, RecordKey, Running
 from onefold.interrupts import let_through
+from onefold.record.keys import KeyRule
 from onefold.runner.context import Context
 from onefold.runtime.events import kept_text
 
@@ -247,6 +248,31 @@ def signature_of(function: Callable[..., Any], context: str | None) -> inspect.S
         ) from None
 
 
+def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> Any:
+    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` where no annotation says."""
+    various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    kinds = {
+        one.name: Any if one.kind in various else hints.get(one.name, Any) for one in signature.parameters.values()
+    }
+    return typing.TypedDict(f"The call of {name}", kinds)  # type: ignore[operator]
+
+
+def warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) -> None:
+    """Warn, at the function, of a key made of what differs at every call."""
+    if key.volatile:
+        text = (
+            f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
+        )
+        text += " the same operation."
+        warnings.warn_explicit(text, UserWarning, *_place_of(function, name))
+
+
+def _place_of(function: Callable[..., Any], name: str) -> tuple[str, int]:
+    """A function's file and line."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else (name, 0)
+
+
 class Replays:
     """Whether a function that does not say what it returns answers repeated calls with another type than the first.
 
@@ -257,9 +283,7 @@ class Replays:
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        self._file: str = code.co_filename if code is not None else name
-        self._line: int = code.co_firstlineno if code is not None else 0
+        self._file, self._line = _place_of(function, name)
         self._name = name
         self.same: Collection[type] = {type(None), bool, int, float, str}
         self.is_over = False
