@@ -28,11 +28,21 @@ from onefold import payload_errors
 from onefold.errors import PayloadError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
 _EXACT_CHARS = 16  # 15 digits and a point: every such decimal is a double of its own (IEEE 754, DBL_DIG = 15)
+
+
+_CROWDED_BYTES = 16_384  # a shorter text has too few numbers to take long
+_ALIKE_MAX = 32  # different values of one hash in one array or object; of 64-bit integers at most 16 have the same
+_NESTED_MAX = 4  # arrays in each other whose hash is looked at
+_HASHED = (  # in msgspec's words, and in pydantic's
+    r"SetType\(item_type=(?!StrType)|key_type=(?!StrType|AnyType)"
+    r"|'(?:frozen)?set'(?!, 'items_schema': \{'type': 'str')|'keys_schema': \{'type': '(?!str'|any')"
+)
+_OWN_HASH_MAX = 2**61 - 2  # a smaller integer is its own hash
 
 
 # ------------------------------------------------------------------------------------------------ canonical text
@@ -57,6 +67,7 @@ def _number(text: str) -> float | Decimal:
 _SORTED = msgspec.json.Encoder(order="sorted", decimal_format="string", enc_hook=_to_builtins)
 _UNSORTED = msgspec.json.Encoder(enc_hook=_to_builtins)
 _EXACT = msgspec.json.Decoder(float_hook=_number)
+_ROUGH = msgspec.json.Decoder(float_hook=Decimal)
 _EXACT_SORTED = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
@@ -151,11 +162,12 @@ class PayloadCodec(Generic[T]):
         UsageError: a type that has no JSON form.
     """
 
-    __slots__ = ("_decoder", "_result", "annotation")
+    __slots__ = ("_decoder", "_hashes", "_result", "annotation")
 
     def __init__(self, annotation: Any = Any, result: Any = Any) -> None:
         self.annotation: Any = Any if annotation is object else annotation
         self._decoder = _decoder_of(self.annotation)
+        self._hashes: tuple[Callable[[str], object], ...] | None = None  # found with the first long text
         self._result: PayloadCodec[Any] | None = None if result is annotation else payload_type(result)
 
     def __repr__(self) -> str:
@@ -219,8 +231,14 @@ class PayloadCodec(Generic[T]):
 
         Raises:
             PayloadError: not JSON, nested too deeply, or it does not fit the type; names the field, its value and what was
-                expected. `what` and `todo` of the error do not repeat the value, so that they may be logged.
+                expected. `what` and `todo` of the error do not repeat the value, so that they may be logged. Or it has
+                very many numbers that Python's sets and dicts cannot tell apart by their hash.
         """
+        if len(data) > _CROWDED_BYTES:
+            if self._hashes is None:
+                self._hashes = _hashed_texts(self.annotation)
+            for read in self._hashes:
+                _refuse_crowds(data, read)
         try:
             return cast(T, self._decoder.decode(data))
         except (ValueError, RecursionError) as error:
@@ -329,7 +347,8 @@ def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
         return _ModelDecoder(annotation)
     try:
         known = inspect.type_info(annotation)
-        stranger = next(_strangers(known, set()), None)
+        strange = (cls for cls in _customs(known, set()) if not _is_model(cls) and cls is not object)
+        stranger = next(strange, None)
         if stranger is None:
             return msgspec.json.Decoder(annotation, dec_hook=_from_builtins)
         reason = f"{type_name(stranger)} has no JSON form."
@@ -341,19 +360,98 @@ def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
     )
 
 
-def _strangers(known: object, seen: set[int]) -> Iterator[Any]:
-    """Classes inside a type that neither msgspec nor pydantic can read."""
+def _hashed_texts(annotation: Any) -> tuple[Callable[[str], object], ...]:
+    """How texts are to be read whose values a type hashes in sets and keys without a secret; none where it does not."""
+    known = () if _is_model(annotation) else inspect.type_info(annotation)
+    models = [annotation] if _is_model(annotation) else [one for one in _customs(known, set()) if _is_model(one)]
+    words = repr(known) + "".join(repr(one.__pydantic_core_schema__) for one in models)
+    if re.search(_HASHED, words) is None:
+        return ()
+    return (_as_number, _as_uuid) if re.search("UUIDType|'uuid'", words) else (_as_number,)
+
+
+def _as_number(text: str) -> object:
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        return text
+    return text if number.is_nan() else number
+
+
+def _as_uuid(text: str) -> object:
+    """Its integer, which has the hash of the UUID."""
+    if len(text) not in (32, 36):
+        return text
+    try:
+        return int(text.replace("-", ""), 16)
+    except ValueError:
+        return text
+
+
+def _hashable(value: object, read: Callable[[str], object], depth: int = 0) -> object:
+    if isinstance(value, str):
+        return read(value)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return tuple(_hashable(one, read, depth + 1) for one in value) if depth < _NESTED_MAX else ()
+    return value
+
+
+def _is_plain(part: dict[str, object] | list[Any]) -> bool:
+    """Whether it is an array of integers none of which has the hash of another (but for -1, which has that of -2)."""
+    return (
+        isinstance(part, list)
+        and set(map(type, part)) == {int}
+        and max(part) <= _OWN_HASH_MAX
+        and min(part) >= -_OWN_HASH_MAX
+    )
+
+
+def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
+    """Refuse a text in which very many different values have one hash: a set of them takes quadratic time.
+
+    Hashes of numbers and UUIDs have no secret in Python, so that a stranger can choose such values; those of texts have one.
+    """
+    try:
+        parts = [_ROUGH.decode(data)]
+    except (ValueError, ArithmeticError, RecursionError):
+        return  # the type's own decoder says what is wrong
+    while parts:
+        part = parts.pop()
+        if not isinstance(part, dict | list):
+            continue
+        parts += part.values() if isinstance(part, dict) else part
+        if len(part) <= _ALIKE_MAX or _is_plain(part):
+            continue
+        values = [_hashable(one, read) for one in part]
+        hashes = [str(hash(one)) for one in values]  # texts, whose own hashes have a secret
+        if len(set(hashes)) >= len(hashes) - _ALIKE_MAX:
+            continue
+        crowds: dict[str, list[object]] = {}
+        for value, hashed in zip(values, hashes, strict=True):
+            crowd = crowds.setdefault(hashed, [])
+            if value not in crowd:
+                crowd.append(value)
+            if len(crowd) > _ALIKE_MAX:
+                raise PayloadError(
+                    f"The payload has more than {_ALIKE_MAX} different numbers of one hash in one array or object.",
+                    meaning="Python would take minutes to make a set or dict of them. They do not come together by chance.",
+                    todo="Find out who sent it. For numbers that are no keys declare a list.",
+                )
+
+
+def _customs(known: object, seen: set[int]) -> Iterator[Any]:
+    """Classes inside a type that msgspec does not know: models of pydantic, and what cannot be read."""
     if id(known) in seen:
         return
     seen.add(id(known))
     if isinstance(known, inspect.CustomType | inspect.RawType | inspect.ExtType):
-        cls = getattr(known, "cls", msgspec.Raw)
-        if not _is_model(cls) and cls is not object:
-            yield cls
+        yield getattr(known, "cls", msgspec.Raw)
     elif isinstance(known, tuple | list):
         for part in known:
-            yield from _strangers(part, seen)
+            yield from _customs(part, seen)
     elif isinstance(known, msgspec.Struct):
         for name in known.__struct_fields__:
             if isinstance(part := getattr(known, name), tuple | list | msgspec.Struct):
-                yield from _strangers(part, seen)
+                yield from _customs(part, seen)

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import time
 import tracemalloc
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -328,3 +330,47 @@ def test_an_error_of_pydantic_about_very_many_items_is_not_taken_apart() -> None
     assert peak < 8_000_000, "it was 60 MB and more: an object and a text about each of them"
     first = refused(list[_Basket], '[{"lines":[0,{"pear":"x"}]}]')
     assert first.what.startswith("The field $[0].lines[0]._Model does not fit list[_Basket]: Input should be")
+
+
+class _Numbers(pydantic.BaseModel):
+    numbers: set[int]
+
+
+@dataclasses.dataclass
+class _Stock:
+    by_product: dict[int, int]
+
+
+_ALIKE = 2**61 - 1  # Python's integers hash modulo this
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "around"),
+    [
+        (set[int], "{}", "[{}]"),
+        (frozenset[Decimal], '"{}"', "[{}]"),
+        (frozenset[Decimal], "{}.0", "[{}]"),
+        (set[tuple[int, int]], "[{},1]", "[{}]"),
+        (dict[int, int], '"{}":1', "{{{}}}"),
+        (_Stock, '"{}":1', '{{"by_product":{{{}}}}}'),
+        (_Numbers, "{}", '{{"numbers":[{}]}}'),
+        (list[_Numbers], "{}", '[{{"numbers":[{}]}}]'),
+        (set[uuid.UUID], '"{0:032x}"', "[{}]"),
+        (dict[uuid.UUID, int], '"{0:032x}":1', "{{{}}}"),
+    ],
+)
+def test_numbers_of_one_hash_are_refused_before_a_set_is_made_of_them(kind: Any, form: str, around: str) -> None:
+    def text(step: int) -> str:
+        return around.format(",".join(form.format(number * step) for number in range(1, 3_001)))
+
+    payload = codec.payload_type(kind)
+    with pytest.raises(PayloadError, match="more than 32 different numbers of one hash"):
+        payload.decode(text(_ALIKE))
+    payload.decode(text(10**15 + 37))  # as long, and harmless
+
+
+def test_numbers_that_are_equal_or_no_keys_are_no_crowd() -> None:
+    alike = ",".join(str(number * _ALIKE) for number in range(1, 2_001))
+    assert len(codec.payload_type(list[int]).decode(f"[{alike}]")) == 2_000
+    assert codec.payload_type(set[int]).decode("[" + ",".join(["7"] * 20_000) + "]") == {7}
+    assert len(codec.payload_type(set[str]).decode(f'["{alike.replace(",", chr(34) + "," + chr(34))}"]')) == 2_000
