@@ -306,13 +306,17 @@ class Database:
         self._file_turn.begin(self._writer)
         if self.in_memory:
             return
-        if not self._file.is_there():
-            self._roll_back()
-            self._file.give_up(self._writer)
+        self._check_there()
         self._log.check()
         if self._steps_noted != len(self.clock.steps) and self.notes_time:
             filetime.note_in(self._writer, self.clock)
             self._steps_noted = len(self.clock.steps)
+
+    def _check_there(self) -> None:
+        """Refuse to begin or to commit where the file or its log is not the one that was opened; all is rolled back then."""
+        if not self.in_memory and not self._file.is_there():
+            self._roll_back()
+            self._file.give_up(self._writer)
 
     def tend(self) -> None:
         """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
@@ -332,12 +336,7 @@ class Database:
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
             return
-        self._take_turn()
-        with self._turn.lock:
-            self._turn.lock.release()
-            self._ready()
-            if not self._file.is_there():
-                self._file.give_up(self._writer)
+        self._with_writer(lambda _: self._check_there())
 
     def _forget_undone(self) -> None:
         """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
@@ -389,6 +388,7 @@ class Database:
             try:
                 with self._writer:
                     if commit:
+                        self._check_there()  # it may have been open for long
                         self._writer.execute(_COMMIT)
                         self._writer.note_transfers()
                     else:
@@ -420,6 +420,7 @@ class Database:
                     self._held_by = me
                     changes = self._writer.total_changes
                     answers = [self._written(call) for call in calls]
+                    self._check_there()
                     self._writer.execute(_COMMIT)
                     self._writer.note_transfers()
                     # SQLite syncs nothing then, and what was read may be of an early write.
@@ -564,7 +565,7 @@ class Database:
             self._file.note()
             # What was in an older log is on disk if that is gone.
             self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
-            self._space = Space(writer, self.path, self.place, self._settings.log_bytes)
+            self._space = Space(writer, self.path, self.place, self._settings.log_bytes, self._file.is_there)
             self._opened = writer
         except BaseException:
             self._opened = None

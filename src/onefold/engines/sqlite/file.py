@@ -87,11 +87,11 @@ class OpenFile:
 
     def note(self) -> None:
         """Remember which file and log this process has opened; called as soon as it has both."""
-        self._seen = [_inode(self._name), _inode(self.log), _inode(self._index)]
+        self._seen = [inode(self._name), inode(self.log), inode(self._index)]
 
     def is_itself(self) -> bool:
         """Whether the file is the one that was opened, whatever its log is: for one that was closed in between."""
-        return _inode(self._name) == self._seen[0]
+        return inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
         """Whether file, log and index are still what this process has open and not emptied. 4 us; asked in every write.
@@ -135,7 +135,7 @@ class OpenFile:
 
     def is_log_gone(self) -> bool:
         """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""
-        now = [_inode(self.place), _inode(self.log), _inode(self._index)]
+        now = [inode(self.place), inode(self.log), inode(self._index)]
         return (
             now[0] == self._seen[0]
             and None in now
@@ -148,12 +148,12 @@ class OpenFile:
         Returns:
             Where it is now; None where there was nothing to move.
         """
-        if _inode(self.place) == self._seen[0]:
+        if inode(self.place) == self._seen[0]:
             return None
-        if _inode(self._index) == self._seen[2]:
+        if inode(self._index) == self._seen[2]:
             with ignored(OSError):
                 os.unlink(self._index)
-        if _inode(self.log) != self._seen[1]:
+        if inode(self.log) != self._seen[1]:
             return None
         target = f"{self.log}-of-replaced-{os.getpid()}"
         try:
@@ -185,15 +185,15 @@ class OpenFile:
             is_saved: what the removed log held was written into the file first.
             log: where `move_old_log` has put the log.
         """
-        if _inode(self.place) == self._seen[0] == _inode(self._name) and os.stat(self.place).st_size:
+        if inode(self.place) == self._seen[0] == inode(self._name) and os.stat(self.place).st_size:
             saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
             return errors.StorageError(
                 f"The log of {self._path} ({self.log}, {self._index}) was removed or replaced while this process used it.",
                 meaning=f"Nothing was written; {saved}. Other processes would not have seen it.",
                 todo="Restart every process that uses the file, and keep its -wal and -shm files while one does.",
             )
-        how = "was removed" if _inode(self._name) is None else "is another file now"
-        if _inode(self._name) == self._seen[0]:
+        how = "was removed" if inode(self._name) is None else "is another file now"
+        if inode(self._name) == self._seen[0]:
             how = "was emptied"
         moved = f" Its log was moved to {log}, so that it is not applied to the new file." if log else ""
         return errors.StorageError(
@@ -203,7 +203,8 @@ class OpenFile:
         )
 
 
-def _inode(path: str) -> tuple[int, int] | None:
+def inode(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None: there is none."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:

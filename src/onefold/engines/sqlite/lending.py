@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 
 from onefold import errors
 from onefold.contracts.admin import Transferred
+from onefold.engines.sqlite.closing import FileConnection
 
 _TRANSACTIONS: Final = frozenset(
     {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
@@ -39,7 +40,7 @@ _TABLE_IS_SECOND: Final = frozenset(
 )
 
 
-class LentConnection(sqlite3.Connection):
+class LentConnection(FileConnection):
     """A connection that can be lent to a handler and taken back. Opened by `connection.Database`, never by hand."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from typing import Final, TypeVar
 
 from onefold import errors, forks, private_files
+from onefold.engines.sqlite.closing import FileConnection, refuse_stale
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.lending import LentConnection
 from onefold.engines.sqlite.refusals import translate
@@ -37,6 +38,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
     try:
         if place is not None:
             forks.refuse_inherited(path, place)
+            refuse_stale(path, place)
             private_files.refuse_strangers(os.path.realpath(place))
             private_files.make_file(place)  # SQLite gives its log the same mode
         connection = _connect(place or ":memory:", settings, LentConnection)
@@ -51,7 +53,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
     return connection
 
 
-def _prepare_writer(connection: sqlite3.Connection, path: str, place: str | None, settings: FileSettings) -> None:
+def _prepare_writer(connection: FileConnection, path: str, place: str | None, settings: FileSettings) -> None:
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store=MEMORY")
     if place is not None:
@@ -70,17 +72,21 @@ def _prepare_writer(connection: sqlite3.Connection, path: str, place: str | None
     # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
     connection.execute("PRAGMA secure_delete=FAST")
     connection.execute("PRAGMA busy_timeout=0")
+    if place is not None:
+        _note(connection, place)
 
 
 def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
     """A connection that only reads; arguments and errors as for the writer's."""
     forks.refuse_inherited(path, place)
+    refuse_stale(path, place)
     try:
-        connection = _connect(place, settings, sqlite3.Connection)
+        connection = _connect(place, settings, FileConnection)
         try:
             connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
             connection.execute("PRAGMA temp_store=FILE")
             connection.execute("PRAGMA query_only=ON")
+            _note(connection, place)
         except BaseException:
             connection.close()
             raise
@@ -99,6 +105,11 @@ def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
         cached_statements=512,
         factory=kind,
     )
+
+
+def _note(connection: FileConnection, place: str) -> None:
+    data_version(connection)  # which opens the log
+    connection.note(place)
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:

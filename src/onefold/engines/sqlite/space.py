@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from onefold.clock import SystemClock
@@ -126,13 +127,17 @@ class Space:
     Args:
         writer: of the file, prepared. path: as the user wrote it. place: the file.
         log_bytes: the log's limit where there is plenty of space.
+        may_checkpoint: whether the log is the file's own; asked before it is written into the file.
     """
 
-    def __init__(self, writer: sqlite3.Connection, path: str, place: str, log_bytes: int) -> None:
+    def __init__(
+        self, writer: sqlite3.Connection, path: str, place: str, log_bytes: int, may_checkpoint: Callable[[], bool]
+    ) -> None:
         self._writer = writer
         self._path = path
         self._place = place
         self._log_bytes = log_bytes
+        self._may_checkpoint = may_checkpoint
         self._page_bytes = _asked(writer, "page_size")  # an older file's own
         self._limits = self._set = Limits(log_bytes, PAGES_MAX)
         self._until_look = 0
@@ -160,6 +165,8 @@ class Space:
 
     def make_room(self) -> None:
         """Write the log into the file as far as readers allow, give its space back, and look again."""
+        if not self._may_checkpoint():
+            return  # whoever writes next refuses
         with ignored(sqlite3.Error):  # the disk is full: what fitted was written
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._look()
@@ -209,7 +216,7 @@ class Space:
     def shorten_log(self) -> None:
         """Look, and shorten a log that is longer than it should be; outside transactions."""
         self._look()
-        if _size(f"{self._place}-wal") > 2 * self._limits.log_bytes:
+        if _size(f"{self._place}-wal") > 2 * self._limits.log_bytes and self._may_checkpoint():
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")  # most of it, while others write
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # does nothing while a reader still needs it
 
