@@ -11,9 +11,9 @@ import onefold
 from onefold import limits
 from onefold.admin import editing, held, queues, redrive, status, why
 from onefold.admin.dead_letters import Select, find, one_of
-from onefold.contracts.ledger import History
+from onefold.contracts.ledger import History, Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import Failure, RecordKey, Release
+from onefold.contracts.store import Failure, RecordKey, Release, Unknown
 from onefold.observe.operation_state import HANGS
 from onefold.runner import runs
 from tests.faces.office import START_MS, Office, Open, Order
@@ -532,6 +532,36 @@ def test_a_released_record_without_a_message_says_so(there: Open) -> None:
         "gone",
         "Not done; the record says released (Drain: given back); the next call with this key runs it.",
     )
+
+
+def test_an_unknown_record_without_a_message_is_not_said_to_be_not_done(there: Open) -> None:
+    claimed = there.claim("charge_card", "k", start=True)
+    failure = Failure(kind="unknown", error="KeyboardInterrupt", summary="KeyboardInterrupt")
+    now_ms = there.clock.now_ms()
+    outcome = Unknown(parked=False, crashed=False, failure=failure, expires_at_ms=now_ms + 10_000)
+    there.session.engine.store.write([(claimed.hold, outcome)], now_ms)
+    found = story(there, "k")
+    assert found.text.startswith(
+        "Unknown: the outcome of the last call was not recorded (KeyboardInterrupt); it may have"
+    )
+
+
+def test_a_result_that_could_not_be_recorded_is_known_to_have_happened(there: Open) -> None:
+    claimed = there.claim("charge_card", "k", start=True)
+    failure = Failure(kind="unknown", error="PayloadError", summary="The function ran")
+    now_ms = there.clock.now_ms()
+    outcome = Unknown(parked=True, crashed=False, failure=failure, expires_at_ms=now_ms + 10_000)
+    there.session.engine.store.write([(claimed.hold, outcome)], now_ms)
+    found = story(there, "k")
+    assert "the effect happened, and its result could not be recorded" in found.text
+    assert found.todo[1:] == ("onefold held settle k --done --result JSON",)
+
+
+def test_a_run_whose_record_was_lost_is_not_said_to_be_not_done(there: Open) -> None:
+    key = RecordKey("", "charge_card", "k")
+    row = Row(at_ms=there.clock.now_ms(), event="lease-lost", key=key, detail={"attempt": 1})
+    there.session.engine.ledger.append([row])
+    assert story(there, "k").text.startswith("Unknown: a run lost its lease, and no record of this key is left")
 
 
 # -- what is no key ------------------------------------------------------------------------------------------------

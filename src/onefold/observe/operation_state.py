@@ -53,6 +53,8 @@ def state_of(evidence: Evidence) -> OperationState:
         return _waiting(record, live[0], evidence)
     if dead:
         return _dead(dead[0], evidence)
+    if record is None and evidence.rows and evidence.rows[-1].event == "lease-lost":
+        return _lost(evidence)
     if evidence.not_asked and _may_wait(record, evidence):
         return _not_asked(record, evidence)
     return _gone(record, evidence)
@@ -83,6 +85,16 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
     if evidence.is_one_of_many:
         tenant = f" --tenant {redact.shell_word(record.key.scope)}" if record.key.scope else ""
         which = f" --job {redact.shell_word(record.key.job)}{tenant}"
+    if record.failure is not None and record.failure.error == "PayloadError":  # written for results alone
+        return OperationState(
+            place="held",
+            text=f"Held since {evidence.say(record.updated_at_ms)}: the effect happened, and its result could not be"
+            f" recorded.{why}",
+            todo=(
+                "The effect happened, so do not run it again. With the result from the other system, run",
+                redact.command(settle, key, f"--done --result JSON{which}"),
+            ),
+        )
     return OperationState(
         place="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
@@ -281,6 +293,19 @@ def _again(record: Record | None, evidence: Evidence) -> str:
     return f"Send it again with the same key. If its job has unique=True, {blocked}."
 
 
+def _lost(evidence: Evidence) -> OperationState:
+    """A run is known to have begun, and its record is not there."""
+    text = (
+        "Unknown: a run lost its lease, and no record of this key is left (flushed, evicted, deleted, restored from a backup"
+        " or expired). It may have taken effect; the next call or message with this key runs it."
+    )
+    return OperationState(
+        place="gone",
+        text=f"{text} {evidence.not_asked}".rstrip(),
+        todo=("Find out from the other system whether the effect happened before you call or send it again.",),
+    )
+
+
 def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
     if record is None and not evidence.rows:
@@ -292,7 +317,16 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
             todo=("See below for what that can mean.",),
         )
     if record is not None and record.message_id is None and ended is None:  # a call under @once
-        why = f" ({record.failure.error}: {record.failure.summary})" if record.failure is not None else ""
+        failure, why = record.failure, ""
+        if failure is not None:
+            why = failure.error if failure.summary in ("", failure.error) else f"{failure.error}: {failure.summary}"
+            why = f" ({why})"
+        if record.status == "unknown":
+            text = (
+                f"Unknown: the outcome of the last call was not recorded{why}; it may have taken effect. The next call"
+            )
+            text += " with this key runs it again, or asks its probe."
+            return OperationState(place="gone", text=text, todo=())
         words = (
             f"The last call failed{why}"
             if record.status == "failed"

@@ -274,7 +274,7 @@ def _overrun(detail: Detail) -> Description:
 def _lease_lost(detail: Detail) -> Description:
     return (
         f"{_run(detail)} lost its lease; nothing of it was recorded",
-        "a higher fence owns the operation now",
+        "another run had taken the operation over, or its record was gone from the store",
     )
 
 

@@ -101,6 +101,17 @@ class LeaseKeeper:
             if not is_renewed and self._holds.get(hold):  # else the call has ended meanwhile
                 self.end(hold)
                 text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
+                if self._is_gone(hold, now_ms):
+                    text = (
+                        "%s %r: its record is gone from the store while it runs (flushed, evicted, deleted or restored). It"
+                        " will end with LeaseLost, and another call with its key would run now."
+                    )
                 _log.warning(text, hold.key.job, hold.key.key)
                 if self._lost is not None:
                     self._lost(hold)
+
+    def _is_gone(self, hold: Hold, now_ms: int) -> bool:
+        try:
+            return self._store.read((hold.key,), now_ms)[0] is None
+        except errors.OnefoldError:  # only the words of a warning depend on it
+            return False

@@ -423,11 +423,7 @@ class GuardedFunction:
                 todo="Find out why the store fails, and whether the call is to be repeated.",
             ) from refusal
         if not verdict.written:
-            raise errors.LeaseLost(
-                f"{self.name} {begun.hold.key.key!r} finished, but its lease had been taken over.",
-                meaning="The run that took over decides what is recorded; this result was dropped.",
-                todo="Give the call a longer lease, or find out why this process could not renew it.",
-            )
+            raise once_reports.lease_lost(self.name, begun.hold.key.key, is_gone=self._is_gone(begun.hold))
         if isinstance(begun, Execution) and isinstance(begun.decided().write, Unknown):  # as above
             raise self._unknown(begun.hold.key, self.clock.now_ms())
         self._look_at_replay(value, result)
@@ -448,7 +444,8 @@ class GuardedFunction:
             outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept(), interrupted=interrupted)
             verdict = self._end(begun, outcome)
             if verdict is not None and not verdict.written:
-                error.add_note(f"onefold: the lease of {self.name} {begun.hold.key.key!r} had been taken over.")
+                how = "record is gone from the store" if self._is_gone(begun.hold) else "lease had been taken over"
+                error.add_note(f"onefold: {self.name} {begun.hold.key.key!r}: its {how}.")
         finally:
             self._over(begun.hold)
 
@@ -558,6 +555,12 @@ class GuardedFunction:
             key = self._key_of(args, kwargs).key
             raise once_reports.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
         return since_ms
+
+    def _is_gone(self, hold: records.Hold) -> bool:
+        """Whether the record of a lost call is not another's but absent; only words depend on it."""
+        with ignored(errors.OnefoldError):
+            return self.store.read((hold.key,), self.clock.now_ms())[0] is None
+        return False
 
     def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
         return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)
