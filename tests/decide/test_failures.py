@@ -432,6 +432,10 @@ def test_urllibs_own_http_error() -> None:
         ("-5", None),
         ("", None),
         ("1e9", None),
+        ("Mon, 01 Jan 30000000000000000000000000000000 00:00:00 GMT", None),
+        ("Mon, 01 Jan 0001 00:00:00 +2359", 0),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", limits.VISIBILITY_MS_MAX),
+        ("Tue, 14 Nov 2023 22:14:20 +99999999999999999999", None),
     ],
 )
 @pytest.mark.parametrize("name", ["Retry-After", "retry-after"])
@@ -440,6 +444,7 @@ def test_retry_after_is_honoured_in_both_its_forms(name: str, value: object, wai
     assert ruling(with_status("status", 503, {name: value})).retry_in_ms == wait_ms
     assert ruling(with_status("status", 403, {name: value})).retry_in_ms == wait_ms
     assert ruling(with_status("status", 404, {name: value})).retry_in_ms is None
+    assert [ruling(with_status("status", status, {name: value})).kind for status in (403, 422)] == [DOWN, PERMANENT]
 
 
 def test_headers_that_are_none_are_no_headers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -512,6 +513,71 @@ async def test_long_bodies_of_all_clients_are_bounded_together() -> None:
         first.send(post(b"/c", b"y" * 1_000_000) * 2)  # the second of one client is read when the first is answered
         for _ in range(2):
             assert (await first.answer())[0] == 200
+
+
+@scenario
+async def test_requests_behind_another_are_bounded_together_however_short() -> None:
+    async with running(Bounds(held_bytes=1_500_000, linger_s=0.01)) as rig:
+        shared = rig.server._shared
+        assert shared is not None
+        clients = [await rig.client() for _ in range(8)]
+        for number, client in enumerate(clients):
+            client.send(post(b"/wait") + post(b"/a", b"x" * 60_000) * 10)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(rig.stub.seen) <= number or not (
+                    shared.held_bytes > 600_000 * (number + 1) or client_is_refused(rig)
+                ):
+                    await turn()
+            assert shared.held_bytes < 1_500_000
+        rig.stub.let_go.set()
+        answers = [(await clients[-1].answer())[0] for _ in range(2)]
+        assert answers == [200, 503]
+        assert [(await clients[0].answer())[0] for _ in range(11)] == [200] * 11
+        for client in clients:
+            client.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while shared.held_bytes:
+                await turn()
+
+
+def client_is_refused(rig: Rig) -> bool:
+    """The newest connection whose first request is handled has been refused the rest."""
+    shared = rig.server._shared
+    assert shared is not None
+    return sum(one._refused for one in shared.connections) >= len(rig.stub.seen) - 2
+
+
+@scenario
+async def test_very_many_requests_without_bodies_behind_another_are_bounded() -> None:
+    async with running(Bounds(held_bytes=1_500_000, linger_s=0.01)) as rig:
+        client, other = await rig.client(), await rig.client()
+        client.send(post(b"/wait") + b"GET / HTTP/1.1\r\n\r\n" * 5_000)
+        await rig.stub.begun.wait()
+        other.send(post(b"/b", b"x" * 1_000))  # alone on its connection: taken
+        assert (await other.answer())[0] == 200
+        rig.stub.let_go.set()
+        answered = 0
+        while (await client.answer())[0] == 200:
+            answered += 1
+        assert 0 < answered < 1_600
+
+
+@scenario
+async def test_a_body_in_pieces_of_two_bytes_takes_no_more_room_than_its_bytes() -> None:
+    async with running() as rig:
+        client = await rig.client()
+        client.send(b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"2\r\nab\r\n" * 50_000)
+        shared = rig.server._shared
+        assert shared is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while shared.held_bytes < 100_000:
+                await turn()
+        (connection,) = shared.connections
+        assert sys.getsizeof(connection._body) < 150_000
+        client.send(b"0\r\n\r\n")
+        assert (await client.answer())[::2] == (200, b"/a " + b"ab" * 50_000)
+        assert type(rig.stub.seen[0].body) is bytes
+        assert shared.held_bytes == 0
 
 
 @scenario

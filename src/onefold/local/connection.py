@@ -32,7 +32,8 @@ from msgspec import Struct
 POLL_TURNS: Final = 100  # of an idle loop: about a microsecond each
 POLL_REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
 POLL_REST_MAX: Final = 1_024
-_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below are too short to count
+_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below only while they wait behind another
+_REQUEST_BYTES = 1024  # what a request takes beside its head and body
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -116,8 +117,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
     Args:
         body_bytes: of one request; more is answered 413. SQS takes 1 MiB, which is 6 MiB when each character is escaped, or
             8 as escaped base64; Lambda takes 6 MiB.
-        held_bytes: of the long bodies of all clients that are here at a time; more is answered 503, and SDKs try again.
-            As many of answers that clients have not read yet; above it, who has not read for the longest is hung up on.
+        held_bytes: of the long bodies of all clients that are here at a time, and of requests of any length that wait
+            behind another of their client; more is answered 503, and SDKs try again. As many of answers that clients have
+            not read yet; above it, who has not read for the longest is hung up on.
         connections: how many clients may be connected at a time; one more is hung up on.
         head_bytes: request line and header fields; more is answered 431.
         head_fields: how many header fields.
@@ -150,9 +152,10 @@ class Request:
         keep_alive: the client wants the connection kept.
         gone: the client has hung up.
         abandoned: set by the handler: when the client hangs up, stop handling (an asyncio cancel).
+        held_bytes: its part of what is held of all clients' requests.
     """
 
-    __slots__ = ("abandoned", "body", "gone", "headers", "keep_alive", "method", "path", "query")
+    __slots__ = ("abandoned", "body", "gone", "headers", "held_bytes", "keep_alive", "method", "path", "query")
 
     def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes], body: bytes) -> None:
         self.method = method
@@ -163,6 +166,7 @@ class Request:
         self.keep_alive = True
         self.gone = False
         self.abandoned = False
+        self.held_bytes = 0
 
     def header(self, name: bytes) -> str:
         """A header field as text; empty when it did not come."""
@@ -225,7 +229,7 @@ class ServerConnections:
         self.tasks: set[asyncio.Task[None]] = set()
         self.busy_poll = BusyPoll(loop)
         self.draining = False
-        self.held_bytes = 0  # of long bodies that have come, or are coming, and are not answered
+        self.held_bytes = 0  # of requests that have come, or are coming, and are not answered: see `Bounds`
         self.unread_bytes = 0  # of answers that their clients have not read yet, as far as they are long
         self.emptied = asyncio.Event()
 
@@ -266,11 +270,11 @@ class Connection(asyncio.Protocol):
         self.idle_at: float | None = shared.loop.time()
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._fields = self._head_bytes = self._body_bytes = 0
+        self._fields = self._head_bytes = self._body_bytes = self._head_held = 0
         self._completed = 0  # requests, of those in the bytes that are being parsed
         self._held_bytes = 0  # this connection's part of the total
         self._body_held = 0  # of that, for the body that is coming
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
 
     # ---------------------------------------------------------------------------------------------------- from the socket
 
@@ -288,7 +292,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._refused = True
         self._waiting.clear()
-        self._body, self._body_held = [], 0
+        self._body, self._body_held = b"", 0
         self._hold(-self._held_bytes)
         self._count_unread(0)
         self._cancel_late()
@@ -347,9 +351,7 @@ class Connection(asyncio.Protocol):
 
     def _check_arriving(self, count: int) -> None:
         if not self._in_body:
-            if (
-                not self._completed
-            ):  # else those bytes are other requests' too, and this one's are counted with the next
+            if not self._completed:  # else those bytes are other requests' too; this one's are counted with the next
                 self._head_bytes += count
             if self._head_bytes > self._shared.bounds.head_bytes:
                 self._refuse(431, "The request's head is too long.")
@@ -370,7 +372,7 @@ class Connection(asyncio.Protocol):
         """A request begins."""
         self._arriving, self._in_body = True, False
         self.idle_at = None
-        self._url, self._headers, self._body = b"", {}, []
+        self._url, self._headers, self._body = b"", {}, b""
         self._fields = self._head_bytes = self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -393,8 +395,8 @@ class Connection(asyncio.Protocol):
         """The head is there: refuse what is too much before its body comes."""
         self._in_body = True
         headers, bounds = self._headers, self._shared.bounds
-        head_bytes = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
-        if head_bytes > bounds.head_bytes or self._fields > bounds.head_fields:
+        self._head_held = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
+        if self._head_held > bounds.head_bytes or self._fields > bounds.head_fields:
             self._refuse(431, "The request's head is too long.")
         elif b"content-length" in headers and int(headers[b"content-length"]) > bounds.body_bytes:
             self._refuse(413, "The request's body is too long.")
@@ -411,22 +413,30 @@ class Connection(asyncio.Protocol):
         if size > self._shared.bounds.body_bytes:
             self._refuse(413, "The request's body is too long.")
         elif not self._refused:
-            self._body.append(body)
+            if not self._body:  # in one piece, as almost all come; a list of tiny ones takes 28 times their bytes
+                self._body = body
+            elif isinstance(self._body, bytearray):
+                self._body += body
+            else:
+                self._body = bytearray(self._body) + body
             if size > _LONG_BYTES:
-                more = size - self._body_held
+                self._hold(size - self._body_held)
                 self._body_held = size
-                self._hold(more)
-                if self._shared.held_bytes > self._shared.bounds.held_bytes:
-                    self._refuse(503, "Too many long requests are under way; try again.")
+                self._refuse_if_too_many()
+
+    def _refuse_if_too_many(self) -> bool:
+        if self._shared.held_bytes > self._shared.bounds.held_bytes:
+            self._refuse(503, "Too many long requests are under way; try again.")
+        return self._refused
 
     def _hold(self, count: int) -> None:
         self._held_bytes += count
         self._shared.held_bytes += count
 
     def _let_go(self, request: Request) -> None:
-        """A request was answered: what its body held is free again, unless the client's leaving has freed it."""
-        if len(request.body) > _LONG_BYTES and self._held_bytes:
-            self._hold(-len(request.body))
+        """A request was answered: what it held is free again, unless the client's leaving has freed it."""
+        if request.held_bytes and self._held_bytes:
+            self._hold(-request.held_bytes)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
@@ -437,10 +447,17 @@ class Connection(asyncio.Protocol):
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):  # a proxy's form, http://host/path
             path = "/" + path.partition("://")[2].partition("/")[2]
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        if self._current is not None or self._waiting:  # it has to wait: all of it counts, however short it is
+            held = self._head_held + self._body_bytes + _REQUEST_BYTES
+            self._hold(held - self._body_held)
+            self._body_held = held
+            if self._refuse_if_too_many():
+                return
+        body = self._body if isinstance(self._body, bytes) else bytes(self._body)
         request = Request(self._parser.get_method().decode("ascii"), path, query, self._headers, body)
         request.keep_alive = self._parser.should_keep_alive()
-        self._body, self._body_held = [], 0
+        request.held_bytes = self._body_held
+        self._body, self._body_held = b"", 0
         self._waiting.append(request)
         many = len(self._waiting) > _MAX_AHEAD or self._held_bytes > self._shared.bounds.body_bytes
         if many and not self._paused and self._transport is not None:
@@ -453,7 +470,7 @@ class Connection(asyncio.Protocol):
             return
         self._refused = True
         self._hold(-self._body_held)
-        self._body, self._body_held = [], 0
+        self._body, self._body_held = b"", 0
         self._arriving = False
         self._cancel_late()
         self._waiting.append(self._shared.handler.refused(status, why))

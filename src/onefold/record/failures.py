@@ -546,15 +546,14 @@ def _retry_after_ms(headers: Any, now_ms: int) -> int | None:
     text = str(value)[:_RETRY_AFTER_CHARS_MAX].strip()
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
         return _clamped_ms(math.ceil(float(text) * 1000))
+    from datetime import UTC
     from email.utils import parsedate_to_datetime  # 10 ms to import; only a date pays it
 
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+        at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):  # the second: a year or an offset of very many digits
         return None
-    from datetime import UTC
-
-    at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     return _clamped_ms(at_ms - now_ms)
 
 
