@@ -14,6 +14,7 @@ Private: may change with any release.
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
@@ -82,6 +83,7 @@ class _Here:
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
         self.inherited: frozenset[tuple[int, int]] = frozenset()
         self.kept: list[object] = []
+        self.swept = -1  # the process in which the program's connections are kept
         self.never = threading.Lock()  # to wait on
         self.never.acquire()
 
@@ -163,6 +165,7 @@ def refuse_inherited(path: str, place: str) -> None:
     with ignored(OSError):
         found = os.stat(place)
         if (found.st_dev, found.st_ino) in _here.inherited:
+            _keep_connections()
             raise errors.StorageError(
                 f"{path} was in use at the moment when this process was forked.",
                 meaning="A transaction of a handler, or a connection of the program's own, was open. SQLite cannot lock the "
@@ -179,6 +182,19 @@ def keep_for_ever(thing: object) -> None:
         import ctypes  # only in a child
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _keep_connections() -> None:
+    """Keep the program's own connections from being closed as this child ends.
+
+    SQLite would believe that nobody else has the file open, write an old log over it, and delete the log of others.
+    """
+    kind = getattr(sys.modules.get("sqlite3"), "Connection", None)
+    if _here.swept != _here.process and kind is not None:
+        _here.swept = _here.process
+        for one in gc.get_objects():
+            if issubclass(type(one), kind):
+                keep_for_ever(one)
 
 
 def _owners() -> list[Forked]:

@@ -38,3 +38,26 @@ def test_a_limit_that_raised_leaves_the_next_child_able_to_use_the_file(tmp_path
     found = json.loads(ended.stdout)
     assert found["refused"] == 0, ended.stderr
     assert when == "forks" or found["limits"] > ROUNDS / 4
+
+
+@pytest.mark.slow
+def test_a_refused_child_that_ends_leaves_the_log_of_others_alone(tmp_path: Path) -> None:
+    """Its connection, of the program's own, believes that nobody else has the file: closing it would delete their log."""
+    path = tmp_path / "r.db"
+    command = [sys.executable, "-m", "tests.crash.forked_own", str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "refused\n"
+        assert program.wait(timeout=100) == 0  # its child goes on
+        with subprocess.Popen(
+            [*command, "others"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "sent\n"
+            other.kill()
+        program.stdin.close()
+        assert program.stdout.read() == ""  # the child has ended
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT count(*) FROM onefold_message").fetchall() == [(21,)]
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
