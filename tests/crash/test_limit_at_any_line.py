@@ -53,12 +53,16 @@ def is_finaliser(frame: types.FrameType) -> bool:
     """Whether what is raised here is printed and forgotten by Python, whoever's it is."""
     if frame.f_code.co_qualname in ("in_child.<locals>.<lambda>", "register.<locals>.<lambda>"):
         return True
-    if frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__:
-        return True
     above: types.FrameType | None = frame
-    while above is not None and above.f_code not in FORK_HOOKS:
+    while above is not None:
+        if above.f_code in FORK_HOOKS or above.f_code.co_name == "__del__" or is_called_by_weakref(above):
+            return True
         above = above.f_back
-    return above is not None
+    return False
+
+
+def is_called_by_weakref(frame: types.FrameType) -> bool:
+    return frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__
 
 
 class Limit:

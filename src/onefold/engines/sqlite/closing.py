@@ -15,6 +15,7 @@ import atexit
 import os
 import sqlite3
 import weakref
+from functools import partial
 from typing import Final
 
 from onefold import errors, forks
@@ -43,8 +44,8 @@ class FileConnection(sqlite3.Connection):
             place: the file.
         """
         self._place, self._files, self._process = place, _files_at(place), os.getpid()
-        opened, number = _open, id(self)  # at the interpreter's end this module's names are gone before the connection
-        opened[number] = weakref.ref(self, lambda _: opened.pop(number, None))
+        # In C: an exception out of a signal's handler that falls into a callback of Python's would be swallowed.
+        _open[id(self)] = weakref.ref(self, partial(_open.pop, id(self)))
 
     def is_stale(self, files: Files) -> bool:
         """Whether this is a connection of this process to that file, but with another log, or with one that is gone.
