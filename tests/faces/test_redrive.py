@@ -102,7 +102,7 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
     there.clock.advance(2_000)
     found = fates(there)
     assert found["p-1"][0] == "unknown"
-    assert found["p-1"][1].startswith("Would be held for a person (on_unknown=hold). The process that ran it ended")
+    assert found["p-1"][1].startswith("Would be held for a person (on_unknown=hold). The run ended, or lost its lease")
     assert found["b-1"] == (
         "unknown",
         "An earlier run's outcome is unknown; it would run again (on_unknown=rerun).",
