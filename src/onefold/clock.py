@@ -1,8 +1,8 @@
 """Time comes in through here and nowhere else: two readings and one wait.
 
-A `Clock` tells wall time (`now_ms`, for what others read: records, messages, logs) and monotonic time
+A `Clock` gives wall time (`now_ms`, for what others read: records, messages, logs) and monotonic time
 (`monotonic_ms`, for what we hold ourselves: deadlines, rates), and it performs every wait. `SystemClock` is the real
-one; the `ManualClock` of `manual_clock.py` stands still until a test or an inline run moves it. No other module may read a
+one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it. No other module may read a
 clock or sleep.
 Private: may change with any release.
 """

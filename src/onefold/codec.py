@@ -197,7 +197,7 @@ class PayloadCodec(Generic[T]):
     def _encode(self, value: T) -> bytes:
         try:
             data = _SORTED.encode(value)
-        except TypeError:  # keys that are no strings (msgspec sorts only those), or no JSON form at all
+        except TypeError:  # keys that are not strings (msgspec sorts only those), or no JSON form at all
             data = _encode_unsorted(value)
         except ValueError as error:
             raise payload_errors.no_json(value, error, _UNSORTED.encode) from None
@@ -232,7 +232,7 @@ class PayloadCodec(Generic[T]):
         Raises:
             PayloadError: not JSON, nested too deeply, or it does not fit the type; names the field, its value and what was
                 expected. `what` and `todo` of the error do not repeat the value, so that they may be logged. Or it has
-                very many numbers that Python's sets and dicts cannot tell apart by their hash.
+                very many numbers that Python's sets and dicts cannot distinguish by their hash.
         """
         if len(data) > _CROWDED_BYTES:
             if self._hashes is None:
@@ -437,7 +437,7 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
                 raise PayloadError(
                     f"The payload has more than {_ALIKE_MAX} different numbers of one hash in one array or object.",
                     meaning="Python would take minutes to make a set or dict of them. They do not come together by chance.",
-                    todo="Find out who sent it. For numbers that are no keys declare a list.",
+                    todo="Find out who sent it. For numbers that are not keys declare a list.",
                 )
 
 

@@ -1,7 +1,7 @@
 """Chance comes in through here and nowhere else: identifiers and jitter.
 
 `SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a demo or a test can be
-run again: its ids are no secret, and no two processes may share a seed. No other module may draw a random number or make an
+run again: its ids are not secret, and no two processes may share a seed. No other module may draw a random number or make an
 id.
 Private: may change with any release.
 """
@@ -16,7 +16,7 @@ class SystemEntropy:
     """Chance from the operating system."""
 
     def __init__(self) -> None:
-        self._random = random.Random(secrets.randbits(64))  # noqa: S311 - jitter is no secret; ids come from token()
+        self._random = random.Random(secrets.randbits(64))  # noqa: S311 - jitter is not secret; ids come from token()
 
     def token(self) -> str:
         """64 random bits as 16 hexadecimal characters."""

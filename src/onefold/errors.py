@@ -86,7 +86,7 @@ class PayloadError(UsageError):
     """A payload, key, or handler result does not have the form that was declared.
 
     Means: on a send, nothing was sent. On a delivery, the message goes to the dead-letter queue as `malformed`. Of a
-        result, the handler ran and its effect stands, so that the operation is held for a person.
+        result, the handler ran and its effect happened, so that the operation is held for a person.
     Next: send what the handler's annotation says, or correct the dead letter: `onefold dlq edit`, then `redrive`. What is
         held: `onefold held settle`.
     """

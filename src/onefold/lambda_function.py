@@ -3,7 +3,7 @@
 The engine is opened once for a container: in Lambda's init phase, which has a whole processor, or where there is none (a
 test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
 Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records there.
-Never here: what becomes of an event. Invariant: making a handler outside Lambda opens nothing.
+Never here: what is done with an event. Invariant: making a handler outside Lambda opens nothing.
 Private: may change with any release.
 """
 
@@ -264,8 +264,8 @@ def engine_url(url: str, environment: Mapping[str, str]) -> str:
     """The engine of a handler: messages are on SQS, records where the app's own engine is.
 
     Raises:
-        UsageError: the app's engine is no aws:// URL, and the environment does not say which region this is; or its records
-            are in a file, on AWS.
+        UsageError: the app's engine is not an aws:// URL, and the environment does not name the region; or its records are
+            in a file, on AWS.
     """
     if url.startswith("aws://"):
         return url

@@ -26,7 +26,7 @@ def attributes(
         package: its name. modules: name -> module that has it.
         rooms: modules below the package that `import package` alone is to find.
         moved: name that was here -> public module that has it now; still found, with a DeprecationWarning.
-        frames: how many calls stand between this function and the line that asks.
+        frames: how many calls are between this function and the line that asks.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Time that stands still until it is moved: the `Clock` of tests, of inline runs and of the local services that tests pace.
+"""Time that moves only when it is moved: the `Clock` of tests, of inline runs and of the local services that tests pace.
 
 It has both readings and the wait of `clock.py`; a wait ends when its waiter is woken or the clock was advanced far enough.
 
@@ -15,7 +15,7 @@ from onefold.outside import Waiter
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests and inline runs. Safe to share between threads.
+    """A clock that moves only when asked to; for tests and inline runs. Safe to share between threads.
 
     Args:
         start_ms: the first reading of `now_ms`, milliseconds since the epoch.

@@ -79,7 +79,7 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
 
 
 def _check_plain(kwargs: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse an optional name or owner that is no text, and a `unique` that is neither True nor False."""
+    """Refuse an optional name or owner that is not a text, and a `unique` that is neither True nor False."""
     for what in ("name", "owner") if known[0] != "name" else ("owner",):
         given = kwargs.get(what)
         if given is not None and not isinstance(given, str):

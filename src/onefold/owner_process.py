@@ -25,7 +25,7 @@ _START: Final = (
 
 
 def owner_of(token: str) -> str:
-    """The id of an owner in this process; the token alone where a process cannot be told from a later one of its number."""
+    """The id of an owner in this process; the token alone where a later process with the same number looks the same."""
     host, found = _host(), _stat(os.getpid())
     return f"{token}-{host}-{os.getpid()}-{found[_START]}" if host and found else token
 

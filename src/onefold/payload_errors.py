@@ -309,7 +309,7 @@ class _LostKey:
 
 
 def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
-    """The first place where two values differ: what stood there and what came back.
+    """The first place where two values differ: what was there and what came back.
 
     Containers, and classes without an __eq__ of their own, are compared part by part.
     """
@@ -366,7 +366,7 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
         todo = f"Use text for keys, or declare the type, for example dict[{key_kind}, {kind}]."
     elif isinstance(value, float) and back is None:
         what = f"{_place(path)} is {value}, which JSON does not have."
-        todo = "Send None, or a text, where there is no number."
+        todo = "Send None, or a text, instead of a number."
     elif isinstance(value, Decimal) and value.is_nan():
         what = f"{_place(path)} is {value}, which is not equal to itself."
         todo = "Send a number, or None where there is none."

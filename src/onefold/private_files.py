@@ -1,7 +1,7 @@
 """Files and folders of ours that belong to one user: 0600 and 0700 when they are made, left as they are afterwards.
 
 A database holds payloads, results and failures, so whoever may read it may read all of them. An administrator who wants a
-group to share one gives the file its mode, and what stands beside it follows (`mode_beside`).
+group to share one gives the file its mode, and what is beside it follows (`mode_beside`).
 Never here: changing the mode of what exists. Invariant: no file is readable by others for even a moment, and none is opened
 here that SQLite may have open: closing it would give up every lock this process has on it (fcntl(2), POSIX locks).
 Private: may change with any release.
@@ -124,7 +124,7 @@ def as_folder(mode: int) -> int:
 
 
 def warning_of(path: str) -> str | None:
-    """What to say of a file that every user of the machine can read or write; None when none can, or there is no file."""
+    """What to say of a file that every user of the machine can read or write; None when none can, or it does not exist."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError as error:

@@ -34,7 +34,7 @@ _NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|$))"
 _HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|{_SENSITIVE}"
 # A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
-# A password may even hold spaces, where what follows the colon is no port.
+# A password may even hold spaces, where what follows the colon is not a port.
 _SPACED: Final = (
     r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30}://)"
     rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}+@"
@@ -102,7 +102,7 @@ _COOKIE: Final = (
     r"(b?'[^'\n]{0,8192}'?|b?\"[^\"\n]{0,8192}\"?|[^\s'\"][^\n\x1f'\"]{0,8192})"
 )
 _SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]{0,30}"
-# What a URL has after `://` when all of it can be told apart; a number may be a password without its host, too.
+# What a URL has after `://` when all of it can be taken apart; a number may be a password without its host, too.
 _HOST: Final = (
     r"(?:[^\s/?#]{0,2048}@)?([A-Za-z0-9.-]{1,255}|\[[0-9A-Fa-f:.]{2,64}\])(?::[0-9]{1,5})?(?=[/?#]|$)(?![^?#]*@)"
 )
@@ -158,7 +158,7 @@ def _masked(text: str, levels: int) -> str:
 
 
 def _masked_login(found: re.Match[str]) -> str:
-    """What stands before the last `@` of a word."""
+    """What comes before the last `@` of a word."""
     _, sign, host = found[2].rpartition("@")
     return f"{found[1]}{MASK}@{host}" if sign else found[0]
 
@@ -182,9 +182,9 @@ def _masked_url(found: re.Match[str], levels: int) -> str:
 
 
 def _end_of_login(scheme: str, rest: str) -> int:
-    """Where the host begins; 0 where there is no login.
+    """Where the host begins; 0 without a login.
 
-    A password with a slash in it should be percent-encoded and often is not, so that the last `@` counts where what stands
+    A password with a slash in it should be percent-encoded and often is not, so that the last `@` counts where what comes
     before the slash cannot be a host and its port.
     """
     if "://" in rest and "@" in rest:  # a list of URLs, or another one in the path: only the last host is kept

@@ -75,7 +75,7 @@ class ServerTime:
         return self._clock.now_ms() if self._base_ms is None else self._base_ms + self._clock.monotonic_ms()
 
     def refresh(self) -> None:
-        """Ask the server if its last answer is a minute old, or if this machine's clock was set or stood still since."""
+        """Ask the server if its last answer is a minute old, or if this machine's clock was set or suspended since."""
         before_ms = self._clock.monotonic_ms()
         wall_ms, seen_ms = self._seen
         beside_ms = self._clock.now_ms() - wall_ms - (before_ms - seen_ms)

@@ -99,7 +99,7 @@ def instant_s(zone: tzinfo, local: tuple[int, int, int, int, int, int], *, at_ju
 
     Args:
         zone: from `zone_of`. local: year, month, day, hour, minute, second; a date that exists.
-        at_jump: what a time that the clocks jump over stands for: the instant they jump, or nothing.
+        at_jump: what a time that the clocks jump over means: the instant they jump, or nothing.
     """
     year, month, day, hour, minute, second = local
     plain = (date(year, month, day).toordinal() - EPOCH_DAY) * DAY_S + hour * 3_600 + minute * 60 + second

@@ -60,7 +60,7 @@ def test_the_fault_is_found(tmp_path: Path) -> None:
     done = demo("--plant", "no-fence", "--keep", str(tmp_path / "kept"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED, as it must: the fault no-fence was built in" in done.stdout
-    assert "keys: twice 0, never 0: the partner's memory of the key stood in for the fence" in done.stdout
+    assert "keys: twice 0, never 0: the partner's memory of the key took the fence's place" in done.stdout
     assert "Passed" not in done.stdout
     assert started_for(tmp_path) == []
 

@@ -41,7 +41,7 @@ def test_every_invoice_once_though_workers_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("plant", "said"), [("salted-key", "stand in the table twice"), ("no-threshold", "the night succeeded, though")]
+    ("plant", "said"), [("salted-key", "are in the table twice"), ("no-threshold", "the night succeeded, though")]
 )
 def test_a_planted_fault_is_found(tmp_path: Path, plant: str, said: str) -> None:
     found = run(tmp_path, "--kills", "0", "--plant", plant, code=1)

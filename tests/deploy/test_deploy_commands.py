@@ -303,7 +303,7 @@ def test_a_package_that_was_built_before_is_taken(shop: Shop) -> None:
         (("--stack", "under_score"), "cannot be the name of a stack"),
         (("--package", "gone.zip"), "There is no package gone.zip"),
         (("--package", "shop.py"), "is not a zip file"),
-        (("--alarm-topic", "pages"), "is no ARN of an SNS topic"),
+        (("--alarm-topic", "pages"), "is not the ARN of an SNS topic"),
         ((), "standard input is not a terminal"),
     ],
 )

@@ -94,7 +94,7 @@ def test_entries_come_from_a_file_or_standard_input(shell: Shell, monkeypatch: p
         (("put", "[1]", "town:app"), "An entry is an object"),
         (("put", '{"source": "x"}', "town:app"), "An entry has no field 'source'"),
         (("put", "{}", "town:app", "--bus", "none"), "no bus 'none'"),
-        (("rules", "town:app", "--event", "[]"), "The event is no JSON object"),
+        (("rules", "town:app", "--event", "[]"), "The event is not a JSON object"),
         (("test", "--pattern", '{"a": 1}', "--event", "{}"), "must be an object or an array"),
         (("test", "--pattern", '{"a": [1]}', "--event", "{"), "The event is not JSON"),
         (("archive", "none", "town:app"), "no archive 'none'"),

@@ -72,7 +72,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
         fired: whether it began; `ahead`: its time has not come; `before`: nobody had the schedule yet.
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
         count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
-        times: messages of its tick that were accepted: more than 1 when the schedule fired again; None for what is no tick.
+        times: messages of its tick that were accepted: more than 1 when the schedule fired again; None unless it is a tick.
         tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
         counts: its operations by place, as of `reconcile/survey.py`; `twice` and `doubtful` beside them.
@@ -193,7 +193,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
         text: the range, as of `range_of`; read in the schedule's zone, else in UTC.
 
     Raises:
-        UsageError: it is no date. NotFoundError: nothing of that name is declared, and none ever began.
+        UsageError: it is not a date. NotFoundError: nothing of that name is declared, and none ever began.
     """
     schedule = schedules.get(name)
     asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")

@@ -33,7 +33,7 @@ class Select(Struct, frozen=True, kw_only=True):
         ids: message ids, or the number at their end, or any beginning that fits one message only.
         queue: a dead-letter queue, or a queue whose dead letters are meant.
         reason: the kind of reason (`permanent`, `attempts`, `conflict` ...); `none` for messages without one.
-        error: class name of the exception; `*` and `?` stand for anything.
+        error: class name of the exception; `*` and `?` match anything.
         job: its name. key, group: with `*` and `?`.
         older_ms, newer_ms: failed at least, at most so long ago.
     """
@@ -141,7 +141,7 @@ def find(session: AdminSession, select: Select) -> Iterator[Peeked]:
     """The dead letters a selection names, queue by queue, from the oldest on; on FIFO queues in their groups' order.
 
     Raises:
-        NotFoundError: the queue does not exist or is no dead-letter queue; an id names no dead letter.
+        NotFoundError: the queue does not exist or is not a dead-letter queue; an id is not that of a dead letter.
         UsageError: the beginning of an id fits several.
     """
     names = _queues(session, select.queue)

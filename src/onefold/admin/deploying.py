@@ -145,7 +145,7 @@ class Deployment:
             )
         if alarm_topic and not _TOPIC.fullmatch(alarm_topic):
             raise errors.UsageError(
-                f"{alarm_topic!r} is no ARN of an SNS topic.",
+                f"{alarm_topic!r} is not the ARN of an SNS topic.",
                 todo="Write for example arn:aws:sns:eu-west-1:111122223333:pages, or '' for none.",
             )
         if bucket:
@@ -203,7 +203,7 @@ class Deployment:
             alarm_topic: ARN; None keeps what the stack has.
 
         Raises:
-            UsageError: the template is too long for CloudFormation or its request and there is no bucket, or it was refused.
+            UsageError: the template is too long for CloudFormation or its request and no bucket is given, or it was refused.
         """
         text = cloudformation.to_json(self.plan)
         url = (

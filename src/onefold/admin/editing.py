@@ -39,11 +39,11 @@ def assigned(text: str, assignments: Sequence[str]) -> str:
     """The JSON text with assignments applied in order; the very text when there are none.
 
     Args:
-        assignments: `field=JSON`, `outer.inner=JSON`, `items.0.count=JSON`; a value that is no JSON is taken as text, so
+        assignments: `field=JSON`, `outer.inner=JSON`, `items.0.count=JSON`; a value that is not JSON is taken as text, so
             `city=London` works and `zip="01234"` keeps its zero. A missing last field is added.
 
     Raises:
-        UsageError: no `=`, the text is no JSON object, or a step of the path leads nowhere.
+        UsageError: no `=`, the text is not a JSON object, or a step of the path leads nowhere.
     """
     if not assignments:
         return text
@@ -137,7 +137,7 @@ class Edited(Struct, frozen=True, kw_only=True):
 
     Args:
         message_id: the same as before.
-        changed: top-level fields that differ; `(all)` where the body is no JSON object.
+        changed: top-level fields that differ; `(all)` where the body is not a JSON object.
         key_before, key_after: the business key; None where it is not known.
         amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
         forecast: what a redrive would do now.
@@ -170,7 +170,7 @@ def edit(
     Args:
         message: from `dead_letters.one_of`.
         body: the new body; None keeps it.
-        assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is no JSON is taken as text.
+        assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is not JSON is taken as text.
         new_key: allow a payload that names another operation than before.
         dry_run: only say what would change.
         reason_text: why, for the ledger.

@@ -83,7 +83,7 @@ def tested(pattern: str, event: str) -> Tested:
     """Match a pattern with an event, both as JSON texts.
 
     Raises:
-        UsageError: the pattern is none; the event is no JSON object.
+        UsageError: the pattern is invalid; the event is not a JSON object.
     """
     compiled, value = compile_pattern(pattern), _object(event, "The event")
     found = view_of(value)
@@ -260,7 +260,7 @@ def _object(text: str, what: str) -> Mapping[str, Any]:
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise errors.UsageError(f"{what} is not JSON: {error}.", todo="Give an event as it travels.") from None
     if not isinstance(value, dict):
-        raise errors.UsageError(f"{what} is no JSON object.", todo="Give an event as it travels.")
+        raise errors.UsageError(f"{what} is not a JSON object.", todo="Give an event as it travels.")
     return value
 
 

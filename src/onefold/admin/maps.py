@@ -323,7 +323,7 @@ def listed(engine: Engine, maps: Mapping[str, MapJob], limit: int = _LISTED) -> 
 
 
 def quarantine(engine: Engine, run: str, limit: int = _MALFORMED_SHOWN) -> list[Quarantined]:
-    """The first rows of the run's last round that are no items.
+    """The first rows of the run's last round that are not items.
 
     Raises:
         NotFoundError: no such run.

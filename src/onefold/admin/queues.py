@@ -291,7 +291,7 @@ def cancel_move(session: AdminSession, handle: str) -> MoveTask:
 
 
 def drift(session: AdminSession, declared: Sequence[QueueSettings]) -> list[Drift]:
-    """Where the engine's queues differ from what an app declares; a queue that is not there yet is no difference."""
+    """Where the engine's queues differ from what an app declares; a queue that does not exist yet is not a difference."""
     existing = session.settings()
     found = []
     for one in declared:

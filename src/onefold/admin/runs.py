@@ -116,7 +116,7 @@ class RunDetail(Struct, frozen=True, kw_only=True):
         open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
             all, None as for `in_flight`.
         restarts: how often its dispatcher yielded others than before, so that all was sent again; None likewise.
-        malformed: rows of a map run's source that are no items, and so no operations, as far as it was read.
+        malformed: rows of a map run's source that are not items, and so not operations, as far as it was read.
     """
 
     run: RunView
@@ -162,7 +162,7 @@ def listed(
         limit: runs on the page, 1 or more. after: the name that the page before ended with.
 
     Raises:
-        UsageError: a limit below 1, an `after` that is no run. NotFoundError: no run of that title.
+        UsageError: a limit below 1, an `after` that is not a run. NotFoundError: no run of that title.
     """
     if limit < 1:
         raise errors.UsageError(f"A page of {limit} runs has nothing on it.", todo="Ask for 1 or more.")
@@ -422,7 +422,7 @@ def _is_left_to_a_person(session: AdminSession, run: RunView) -> bool:
 
 
 def _given_up_ms(session: AdminSession, run: RunView, tick: RecordKey) -> int | None:
-    """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None: it was not."""
+    """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None when it was not."""
     (record,) = session.engine.store.read([tick], session.now_ms())
     if record is not None:
         is_dead = record.status == "failed" and record.budget_closed

@@ -138,7 +138,7 @@ class AdminSession:
         return {settings.name: settings for settings in self.engine.queues.settings()}
 
     def closed_queues(self) -> tuple[str, ...]:
-        """Working queues that tell nothing of what waits in them, as SQS's: a look receives the messages, and is counted."""
+        """Working queues that do not show what waits in them, as SQS's: a look receives the messages, and is counted."""
         names = sorted(roles(self.settings()).sources)
         return tuple(name for name in names if not self.engine.queues.open(name).capabilities.inspectable)
 
@@ -193,7 +193,7 @@ def open_session(
 
 
 def _size_of(path: str) -> int | None:
-    """A file's size in bytes; None where there is no file.
+    """A file's size in bytes; None where the file does not exist.
 
     Raises:
         StorageError: this user may not enter its folder, so that nobody can say.

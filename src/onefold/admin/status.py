@@ -208,7 +208,7 @@ def _doubt(count: int) -> str:
 
 
 def _held_calls(session: AdminSession, queue: str | None) -> list[Warning]:
-    """Operations without a message (calls under @once), or all that are held where there are no queues."""
+    """Operations without a message (calls under @once), or all that are held of an engine without queues."""
     if queue is not None:
         return []
     parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT)

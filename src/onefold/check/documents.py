@@ -123,7 +123,7 @@ def _no_yaml(path: Path, error: yaml.YAMLError | RecursionError) -> UsageError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
     said = getattr(error, "problem", None) or ("nested too deep" if isinstance(error, RecursionError) else str(error))
-    return UsageError(f"{where} is no YAML: {' '.join(said.split())}.", todo="Correct the line; nothing was read.")
+    return UsageError(f"{where} is not YAML: {' '.join(said.split())}.", todo="Correct the line; nothing was read.")
 
 
 def _from_json(path: Path, text: str) -> Any:

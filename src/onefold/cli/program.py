@@ -24,7 +24,7 @@ from onefold.errors import UsageError
 
 # name -> (module, its attribute, one line of help)
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until told to stop."),
+    "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until stopped."),
     "scheduler": ("onefold.cli.commands.scheduler", "command", "Send the ticks of an app's schedules."),
     "calendar": ("onefold.cli.commands.calendar", "command", "What schedules will fire, and with which keys."),
     "send": ("onefold.cli.commands.jobs", "send", "Send one message to a job."),

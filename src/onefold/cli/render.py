@@ -207,7 +207,7 @@ def one_line(text: str) -> str:
 
 
 def joined(*parts: str) -> str:
-    """One line of parts that are masked alone: what follows a key `pre-auth:` or a class `InvalidToken:` is no secret."""
+    """One line of parts that are masked alone: what follows a key `pre-auth:` or a class `InvalidToken:` is not a secret."""
     return _Shown("".join(shown(part) for part in parts))
 
 
@@ -256,7 +256,7 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
 
 
 def note(text: str) -> None:
-    """Say something on standard error that is no part of the answer; a reader that has gone ends no work."""
+    """Say something on standard error that is not part of the answer; a reader that has gone ends no work."""
     try:
         # Not `click.echo`, which writes past the stream that keeps lines above a live picture.
         sys.stderr.write(f"{shown(text)}\n")

@@ -62,10 +62,10 @@ def selecting(function: F) -> F:
                 metavar="KIND",
                 help="permanent, attempts, conflict, malformed, quarantine, receives ...",
             ),
-            click.option("--error", metavar="CLASS", help="Class of the exception; * and ? stand for anything."),
+            click.option("--error", metavar="CLASS", help="Class of the exception; * and ? match anything."),
             click.option("--job", metavar="NAME", help="Of this job."),
-            click.option("--key", metavar="KEY", help="With this business key; * and ? stand for anything."),
-            click.option("--group", metavar="GROUP", help="Of this FIFO group; * and ? stand for anything."),
+            click.option("--key", metavar="KEY", help="With this business key; * and ? match anything."),
+            click.option("--group", metavar="GROUP", help="Of this FIFO group; * and ? match anything."),
             click.option(
                 "--older",
                 "older_ms",

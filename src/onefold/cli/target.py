@@ -61,7 +61,7 @@ def is_url(word: str) -> bool:
 
 
 def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = None) -> tuple[str | None, list[str]]:
-    """Tell the app from the other words of a command.
+    """Separate the app from the other words of a command.
 
     Args:
         words: as typed. wanted: how many words there are beside an app.
@@ -131,7 +131,7 @@ def _needs_app(url: str) -> UsageError:
 
 
 def split_ids(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Tell the app from message ids, which have no colon."""
+    """Separate the app from message ids, which have no colon."""
     apps = [word for word in words if is_app(word)]
     if len(apps) > 1:
         raise click.UsageError(f"More than one app was given: {', '.join(apps)}.")
@@ -306,7 +306,7 @@ def load(target: str) -> App:
     """The app that `module:attribute` names.
 
     Raises:
-        UsageError: another form, a URL, an attribute that is no app, a module whose import fails.
+        UsageError: another form, a URL, an attribute that is not an app, a module whose import fails.
         NotFoundError: no such module or attribute.
     """
     module_name, colon, attribute = target.partition(":")

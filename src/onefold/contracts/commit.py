@@ -27,12 +27,12 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         write: the record's transition; None when the record stays as it is (a duplicate, a conflict).
-        queue: name of the queue the message came from; None when there is no message (the guard alone).
+        queue: name of the queue the message came from; None without a message (the guard alone).
         receipt: the receive to settle.
-        settle: what becomes of the message.
+        settle: what is done with the message.
         rows: history to append.
         clear: hold of a run that completed earlier and whose `outbox` leaves with this settlement (a replay).
-        changes: of State; one whose expected version stands no more is passed over.
+        changes: of State; one whose expected version is no longer current is passed over.
     """
 
     write: tuple[Hold, Outcome] | None
@@ -46,7 +46,7 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """What became of a settlement.
+    """The outcome of a settlement.
 
     Args:
         written: the record took the outcome (True also when there was nothing to write). False: lease lost, nothing done.

@@ -30,7 +30,7 @@ def change(
     Args:
         name: the document's. decode: reads its JSON. empty: what it is where State has none.
         decide: from what it is, what it shall be and the answer; may be asked several times. When the value stays the same,
-            nothing is written. None: it is removed.
+            nothing is written. None removes it.
 
     Returns:
         What the document is now, and the answer; with None others were faster every time, and nothing was written.

@@ -70,7 +70,7 @@ class RecordBackend(Keeper, Protocol):
     """One opened record backend: everything of an engine but its queues, which are somewhere else."""
 
     def effects(self, limit_ms: int) -> EffectTransaction | None:
-        """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None: it cannot.
+        """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None when it cannot.
 
         Of a settlement it writes record, rows and changes; the message, and messages that are sent, are the caller's.
         """
@@ -100,7 +100,7 @@ class Engine(Keeper, Protocol):
 
     @property
     def known_queue(self) -> Callable[[str], Queue] | None:
-        """Opens a queue that is known to be there, as `QueueAdmin.open`, but without asking; None: that costs no call.
+        """Opens a queue that is known to be there, as `QueueAdmin.open`, but without asking; None when that costs no call.
 
         Where there is no such queue, its verbs raise NotFoundError.
         """
@@ -166,7 +166,7 @@ class Engine(Keeper, Protocol):
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
         """Say which flag of State stops a FIFO group whose message the queue itself dead-letters, for its receives.
 
-        The flag is written, with the message's id and unless it stands already, in the transaction that moves the message,
+        The flag is written, with the message's id and unless it is set already, in the transaction that moves the message,
         so that nothing of the group is received before. A queue that moves messages by itself (SQS) does without.
 
         Args:
@@ -176,7 +176,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has written since this was last asked; wake-ups tell of sends only."""
+        """Whether another process has written since this was last asked; wake-ups are for sends only."""
         ...
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
@@ -187,7 +187,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:
-        """Free dead owners' work (told by owner id), sweep what expired, carry moves forward; how much was done."""
+        """Free dead owners' work (reported by owner id), sweep what expired, carry moves forward; how much was done."""
         ...
 
     def close(self, *, unfinished: bool = False) -> None:

@@ -1,7 +1,7 @@
 """An operation as one value, for databases that find records by one column of bytes.
 
     key of at most 48 bytes   key, 00, N bytes for (scope, job)
-    longer                    its first 16 bytes, 16 bytes that stand for all of it, 01, N bytes for (scope, job)
+    longer                    its first 16 bytes, 16 bytes that identify all of it, 01, N bytes for (scope, job)
 
 The key comes first and in clear, because indexes sort by it: keys that grow land on neighbouring pages (measured in SQLite
 at a million records, batches of 100: a claim costs 9 us where a plain digest costs 23), and every operation with one
@@ -25,7 +25,7 @@ def ident_of(key: RecordKey, family_bytes: int) -> bytes:
     """The operation's value: 1 to 49 bytes of the key, then the family's.
 
     Args:
-        family_bytes: of the digest that stands for scope and job, 1 to 64.
+        family_bytes: of the digest of scope and job, 1 to 64.
     """
     return _key_part(key.key) + _family(key.scope, key.job, family_bytes)
 

@@ -1,10 +1,10 @@
 """The rows of the Ledger contract (`verbs.py`): what happened to an operation, appended once and never changed.
 
-Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself tells
+Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself says
 the story of a clean first run (sent, received, started, completed); at level `brief`, the default, rows are written only
-for what the record cannot tell; `full` writes every step; `off` writes none but operators' actions.
+for what the record cannot say; `full` writes every step; `off` writes none but operators' actions.
 
-Never here: metrics, logs, decisions taken from rows. Invariant: rows of one settlement stand or fall with it (Commit).
+Never here: metrics, logs, decisions taken from rows. Invariant: rows of a settlement are written with it or not at all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FATES: Final = frozenset(
         "malformed", "group-stopped", "discarded", "redrive", "tick-dropped",
     }
 )  # fmt: skip
-"""Events that say how an operation stands. All others are only passed through on the way; see `Ledger.tally`."""
+"""Events that say what state an operation is in. All others are only passed through on the way; see `Ledger.tally`."""
 
 DONE: Final = frozenset({"completed", "duplicate"})
-"""Those of `FATES` that nothing takes back: what became of another message of the same key is no news of the operation."""
+"""Those of `FATES` that nothing takes back: another message of the same key changes nothing for the operation."""
 
 
 class Row(Struct, frozen=True, kw_only=True, gc=False):
@@ -59,7 +59,7 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def tells(event: str, before: str | None) -> bool:
-    """Whether a later row of an operation tells how it stands, instead of the one that told before; see `Ledger.tally`."""
+    """Whether a later row of an operation replaces the one that said its state before; see `Ledger.tally`."""
     return before is None or _weight(event) >= _weight(before)
 
 

@@ -1,4 +1,4 @@
-"""The values of the Queue contract, whose verbs are in `verbs.py`: messages received, and what becomes of them.
+"""The values of the Queue contract, whose verbs are in `verbs.py`: messages received, and what is done with them.
 
 A `Queue` is one queue of one backend. Queues take durations (a queue's server owns its clock), never instants, except
 `Entry.run_at_ms`, which is the user's own instant. What is sent is in `entries.py`; what an operator does (create, peek,
@@ -55,7 +55,7 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
         received_at_ms: when this receive happened, the queue's own clock.
         source: name of the queue a dead letter came from; None otherwise.
         reason: why it was buried, when onefold buried it.
-        trusted: onefold of the same app wrote its attributes, as far as the queue can tell; else they are a stranger's word.
+        trusted: onefold of the same app wrote its attributes, as far as the queue knows; else they are not to be believed.
     """
 
     queue: str
@@ -150,7 +150,7 @@ class RetryIn(Struct, frozen=True, gc=False, tag=True):
 
     Args:
         delay_ms: 0 to 43,200,000, counted from now. 0: visible at once.
-        uncounted: take this receive back off the receive count (capability `uncounted`); waiting is no attempt.
+        uncounted: take this receive back off the receive count (capability `uncounted`); waiting is not an attempt.
     """
 
     delay_ms: int
@@ -201,7 +201,7 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
         run_at: can hold a message until any later instant.
         atomic_bury: moves to the dead-letter queue in one step.
         waits: a look costs money and time, so a receive waits for messages on the server; then it is a `WaitingQueue`.
-        inspectable: tells what its server knows beside the messages: how a receipt stands, when the next message comes,
+        inspectable: says what its server knows beside the messages: the state of a receipt, when the next message comes,
             the oldest age, what was dead-lettered, whether a send was a duplicate; looks without receiving.
         in_flight_max: the cap of messages in flight can be set.
         finest_ms: delays and visibilities are kept in steps of this, rounded up.

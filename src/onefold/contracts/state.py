@@ -22,7 +22,7 @@ VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 
 class Versioned(Struct, frozen=True, gc=False):
-    """A value as it stands.
+    """A value as it is stored.
 
     Args:
         version: 1 or more; grows by one at every change.

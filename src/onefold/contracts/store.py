@@ -176,7 +176,7 @@ class Conflict(Struct, frozen=True, kw_only=True, gc=False, tag="conflict"):
 
     Args:
         fingerprint: of the payload that came first.
-        status: of the record that stands.
+        status: of the stored record.
         message_id: the message that came first.
     """
 
@@ -234,7 +234,7 @@ class Release(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
     Args:
         refund: take the attempt of a started run back (the dependency was down as a whole).
-        failure: why, for people; None for a plain hand-back, which leaves an earlier failure standing.
+        failure: why, for people; None for a plain hand-back, which leaves an earlier failure in place.
     """
 
     expires_at_ms: int

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Answer, Ask, Outcome
 
     Written = Literal["new", "again", "lost"]
-    """What became of a write: it took; this Complete stood there already; the lease was lost."""
+    """The outcome of a write: it was made; this Complete was there already; the lease was lost."""
 
 
 def is_expired(record: Record, now_ms: int) -> bool:
@@ -55,7 +55,7 @@ def claim(
     """The answer to a claim, and the record it leaves behind (None: unchanged).
 
     Args:
-        record: what stands there; None when there is nothing.
+        record: what is stored; None when nothing is.
         ask: who asks for what.
         now_ms: the instant of the claim.
         dead_owners: ids of processes known to be dead; their leases are over.
@@ -166,7 +166,7 @@ def _completed(record: Record) -> Completed:
 
 
 def holds(record: Record | None, hold: Hold) -> bool:
-    """Whether this hold is the one that stands on the record, whatever became of it."""
+    """Whether this hold is the one on the record, whatever state it is in."""
     return record is not None and record.fence == hold.fence and record.owner == hold.owner
 
 
@@ -195,7 +195,7 @@ def renew(record: Record | None, hold: Hold, lease_until_ms: int) -> Record | No
 
 
 def write(record: Record | None, hold: Hold, outcome: Outcome, now_ms: int) -> Record | None:
-    """The record after an outcome; the very same object when this Complete stands there already; None: lease lost."""
+    """The record after an outcome; the same object when this Complete is there already; None when the lease was lost."""
     if record is None or not holds(record, hold):
         return None
     if record.status == "completed" and isinstance(outcome, Complete) and outcome.result == record.result:

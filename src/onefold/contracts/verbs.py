@@ -20,7 +20,7 @@ from onefold.contracts.state import Change, Versioned
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
 Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
-"""How a message stands with one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
+"""The state of a message for one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
 received again since; deleted, or moved to another queue."""
 
 RowsOf = Callable[[int, Claimed], Sequence[Row]]
@@ -132,7 +132,7 @@ class Store(Protocol):
         ...
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """The records as they stand; None where absent or expired."""
+        """The records as they are; None where absent or expired."""
         ...
 
 
@@ -160,9 +160,9 @@ class Ledger(Protocol):
         ...
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where: for each event, those whose row it is that tells.
+        """How many operations of a run are in which state: for each event, those whose deciding row it is.
 
-        An operation's last row of the run tells whose event is one of `DONE`; while it has none of these, the last one of
+        An operation's deciding row is its last one of the run with an event of `DONE`; while it has none, the last one of
         `FATES`; while it has none of these either, its last row. So neither a straggler's `lease-lost`, nor a message that
         is dispatched a second time, nor the dead letter of another message under the same key changes anything about what
         is done. Rows without a key count nowhere.
@@ -182,11 +182,11 @@ class State(Protocol):
     """Named, versioned values. Plain blocking calls, safe from any thread."""
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they stand, in order; None where absent."""
+        """The values as they are, in order; None where absent."""
         ...
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version still stands; False: the value is another one now, or was again since."""
+        """Apply each change whose expected version is still current; False: the value is, or was meanwhile, another."""
         ...
 
     def names(self, prefix: str) -> list[str]:

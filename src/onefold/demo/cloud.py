@@ -134,7 +134,7 @@ def perform(
 
     Args:
         command: makes the way to run commands in a folder and an environment.
-        told: hears some times a second how it stands.
+        told: called some times a second with the progress.
 
     Raises:
         OnefoldError: the emulator does not start, a command fails, or nothing moves any more.

@@ -43,7 +43,7 @@ EPILOG = """
 \b
 Runs
   keys   the partner honours the job's idempotency key; in doubt the job runs again
-  probe  it does not, but can be told to refuse late requests; in doubt a probe asks and fences
+  probe  it does not, but can be made to refuse late requests; in doubt a probe asks and fences
   hold   it can do neither; in doubt the job waits for a person
 
 Exit codes: 0 every invoice was fulfilled once; 1 one was fulfilled twice or never, a dead letter is wrong, or there were too
@@ -130,7 +130,7 @@ def demo(
         return
     if plant is not None and choice == "keys":
         raise click.UsageError(
-            "--plant no-fence shows nothing in the run keys: the partner's memory of the key stands in for the fence. "
+            "--plant no-fence shows nothing in the run keys: the partner's memory of the key takes the fence's place. "
             "Use it with --run probe, hold or all."
         )
     _check_extra()

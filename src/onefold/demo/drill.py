@@ -327,7 +327,7 @@ class Person:
         """Settle everything that is held now; what was not done goes back to the queue.
 
         Args:
-            told: hears before each invoice how many there are still.
+            told: called before each invoice with how many are left.
 
         Raises:
             OnefoldError: the partner did not come to rest.

@@ -238,7 +238,7 @@ def _judged(
 
 def _faults_of_table(found: EnrichOutcome) -> Iterator[str]:
     for count, text in (
-        (found.twice, "invoices stand in the table twice"),
+        (found.twice, "invoices are in the table twice"),
         (found.never, "invoices are not in the table"),
         (found.unexpected, "rows are of no invoice of the file"),
         (found.wrong, "rows have another amount than the file"),
@@ -294,7 +294,7 @@ def _damage(line: bytes, number: int) -> bytes:
         case 1:
             return line + b",,"  # two too many
         case 2:
-            return b",".join([*cells[:-2], b"n/a", cells[-1]])  # a quantity that is no number
+            return b",".join([*cells[:-2], b"n/a", cells[-1]])  # a quantity that is not a number
         case _:
             return line.replace(b",", b"\xa3,", 1)  # no UTF-8
 

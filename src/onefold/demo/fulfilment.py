@@ -177,7 +177,7 @@ def kind_of(invoice: Invoice) -> Kind:
     """What an invoice asks for.
 
     Raises:
-        PermanentError: a negative price, or a negative quantity that is no cancellation.
+        PermanentError: a negative price, or a negative quantity that is not a cancellation.
     """
     price = Decimal(invoice.unit_price)
     is_cancellation = invoice.number.startswith("C")
@@ -191,7 +191,7 @@ def kind_of(invoice: Invoice) -> Kind:
         return "refund"
     if invoice.quantity < 0:
         raise onefold.PermanentError(
-            f"Invoice {invoice.number} has the quantity {invoice.quantity} and is no cancellation.",
+            f"Invoice {invoice.number} has the quantity {invoice.quantity} and is not a cancellation.",
             meaning="Only cancellations, whose numbers start with C, take goods back.",
             todo="Correct the invoice and redrive it.",
         )

@@ -16,7 +16,7 @@ The three modes, which are three kinds of partner that exist:
   may be wrong a moment later; after a fence at N it stays right, because everything older is refused. The
   attempt that fenced, N itself, may book. A fence below the highest one is refused too: whoever sends it was
   overtaken. The same fence twice is answered alike.
-- `no-keys`: keys are ignored, there is no fence, each POST is a new booking. One can look.
+- `no-keys`: keys are ignored, no fence is checked, each POST is a new booking. One can look.
 
 What goes wrong: requests are slow, before the booking is made (it is still on its way while the caller is
 already dead) or after (the answer is lost). 429 and 503 always mean "turned away at the door, nothing was

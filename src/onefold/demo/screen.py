@@ -35,7 +35,7 @@ def show(settings: DemoSettings, choice: str, keep: Path | None, *, as_json: boo
     """Do the chosen runs and show them; whether all passed, with no fault built in.
 
     Args:
-        choice: the name of a run, or `all`. keep: the folder in which everything is left; None: it is deleted.
+        choice: the name of a run, or `all`. keep: the folder in which everything is left; None deletes it.
         again: the command that does the same once more.
     """
     with stage(keep) as folder:
@@ -265,7 +265,7 @@ def _planted(plant: str, found: Sequence[RunOutcome]) -> Text:
     text.append(f"FAILED, as it must: the fault {plant} was built in, and the partner's books show it.\n", "bold red")
     for one in found:
         text.append(f"  {one.name}: twice {one.twice:,}, never {one.never:,}")
-        text.append("\n" if one in doubles else ": the partner's memory of the key stood in for the fence\n")
+        text.append("\n" if one in doubles else ": the partner's memory of the key took the fence's place\n")
         for fault in one.faults[:2]:
             text.append(f"    {fault}\n", "dim")
     return text

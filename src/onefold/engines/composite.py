@@ -158,7 +158,7 @@ class CompositeEngine:
         return self.record_backend.effects
 
     def appear(self) -> str | None:
-        """Prepare the record backend for the first claim. There is no sign of life: the lease decides."""
+        """Prepare the record backend for the first claim. It has no sign of life: the lease decides."""
         self.record_backend.appear()
         return None
 
@@ -175,7 +175,7 @@ class CompositeEngine:
             alarm.wake()
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:  # noqa: ARG002 - the contract's
-        """Make the calls one after another; there is no transaction to share."""
+        """Make the calls one after another; they share no transaction."""
         answers: list[object] = []
         for call in calls:
             try:
@@ -191,7 +191,7 @@ class CompositeEngine:
         """Nothing: SQS moves messages by itself, without a notice."""
 
     def changed_elsewhere(self) -> bool:
-        """Always: there is no notice of a change, so the caller has to look."""
+        """Always: it gives no notice of a change, so the caller has to look."""
         return True
 
     def check(self) -> list[str]:

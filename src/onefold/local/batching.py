@@ -78,7 +78,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     Args:
         concurrency: now; grows by fractions.
         at_ms: when it was worked out.
-        quiet_since_ms: since when there was no message.
+        quiet_since_ms: since when no message came.
     """
 
     concurrency: float
@@ -103,7 +103,7 @@ def first_scale(now_ms: int, concurrency_max: int | None, *, fifo: bool = False)
     """A mapping that was just enabled.
 
     Args:
-        fifo: there is no growth on a FIFO queue: as many as groups are active, which the queue's locks see to, or the
+        fifo: a FIFO queue has no growth: as many as groups are active, which the queue's locks see to, or the
             maximum.
     """
     start = CONCURRENCY_CAP if fifo else START_CONCURRENCY
@@ -163,7 +163,7 @@ def throttle_pause_ms(tries: int, until_ms: int, now_ms: int, chance: float) -> 
 
 
 class BatchVerdict(Struct, frozen=True):
-    """What becomes of a batch.
+    """The outcome of a batch.
 
     Args:
         kind: `done`: all are deleted; `some`: `failed` stay, the others are deleted; `none`: nothing is deleted.

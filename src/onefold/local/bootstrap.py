@@ -55,7 +55,7 @@ class Identity:
 
 
 class LambdaContext:
-    """What a handler is told about its invocation, with the attributes of Lambda's context object.
+    """What a handler learns about its invocation, with the attributes of Lambda's context object.
 
     Source: Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
     """

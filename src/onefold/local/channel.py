@@ -1,6 +1,6 @@
 """The parent's side of a container's descriptors: frames over a socket, lines out of a pipe. Read when the loop says so.
 
-Both can also be read at once (`pump`), so that what a process wrote before its answer or its end is never told after it.
+Both can also be read at once (`pump`), so that what a process wrote before its answer or its end is never reported after it.
 What comes in is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.
 Never here: what frames mean (`containers.py`). Invariant: nothing is read after `close`.
 """
@@ -30,7 +30,7 @@ class Channel:
     Args:
         end: our end of the socket pair.
         framed: called with the head and the payload of each frame.
-        broken: called once with the reason when the other end is closed, or writes what is no frame.
+        broken: called once with the reason when the other end is closed, or writes what is not a frame.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Output:
 
     Args:
         descriptor: the reading end; closed by `close`.
-        told: called with each line, as text: bytes that are no UTF-8 are shown as escapes.
+        told: called with each line, as text: bytes that are not UTF-8 are shown as escapes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, told: Callable[[str], None]) -> None:
@@ -134,7 +134,7 @@ class Output:
         loop.add_reader(descriptor, self.pump)
 
     def pump(self) -> None:
-        """Read what is there, up to a bound, and tell the lines that are whole."""
+        """Read what is there, up to a bound, and report the lines that are whole."""
         for _ in range(_READS_MAX):
             if self._fd is None:
                 return
@@ -161,14 +161,14 @@ class Output:
             self._told(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
 
     def end(self) -> None:
-        """What comes later belongs to something else: read what is there, and tell a line that has no end yet."""
+        """What comes later belongs to something else: read what is there, and report a line that has no end yet."""
         self.pump()
         if self._started:
             started, self._started = self._started, b""
             self._tell(started)
 
     def close(self) -> None:
-        """Stop reading, telling what is left; harmless twice."""
+        """Stop reading, reporting what is left; harmless twice."""
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -2,9 +2,9 @@
 
 The handler's process has a supervisor (`bootstrap.py`), which adopts whatever the handler starts and abandons. Whatever the
 handler does ends in one outcome: at the deadline, above its memory, after a fault, or when it breaks the conversation, all
-of its processes are killed from outside, and an outcome that is a killing is told only when they are gone.
+of its processes are killed from outside, and that they were killed is reported only when they are gone.
 
-Time is real here, also where queues stand on a clock that a test moves: a process runs on the machine's time.
+Time is real here, also where queues use a clock that a test moves: a process runs on the machine's time.
 Memory is what is resident beside the interpreter's own, and open files in memory. It is looked at every 50 ms and at the
 end, as Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this one is not.
 Between two looks the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks of 32 threads.
@@ -70,7 +70,7 @@ class Container:
         loop: all calls come on its thread.
         clock: the real one.
         told: gets every line of the log.
-        log_stream: name of its log stream, as the handler is told it.
+        log_stream: name of its log stream, as the handler sees it.
 
     Attributes:
         alive: it can take an invocation, or is running one.

@@ -36,7 +36,7 @@ _TYPICAL_MS = 10.0  # how long an invocation is thought to take until one has be
 
 
 class FunctionStats(Struct, frozen=True, kw_only=True):
-    """How a function stands.
+    """The state of a function.
 
     Args:
         running: invocations now. idle: warm containers.
@@ -269,7 +269,7 @@ class ServedFunction:
             self._watch = CodeWatch(self.settings.code_dir, self._timers, changed)
 
     def stats(self) -> FunctionStats:
-        """How it stands now."""
+        """Its state now."""
         return FunctionStats(
             running=self.running,
             idle=sum(warm.container.alive for warm in self._idle),

@@ -78,7 +78,7 @@ def _mismatch(text: str) -> str:
 
 
 def encode(result: dict[str, Any] | None) -> bytes:
-    """The body of a success: a JSON object without None values; empty when there is no result.
+    """The body of a success: a JSON object without None values; empty without a result.
 
     An empty dict is `{}`: the answer of an operation that has an output, such as a receive that found nothing.
     """

@@ -1,11 +1,11 @@
-"""The lines of functions' logs on a descriptor whose reader may be slow, stand still, or leave.
+"""The lines of functions' logs on a descriptor whose reader may be slow, stop reading, or leave.
 
 Whoever starts a server and never reads its standard error fills a pipe. A write that waits for that reader would hold
 up the loop: no request answered, no timeout enforced, no signal heard. So a line waits a moment for its reader, and is
 dropped after that; how many were is said once somebody reads again. A reader that has left gets nothing more, and ends
 nothing.
 Never here: what a line says (`containers.py`), how it looks (`cli/commands`). Invariant: no call waits longer than the
-patience for each `PIPE_BUF` bytes of its line, and not at all while the reader stands still.
+patience for each `PIPE_BUF` bytes of its line, and not at all while the reader does not read.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Mapping:
     def _allowed(self, scale: Scale) -> int:
         """As decided, and not more than this machine runs.
 
-        Reserved concurrency is no bound: Lambda polls beyond it too, and what is throttled then has spent a receive.
+        Reserved concurrency is not a bound: Lambda polls beyond it too, and what is throttled then has spent a receive.
         """
         function = self._function
         machine_max = function.capacity if function.capacity < function.limit else MACHINE_MAX
@@ -167,7 +167,7 @@ class Mapping:
     def _left(self, poller: asyncio.Task[None]) -> None:
         self._pollers.pop(poller, None)
         if not poller.cancelled() and (error := poller.exception()) is not None:
-            raise error  # a defect: the loop tells it
+            raise error  # a defect: the loop reports it
 
     def _look_later(self) -> None:
         self._look = self._queues.timers.call_at(self._queues.timers.now_ms() + LOOK_MS, self._rescale)

@@ -43,7 +43,7 @@ class Answered(Struct, frozen=True, tag=True):
 
 
 class FunctionError(Struct, frozen=True, tag=True):
-    """The handler raised, could not be imported, or returned what is no JSON.
+    """The handler raised, could not be imported, or returned what is not JSON.
 
     Args:
         kind: name of the exception's class, or one of Lambda's such as `Runtime.ImportModuleError`.

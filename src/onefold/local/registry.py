@@ -128,7 +128,7 @@ class FunctionRegistry:
         return self._listeners.setdefault(request_id, [])
 
     def fault(self) -> Kill | None:
-        """The fault that meets an invocation somebody asked for directly; told to the history."""
+        """The fault that meets an invocation somebody asked for directly; noted in the history."""
         faults = self._queues.faults
         plan = faults.invoking() if faults.active else None
         if plan is None:

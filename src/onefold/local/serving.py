@@ -99,7 +99,7 @@ DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 _FILE = FileSettings(
-    busy_ms=1_000,  # the whole server waits while another process holds the file; then SDKs are told to try again
+    busy_ms=1_000,  # the whole server waits while another process holds the file; then SDKs are asked to try again
     log_bytes=1_024_000,  # a queue's pages are few, and a short log is soon one that only has to be overwritten
     page_bytes=1_024,  # most calls change a row or two of three tables
 )

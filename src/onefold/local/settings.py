@@ -1,6 +1,6 @@
 """What is chosen for a function and for an event source mapping, and what Lambda would refuse of it.
 
-Limits stand here with their sources; an error's first sentence is Lambda's own where it is known, so that what is refused
+Limits are here with their sources; an error's first sentence is Lambda's own where it is known, so that what is refused
 here is recognised there. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
 Never here: running anything, the language of filter patterns (`events/patterns.py`).
 Invariant: settings that passed `check_function` and `check_mapping` are such as Lambda accepts.
@@ -33,8 +33,8 @@ MEMORY_MIB_MIN: Final = 128
 MEMORY_MIB_MAX: Final = 10_240
 CONCURRENCY_DEFAULT: Final = 1_000  # Lambda developer guide, "function scaling": per account and region
 ENVIRONMENT_BYTES_MAX: Final = 4_096  # Lambda developer guide, "Lambda quotas": 4 KB in all
-# Lambda developer guide, "Defined runtime environment variables". The credentials among them are left out: there is no role
-# here that would supply them.
+# Lambda developer guide, "Defined runtime environment variables". The credentials among them are left out: a function
+# has no role here that would supply them.
 RESERVED: Final = frozenset(
     (
         "_HANDLER", "_X_AMZN_TRACE_ID", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_EXECUTION_ENV",
@@ -67,7 +67,7 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
         timeout_ms: 1 to 900 s; an invocation that takes longer is killed.
         memory_mib: 128 to 10,240; an invocation that needs more is killed.
         env: environment variables, beside those of this process.
-        region, account: as it is told.
+        region, account: as it sees them.
         reserved_concurrency: most invocations at a time, from 0; above it they are throttled. None: the account's 1,000.
     """
 
@@ -172,8 +172,8 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
         fifo, visibility_ms: of its queue. timeout_ms: of its function.
 
     Raises:
-        UsageError: a setting out of its range, settings that exclude each other, a filter that is no pattern on `body`, or a
-            visibility timeout below the function's timeout.
+        UsageError: a setting out of its range, settings that exclude each other, a filter that is not a pattern on `body`,
+            or a visibility timeout below the function's timeout.
     """
     _within("batchSize", settings.batch_size, 1, FIFO_BATCH_SIZE_MAX if fifo else BATCH_SIZE_MAX)
     _within("maximumBatchingWindowInSeconds", settings.window_ms, 0, WINDOW_MS_MAX, per=limits.SECOND_MS)

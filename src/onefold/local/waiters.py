@@ -27,7 +27,7 @@ class WaitingReceiver:
         answer: what it gets.
         count_max, visible_ms: what it asked for.
         via: who it is, for the history.
-        gone: whether it has hung up; None: it cancels its wait instead.
+        gone: whether it has hung up; None when it cancels its wait instead.
     """
 
     __slots__ = ("answer", "count_max", "ends", "gone", "via", "visible_ms")

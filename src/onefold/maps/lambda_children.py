@@ -195,7 +195,7 @@ class StepFunctionsChildren:
         Raises:
             NotFoundError: the app has no map of that name. PayloadError: an item is none.
             UsageError: the backend cannot be used as it is.
-            Exception: the job's failure, by the name of its class. `ChildBusy`: it runs elsewhere, there was no time, or the
+            Exception: the job's failure, by the name of its class. `ChildBusy`: it runs elsewhere, no time was left, or the
                 backend failed for now; every state machine tries it again, whatever the map's own rules are.
         """
         mapping = self._maps.get(event.map)
@@ -219,7 +219,7 @@ class StepFunctionsChildren:
             reason = buried[-1].reason
             raise _named((reason.error or _PERMANENT).rpartition(".")[2], reason.summary)
         if not is_done:
-            raise _named(BUSY, f"{outgoing.record.key} runs elsewhere, or there was no time left for it.")
+            raise _named(BUSY, f"{outgoing.record.key} runs elsewhere, or no time was left for it.")
         record = self._store.read([outgoing.record], self._clock.now_ms())[0]
         return None if record is None or record.result is None else msgspec.json.decode(record.result)
 

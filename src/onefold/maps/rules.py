@@ -225,7 +225,7 @@ class MapSpec(Struct, frozen=True, kw_only=True):
         name: of the map and its job; runs are named `<name>/...`.
         queue: where its children's messages go.
         reader: how items are read. source: path, directory or s3:// URL; None: said when a run starts.
-        batch: items per child; None: one item each, without a list around it.
+        batch: items per child; None for one item each, without a list around it.
         concurrency: children that are sent and not finished, 1 to 10,000.
         tolerated: failures. retry, catch: in order; the first that names an error decides.
         timeout_ms: of one child.

@@ -41,7 +41,7 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
         malformed: why the message cannot be run as it is; None when it can.
         kind: of that: it cannot be read, it claims what only onefold may say, or nobody declares its job.
         run: that it belongs to; None for none.
-        discard: why the message is no job at all and may go (S3's test event); None for a job.
+        discard: why the message is not a job at all and may go (S3's test event); None for a job.
         amends: fingerprint of the payload that an operator replaced by this one.
         message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
         stopped: its FIFO group is stopped by this earlier message, so it follows it to the dead-letter queue.

@@ -67,7 +67,7 @@ def delay_ms(backoff: Backoff, failed_runs: int, fraction: float) -> int:
 
 
 def timetable(backoff: Backoff, runs: int) -> list[Pause]:
-    """The pauses of a budget of `runs` runs, for people; empty when there is no retry."""
+    """The pauses of a budget of `runs` runs, for people; empty without a retry."""
     table: list[Pause] = []
     since_least_ms = since_most_ms = 0
     for run in range(2, runs + 1):

@@ -65,7 +65,7 @@ class BreakerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Breaker(Struct, frozen=True, omit_defaults=True):
-    """A breaker as it stands; JSON-able.
+    """The state of a breaker; JSON-able.
 
     Args:
         failures: in a row, while closed.
@@ -100,7 +100,7 @@ class BreakerRuling(Struct, frozen=True):
         admitted: whether this delivery may be claimed now.
         breaker: to be stored when it is another object than the one given.
         wait_ms: when not admitted: how long to hide the message.
-        event: what to tell.
+        event: what to report.
     """
 
     admitted: bool
@@ -110,7 +110,7 @@ class BreakerRuling(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """An answer of `told`: the value to be stored when it is another object, and what to tell."""
+    """An answer of `told`: the value to be stored when it is another object, and what to report."""
 
     breaker: Breaker
     event: Event | None = None
@@ -120,7 +120,7 @@ def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) 
     """Whether a delivery of `operation` may be claimed at `now_ms` (wall time).
 
     While the breaker is open the first one after the pause becomes the probe; store the answer before claiming, so that it
-    is the only one. Operations that were refused before wait half a pause longer: another one tells better whether the
+    is the only one. Operations that were refused before wait half a pause longer: another one shows better whether the
     dependency refuses everybody.
     """
     if not breaker.is_open:

@@ -112,19 +112,19 @@ class Success(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Note(Struct, frozen=True, gc=False):
-    """Something to be told: an event's name and the numbers that decided."""
+    """Something to report: an event's name and the numbers that decided."""
 
     event: str
     detail: Detail = {}
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What becomes of one delivery.
+    """What is done with one delivery.
 
     Args:
         write: the record's transition; None leaves it as it is.
         settle: the message's fate.
-        notes: what to tell.
+        notes: what to report.
         clear: hold of a completed run whose outbox leaves with this settlement.
         outbox: messages of that completed run, to be sent before it is cleared.
     """

@@ -143,7 +143,7 @@ def opened(text: str) -> Envelope:
 
 
 def replayed(text: str, replay: str) -> Envelope:
-    """The envelope of a replayed event: the same but for `replay-name`, which stands before the detail."""
+    """The envelope of a replayed event: the same but for `replay-name`, which comes before the detail."""
     fields = msgspec.json.decode(text, type=dict[str, Raw])
     detail = fields.pop("detail")
     fields["replay-name"] = Raw(msgspec.json.encode(replay))
@@ -193,7 +193,7 @@ def entry_of(fields: Mapping[str, Any]) -> EventEntry:
     `TraceHeader` are passed over. What is missing is left to `sealed`, which answers as PutEvents does.
 
     Raises:
-        UsageError: it is no object, has other fields, or a time that cannot be read.
+        UsageError: it is not an object, has other fields, or a time that cannot be read.
     """
     if not isinstance(fields, Mapping):
         raise UsageError("An entry is an object.", todo='Write {"Source": ..., "DetailType": ..., "Detail": {...}}.')

@@ -66,7 +66,7 @@ def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> T
     """
     try:
         return _trace_of(error, text_of)
-    except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure it stands for
+    except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure itself
         return Trace("", "")
 
 

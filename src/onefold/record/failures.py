@@ -52,7 +52,7 @@ from onefold.record.error_text import error_name, summary_of, text_of, trace_of
 #
 # Unlisted on purpose: ValueError, TypeError, KeyError, AttributeError, AssertionError and other errors of plain code. The
 # same class is raised for a bad payload and for half an answer of a partner (JSONDecodeError is a ValueError; a KeyError, a
-# None), so the class does not tell; taken as transient it costs a few runs, taken as permanent it empties a queue into the
+# None), so the class does not say; taken as transient it costs a few runs, taken as permanent it empties a queue into the
 # dead letters on a partner's bad day. A handler that knows better raises PermanentError, or its job says permanent=(...).
 #
 # Sources: the libraries' own exception trees (httpx 0.28, requests 2.34, urllib3 2.6, aiohttp 3.14, botocore 1.44,
@@ -171,7 +171,7 @@ CLASSES: Final[dict[tuple[str, str], Meaning]] = {
     for name in names.split()
 }
 
-# One class for "could not connect" and for "broke in the middle": the words tell. They are the drivers' own.
+# One class for "could not connect" and for "broke in the middle": the words decide. They are the drivers' own.
 NEVER_SENT: Final[dict[tuple[str, str], str]] = {
     ("redis", "ConnectionError"): r"\bconnecting to\b",
     ("psycopg", "OperationalError"): r"connection failed|failed to resolve host",
@@ -321,7 +321,7 @@ def classify(
     with_text: bool = True,
     interrupted: bool = False,
 ) -> Failed:
-    """What became of a run whose handler raised `error`. Never raises.
+    """The outcome of a run whose handler raised `error`. Never raises.
 
     Args:
         interrupted: the handler of a signal raised it (a soft time limit), at any place of the run: unknown, whatever its
@@ -362,7 +362,7 @@ def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent
             if _method(error) in SAFE_METHODS:
                 return Ruling(kind="transient", rule=f"{ruling.rule}, and its method changes nothing")
             return Ruling(kind=sent, rule=f"{ruling.rule}, after it was sent", sent=True)
-    except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure it stands for
+    except Exception:  # noqa: BLE001 - a strange exception object must not hide the failure itself
         return Ruling(kind="transient", rule="unlisted", listed=False)
     return ruling
 
@@ -371,7 +371,7 @@ def check_lists(lists: Lists, job: str) -> None:
     """Refuse what can be no exception class.
 
     Raises:
-        UsageError: an entry that is neither an exception class nor a dotted name, or stands in two lists.
+        UsageError: an entry that is neither an exception class nor a dotted name, or is in two lists.
     """
     seen: dict[object, str] = {}
     for kind, classes in lists.pairs():

@@ -347,7 +347,7 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
             return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
         case "unknown":
             told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
-            summary = found.summary or "The probe could not tell whether the effect happened."
+            summary = found.summary or "The probe could not find out whether the effect happened."
             return park("OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told)
         case "later":
             return _later(found, policy, claimed, now_ms)

@@ -3,8 +3,8 @@
 Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
 (`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A
 tenant's scope and a message group come from the same rules. What evaluates to null, empty, a boolean, a float or anything
-that is no text or whole number is an error that names the field, never a key: two customers must not share a record because
-both had no id.
+that is neither text nor a whole number is an error that names the field, never a key: two customers must not share a record
+because both had no id.
 
 Never here: message ids, receive counts, the clock; a key is made of what the caller means.
 Invariant: equal payloads give equal keys, and no two different lists of values give one key (but where a template asks for
@@ -98,7 +98,7 @@ class KeyRule:
         """The key of a payload: 1 to `chars_max` characters, none of them a control character.
 
         Raises:
-            PayloadError: a field is missing, null, empty, or of a type that is no identity; or the key is too long.
+            PayloadError: a field is missing, null, empty, or of a type that is not an identity; or the key is too long.
         """
         return self._fitting(self._find(payload))
 
@@ -106,12 +106,12 @@ class KeyRule:
         """A key that came beside the payload instead of from it, by the same bounds.
 
         Raises:
-            PayloadError: it is no text, blank, too long, or holds control characters.
+            PayloadError: it is not a text, blank, too long, or holds control characters.
         """
         if not isinstance(key, str) or not key.strip():
             raise PayloadError(
                 f"{key!r:.80} was given instead of the {self.what} {self.text}.",
-                meaning="It tells no operation apart.",
+                meaning="It identifies no operation.",
                 todo="Give a text, or leave it out.",
             )
         return self._fitting(key)
@@ -140,7 +140,7 @@ def key_rule(
     chars_max: int = KEY_CHARS_MAX,
     parameters: bool = False,
 ) -> KeyRule:
-    """Compile a rule and check it against the payload's type, as far as the type tells.
+    """Compile a rule and check it against the payload's type, as far as the type is known.
 
     Args:
         declared: template, JMESPath or function.
@@ -187,13 +187,13 @@ def key_rule(
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many positional arguments; also where it does not tell."""
+    """Whether a function can be called with so many positional arguments; also where that is unknown."""
     if type(function) is FunctionType and not vars(function):  # inspect.signature would take 0.1 ms of every cold start
         code, defaults, named = function.__code__, function.__defaults__ or (), function.__kwdefaults__ or {}
         most = code.co_argcount if not code.co_flags & _CO_VARARGS else count
         needed = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
         return code.co_argcount - len(defaults) <= count <= most and all(name in named for name in needed)
-    import inspect  # only for what is no plain function
+    import inspect  # only for what is not a plain function
 
     try:
         signature = inspect.signature(function)
@@ -216,7 +216,7 @@ def idempotency_key(record: RecordKey, *parts: str) -> str:
 
     Args:
         record: the operation.
-        parts: what tells several calls of one run apart, for example `"refund"`.
+        parts: what distinguishes several calls of one run, for example `"refund"`.
 
     Returns:
         At most 64 characters of A-Z a-z 0-9 _ -: the job's name, shortened, and 128 bits of scope, job, key and parts.
@@ -267,7 +267,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
 
 
 def _check_field(template: str, name: str, payload: Any, what: str, *, parameters: bool) -> None:
-    """Follow a dotted name through the payload's type as far as the type tells."""
+    """Follow a dotted name through the payload's type as far as it is known."""
     at = payload
     for step in name.split("."):
         names = _fields(at)
@@ -275,7 +275,7 @@ def _check_field(template: str, name: str, payload: Any, what: str, *, parameter
             kind = _unwrapped(at)
             if (get_origin(kind) or kind) in (list, tuple) and not step.isdecimal():
                 raise UsageError(
-                    f"{what}={template!r}: {step} stands behind {codec.type_name(at)}, which has numbers, not names.",
+                    f"{what}={template!r}: {step} comes after {codec.type_name(at)}, which has numbers, not names.",
                     todo="Name one item by its place, for example {lines.0.id}, or use a function of the payload.",
                 )
             at = _item(kind, step)
@@ -323,7 +323,7 @@ def _unwrapped(kind: Any) -> Any:
 
 
 def _fields(kind: Any) -> dict[str, Any] | None:
-    """The fields of a type with their types; empty for a scalar; None where the type does not tell."""
+    """The fields of a type with their types; empty for a scalar; None where the type is unknown."""
     kind = _unwrapped(kind)
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or cls in (Any, object):
@@ -351,7 +351,7 @@ _resolved = lru_cache(maxsize=64)(get_type_hints)  # many jobs may have one payl
 
 
 def _item(kind: Any, step: str) -> Any:
-    """The type behind one step into a list or dict; Any where the type does not tell."""
+    """The type behind one step into a list or dict; Any where the type is unknown."""
     arguments = get_args(kind)
     if get_origin(kind) is list and step.isdecimal():
         return arguments[0]
@@ -400,7 +400,7 @@ def _is_flawed(sign: str) -> bool:
     """Whether values that were escaped by version 1 for this sign may hold it, or be equal though they were different.
 
     It writes `%25` for `%` and `%` with the sign's hexadecimal code for the sign: a code that begins with 25 reads as a `%`
-    with something behind it, and `%` itself stands in what was written for it.
+    with something behind it, and `%` itself is in what was written for it.
     """
     return f"{ord(sign):02X}".startswith("25")
 
@@ -456,7 +456,7 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
     """A value as part of a key.
 
     Raises:
-        PayloadError: it is no identity; names the field.
+        PayloadError: it is not an identity; names the field.
     """
     if type(value) is str:  # by far the most frequent
         if value.strip():

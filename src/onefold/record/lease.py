@@ -10,7 +10,7 @@ Due after a third: an extension that fails (throttled, file locked) can be tried
 lease before anything is lost, for at most three writes per lease. Trusted until asked + lease - margin: the margin covers
 what clocks of two hosts differ and what it takes to stop a handler; after it another worker may already run.
 
-Never here: threads, clocks, what becomes of the run. Invariant: nobody trusts a lease that the store may have given away.
+Never here: threads, clocks, what is done with the run. Invariant: nobody trusts a lease that the store may have given away.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class Bucket(Struct, frozen=True):
-    """A token bucket as it stands.
+    """The state of a token bucket.
 
     Args:
         level: tokens x per_ms, so that a millisecond's refill is a whole number.

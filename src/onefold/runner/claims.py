@@ -1,10 +1,10 @@
 """Claiming operations, and reporting each crash that a claim shows before any handler is called.
 
-Where history and records share a transaction the rows stand or fall with the claims. Elsewhere they are appended after the
-claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner died in between finds
-an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is missing. The same holds for a run
-whose end was recorded as unknown by a process that died before it appended its row. So no crash is lost, and none is
-reported twice.
+Where history and records share a transaction the rows are written with the claims or not at all. Elsewhere they are appended
+after the claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner died in
+between finds an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is missing.
+The same holds for a run whose end was recorded as unknown by a process that died before it appended its row.
+So no crash is lost, and none is reported twice.
 Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a claim whose rows could not be written is
 never the start of a handler.
 """

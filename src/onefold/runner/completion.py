@@ -81,7 +81,7 @@ class CompleteRun(Struct, frozen=True, kw_only=True):
         run: its name, which is the job's key. schedule: the schedule, or the map job, that it is a run of.
         nominal_at_ms: the instant of its tick; None where no schedule began it.
         started_at_ms: when it was begun.
-        expected: how many operations it had. What became of them: `onefold runs show`.
+        expected: how many operations it had. Their outcomes: `onefold runs show`.
     """
 
     run: str

@@ -5,10 +5,10 @@ and the checkpoint - is one transaction where the engine has one; elsewhere they
 may leave a row without its message, which the next try sends, and never a message without its row.
 
 A generator cannot be stored, so a dispatch that was interrupted begins it again and passes over as many messages as the
-checkpoint counts. When their keys are not those of the checkpoint (a digest tells: the data changed in between), nothing
+checkpoint counts. When their keys are not those of the checkpoint (a digest shows that the data changed in between), nothing
 is passed over: all is sent again, under the same keys, which take effect once.
 
-Never here: schedules, what becomes of the messages. Invariant: a checkpoint counts only messages that are in their queue.
+Never here: schedules, what is done with the messages. Invariant: a checkpoint counts only messages that are in their queue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ticked(Protocol):
 
     @property
     def nominal_at_ms(self) -> int | None:
-        """The instant that the tick stands for."""
+        """The instant of the tick."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Dispatch:
 
     @property
     def run(self) -> RunState:
-        """The run as it stands."""
+        """The run as it is."""
         return self._standing.run
 
     def _from_start(self, passed_over: int) -> None:
@@ -117,7 +117,7 @@ class Dispatch:
         """Take the next message; whether a batch is due.
 
         Raises:
-            UsageError: it is no message.
+            UsageError: it is not a message.
         """
         if not isinstance(one, Outgoing):
             raise errors.UsageError(

@@ -67,7 +67,7 @@ class Execution:
         self.caught: bool = (
             False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         )
-        self.lost: bool = False  # its lease was lost, and that was told
+        self.lost: bool = False  # its lease was lost, and that was reported
         self.chain: Waiting | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
 
@@ -83,7 +83,7 @@ class Execution:
         return self.claimed.hold
 
     def advance(self, now_ms: int) -> script.Step:
-        """Tell the script that its step was performed at `now_ms`; the next step."""
+        """Report to the script that its step was performed at `now_ms`; the next step."""
         self.step.now_ms = now_ms
         self.step = next(self.script)
         return self.step
@@ -96,12 +96,12 @@ class Execution:
         return self.claimed.attempts + (self.started and not self.claimed.started)
 
     def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
-        """Tell the script that the handler is not to be started now: its message comes back after `delay_ms`."""
+        """Report to the script that the handler is not to be started now: its message comes back after `delay_ms`."""
         self.step.refused = fate.NotStarted(why[:500], delay_ms)
         self.advance(now_ms)
 
     def decide_again(self, outcome: Outcome, now_ms: int, fraction: float) -> None:
-        """Tell the script that its Commit can never be carried out, and what the run comes to instead."""
+        """Report to the script that its Commit can never be carried out, and what the run comes to instead."""
         assert isinstance(self.step, script.Commit)
         self.step.instead, self.step.fraction = outcome, fraction
         self.advance(now_ms)
@@ -235,7 +235,7 @@ class InFlight:
                     held.run = run
 
     def over(self, deliveries: Iterable[Delivery], told: Iterable[str] = ()) -> None:
-        """Deliveries were settled or given back; `told`: the names of the events that say what became of them."""
+        """Deliveries were settled or given back; `told`: the names of the events that give their outcomes."""
         with self._lock:
             for one in deliveries:
                 self._held.pop(one.receipt, None)
@@ -284,6 +284,6 @@ class InFlight:
             return list(self._held.values())
 
     def counts(self) -> dict[str, int]:
-        """How many were received, and how often each event was told of a settled delivery."""
+        """How many were received, and how often each event was reported of a settled delivery."""
         with self._lock:
             return dict(self._counts)

@@ -81,7 +81,7 @@ if TYPE_CHECKING:  # for annotations only
 
 
 class Threads:
-    """Plain functions, and groups. A thread cannot be stopped: a handler that overruns is told through its context.
+    """Plain functions, and groups. A thread cannot be stopped: a handler that overruns is notified through its context.
 
     Args:
         count: threads, 1 or more; made once.

@@ -303,7 +303,7 @@ class GuardedFunction:
             self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
 
     def _begin(self, found: Claimed, now_ms: int, args: Args) -> Begun | Completed:
-        """Have the call made, or answer it: its claim shows what became of an earlier one."""
+        """Have the call made, or answer it: its claim shows the outcome of an earlier one."""
         if found.crashed:
             known = once_reports.taken_over(found, self._policy.crashes_max)
             _log.warning("%s %r: %s", self.name, found.hold.key.key, known)
@@ -450,7 +450,7 @@ class GuardedFunction:
             self._over(begun.hold)
 
     def _end(self, begun: Begun, outcome: Outcome) -> Verdict | None:
-        """Have the script decide what the call comes to, and carry it out; None: it could not be written."""
+        """Have the script decide what the call comes to, and carry it out; None when it could not be written."""
         run = begun if isinstance(begun, Execution) else self._execution(begun, self.clock.now_ms())
         if not isinstance(run.step, Commit):
             call = self._called(run)
@@ -459,7 +459,7 @@ class GuardedFunction:
         return self._settle(run)
 
     def _settle(self, run: Execution) -> Verdict | None:
-        """Carry out what was decided, once; None: it could not be written."""
+        """Carry out what was decided, once; None when it could not be written."""
         if run.verdict is None:
             ((_, run.verdict),) = self._runner.settle([run])
         for _ in run.script:  # to its end here: what a signal raises while a generator is thrown away is lost

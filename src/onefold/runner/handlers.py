@@ -65,7 +65,7 @@ class NotDone(Struct, frozen=True):
 
 
 class StillUnknown(Struct, frozen=True):
-    """A probe's answer: it cannot tell; a person must.
+    """A probe's answer: it does not know; a person must decide.
 
     Args:
         why: one line for that person.
@@ -176,7 +176,7 @@ class Job(Generic[P, R]):
 
         Raises:
             PayloadError: the payload does not fit the type, or gives no key; nothing was sent.
-            UsageError: delay and run_at together, a run_at that is no datetime or has no zone.
+            UsageError: delay and run_at together, a run_at that is not a datetime or has no zone.
             StorageBusy: the engine could not write; nothing was sent.
             TransientError: the job is `unique`, and another process is sending this key; ask again.
         """
@@ -366,7 +366,7 @@ def positional(function: Callable[..., Any]) -> int:
 
 def positional_names(function: Callable[..., Any]) -> Sequence[str]:
     """The names of these parameters, in order."""
-    if type(function) is FunctionType and not vars(function):  # it stands for itself, wrapped by nothing
+    if type(function) is FunctionType and not vars(function):  # it is called as it is, wrapped by nothing
         code = function.__code__  # inspect.signature would take 0.1 ms of every cold start
         return code.co_varnames[: code.co_argcount]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

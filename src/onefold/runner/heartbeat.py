@@ -4,7 +4,7 @@ Three threads, each a `Periodic`: the heartbeat extends the record leases and me
 together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
 calls what the backend wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
 lease.
-Never here: when a lease is due or lost (`record/lease.py`), what becomes of a run. Invariant: a lease is extended for as
+Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariant: a lease is extended for as
 long as its handler runs, however late: a run that was let go would be taken over beside it, and its effect happen twice.
 """
 
@@ -38,7 +38,7 @@ _STEP_LOOK_MS = (
 _LATER_MS = 1 << 62  # after any instant
 
 Stop = Callable[[Execution, Outcome], None]
-"""Stops a run's handler where it can be stopped (task, process), or tells it (thread)."""
+"""Stops a run's handler where it can be stopped (task, process), or notifies it (thread)."""
 
 
 class Bell:
@@ -105,8 +105,8 @@ class Heartbeat:
     Args:
         lease_ms: how long claims and receives hold.
         also: extends what else holds with the lease (concurrency slots).
-        stop: stops a handler whose lease is lost. lost: tells of a lease that the store has refused.
-        busy: is told when the backend could not extend.
+        stop: stops a handler whose lease is lost. lost: called about a lease that the store has refused.
+        busy: called when the backend could not extend.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Heartbeat:
             run = one.run
             if run is not None and _is_performed(
                 run
-            ):  # else it was settled a moment ago, or will be, and its verdict tells
+            ):  # else it was settled a moment ago, or will be, and its verdict says so
                 one.let_go = True
                 self._lost(run)
                 self._stop(run, LeaseGone())

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Standing
 
     Told = Callable[[str, int, errors.OnefoldError], None]
-    """Is told the queue, how many of its messages could not be hidden or moved, and why."""
+    """Called with the queue, how many of its messages could not be hidden or moved, and why."""
 
 
 class Answered:
@@ -127,8 +127,8 @@ class MappedQueue:
 
     Args:
         queue: the real one. answered: where it is noted what is done.
-        receives_max: how many receives its dead-letter policy allows; None: it has none, or waiting costs no receive.
-        failed: is told the queue, how many messages could not be hidden or moved, and why.
+        receives_max: how many receives its dead-letter policy allows; None when it has none, or waiting costs no receive.
+        failed: called with the queue, how many messages could not be hidden or moved, and why.
     """
 
     def __init__(
@@ -378,13 +378,13 @@ class ExecutorPool:
         return self._open_queue(name)
 
     def delete_done(self) -> None:
-        """Delete what is done, for when Lambda will not: it is about to kill the function, or is told that all failed."""
+        """Delete what is done, for when Lambda will not: it is about to kill the function, or all failed."""
         for name, receipts in self.answered.to_delete().items():
             with suppress(errors.OnefoldError):  # then they come back, and are answered from their records
                 self._open_queue(name).delete(receipts)
 
     def tell_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
-        """Tell that something could not be done with so many messages of a queue."""
+        """Report that something could not be done with so many messages of a queue."""
         self.runner.reports.of_process(
             "engine-busy", {"queue": queue, "messages": count, "error": error.code, "summary": str(error)[:500]}
         )

@@ -12,7 +12,7 @@ A mapping without ReportBatchItemFailures deletes what is named, too. That is lo
 (`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
 not, it is moved to the dead-letter queue from memory, and this container raises from then on instead of naming, which no
 mapping ignores.
-Never here: what becomes of a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
+Never here: what is done with a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
 event that is refused was not begun, and Lambda keeps all its messages.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
@@ -66,7 +66,7 @@ class LambdaAdapter:
 
     Args:
         make_pool: who runs handlers; asked for at the first invocation, with how long it may last (ms).
-        adopt: the deliveries of records. disown: is told a queue's receipts whose messages Lambda deletes.
+        adopt: the deliveries of records. disown: called with a queue's receipts whose messages Lambda deletes.
         queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
         job_of: the job a delivery is for.
     """

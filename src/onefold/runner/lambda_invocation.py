@@ -3,12 +3,12 @@
     begin    as many as there are free slots and time for are claimed together; claiming marks them as started
     perform  plain functions in threads, coroutines on one event loop
     settle   what is done, together; nobody waits for a slower sibling longer than a few milliseconds
-    give back what there was no time for: unstarted, visible at once
+    give back what no time was left for: unstarted, visible at once
 
 A lease lasts as long as the invocation may, and a margin: when Lambda kills the function, its operations are free soon
 after, and nothing has to be extended meanwhile. A handler that is still running when the invocation must end is stopped if
 it can be (a coroutine); a thread cannot be, so the batch is left to Lambda's timeout, and only what is done is deleted
-first. Never here: what becomes of a delivery, events and answers.
+first. Never here: what is done with a delivery, events and answers.
 Invariant: when `run` returns, nothing of the batch is under way in this process.
 """
 
@@ -129,7 +129,7 @@ class Invocation:
             self._note_settled()
 
     def _choose(self) -> list[Delivery]:
-        """The next deliveries, in order; what there is no time for is given back, and what is behind it in its group."""
+        """The next deliveries, in order; what no time is left for is given back, and what is behind it in its group."""
         free, grouped_before = dict(self._free), 0
         batch: list[Delivery] = []
         late: list[Delivery] = []
@@ -264,7 +264,7 @@ class Invocation:
         return max(next_ms - now_ms, 0)
 
     def _stop(self, run: Execution, outcome: Outcome) -> None:
-        """Stop a run's handler, or tell it."""
+        """Stop a run's handler, or notify it."""
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True
@@ -388,7 +388,7 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
 
     Args:
         group: its FIFO group; None on a standard queue.
-        stays: the groups of the messages that are to be named in the answer; None stands for those without one.
+        stays: the groups of the messages that are to be named in the answer; None for those without one.
         running: how many messages of the batch have begun and are not settled. Those of one group, or key, wait for each
             other by themselves.
         on_failure: `batch`: one after the other in the order of the batch, and nothing after one that stays.

@@ -1,13 +1,13 @@
 """Receiving from a queue whose server makes a receive wait, without making the control loop wait (SQS's long polling).
 
-A `LongPoll` stands between a worker and such a queue. `receive` answers at once with what has arrived, and asks for more
+A `LongPoll` is between a worker and such a queue. `receive` answers at once with what has arrived, and asks for more
 in threads of its own: while handlers run and settle, the next receive is under way. Nothing is asked for that the worker
 has no room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its buffer.
 While nothing comes one poll is under way; polls are short while messages come. A worker that is to end asks for nothing
 more and does not wait for a poll that nothing comes of: what arrives then goes back to its queue.
 What arrived and was not taken within a part of its visibility is extended before it is handed out.
 
-Never here: what becomes of a message. Invariant: every message that arrived is handed out once, or given back by `end`.
+Never here: what is done with a message. Invariant: every message that arrived is handed out once, or given back by `end`.
 """
 
 from __future__ import annotations

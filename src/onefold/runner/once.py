@@ -58,7 +58,7 @@ def once(
     """Let a function take effect once per key; a repeated call is answered with the stored result.
 
     A parameter that is annotated `onefold.Context` gets the call's: `ctx: onefold.Context | None = None`, the last one, with
-    the fence, the idempotency key for a partner, and whether the lease was lost. It is no part of what identifies a call.
+    the fence, the idempotency key for a partner, and whether the lease was lost. It is not part of what identifies a call.
 
     Args:
         key: which operation a call is: a template over the argument names ("{order.id}"), a JMESPath expression

@@ -138,7 +138,7 @@ def check_store(store: object) -> None:
 def fingerprinted(
     function: Callable[..., Any], signature: inspect.Signature, ignore: object, name: str
 ) -> frozenset[str]:
-    """The parameters whose values tell no operation from another: those that are ignored, and a method's own object.
+    """The parameters whose values do not identify an operation: those that are ignored, and a method's own object.
 
     Raises:
         UsageError: not a list of names, or not those of parameters.
@@ -373,7 +373,7 @@ def running(
     """The error for a duplicate of a running call that does not want to wait, or has waited for as long as it may.
 
     Args:
-        waited_ms: how long it has waited; None: it does not want to.
+        waited_ms: how long it has waited; None when it does not want to.
         own: the running call is one of this process.
     """
     meaning, todo = "", 'Try again later, or let calls wait with on_running="wait".'

@@ -37,7 +37,7 @@ _FIRST_MS: Final = limits.SECOND_MS
 _LONGEST_MS: Final = 5 * limits.MINUTE_MS
 _COUNTED_FIRST_MS: Final = 30 * limits.SECOND_MS
 _COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
-_NAMES_MAX: Final = 20  # jobs of one queue that are told apart
+_NAMES_MAX: Final = 20  # jobs of one queue that are listed
 _NAME_CHARS_MAX: Final = 128
 _OTHERS: Final = "(others)"
 _HIDDEN_MIN: Final = 1_000  # so many are remembered before those that are visible again are forgotten
@@ -57,7 +57,7 @@ class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted: bool) -> int | None:
-    """How long a message waits for somebody who takes it, ms; None: it has waited long enough.
+    """How long a message waits for somebody who takes it, ms; None when it has waited long enough.
 
     Args:
         settings: of its queue. age_ms: since it was sent. receive_count: this receive included.

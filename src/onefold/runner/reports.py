@@ -114,7 +114,7 @@ class Reports:
             self._ledger.append([event.row() for event in events])
 
     def of_run(self, name: str, run: Execution, detail: Detail) -> None:
-        """Report something of a run that is no part of its settlement; what only `full` keeps, only at `full`."""
+        """Report something of a run that is not part of its settlement; what only `full` keeps, only at `full`."""
         if EVENTS[name].kept == "full" and not kept(name, self._history):
             return
         self._keep(self.event(name, run.delivery, run, detail))

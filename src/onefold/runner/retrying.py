@@ -229,7 +229,7 @@ def retrying(
         clock, entropy: for tests; the machine's own otherwise.
 
     Raises:
-        UsageError: a number out of its bounds, or `on` names what is no exception class.
+        UsageError: a number out of its bounds, or `on` names what is not an exception class.
     """
     pauses = Backoff(
         base_ms=duration.to_ms(base, "base"), factor=factor, cap_ms=duration.to_ms(cap, "cap"), jitter=jitter

@@ -5,7 +5,7 @@
              claim    one store call for all; crashes that it shows are in the history before any handler is called
              settle   what needs no handler: duplicates, conflicts, waits; the rest is ready to be performed
     perform  call     one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
-    finish   decide   by the script of `record/attempt.py`, which is told what its step came to
+    finish   decide   by the script of `record/attempt.py`, which gets the result of its step
              settle   record, outbox, history and message of all of them together, then events
              begin    the deliveries that waited behind these
 
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from onefold.runtime.events import Event, Sinks
 
     Settled = Sequence[tuple[Execution, Verdict | None]]
-    """Runs whose settlement was tried, each with what became of it; None: it could not be written."""
+    """Runs whose settlement was tried, each with its outcome; None when it could not be written."""
 
     class Caller(Protocol):
-        """Where handlers and probes run; unless told otherwise, in the thread that performs."""
+        """Where handlers and probes run; unless set otherwise, in the thread that performs."""
 
         def call(self, run: Execution, ctx: Context) -> Outcome:
             """Call the run's handler; what it did."""
@@ -86,7 +86,7 @@ class Runner:
         owner: id of this process; names its leases.
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
-        closer: is told of which runs something was settled, and closes them; the caller has it look now and then.
+        closer: gets the runs of which something was settled, and closes them; the caller has it look now and then.
         settings: of the app's queues: how long a message may wait for a job that nobody here has.
         in_flight: knows what was claimed and what is over; a worker's heartbeat reads it.
         reports: instead of one made of `sinks` and `history`.
@@ -364,7 +364,7 @@ class Runner:
         run.took_ms = self.clock.monotonic_ms() - since_ms
 
     def prepare(self, run: Execution, caller: Caller | None = None) -> script.Call | None:
-        """Perform what comes before the handler is called: asking the probe, marking the start. None: it is not called."""
+        """Perform what comes before the handler is called: asking the probe, marking the start. None: do not call it."""
         while not isinstance(run.step, script.Call):
             match run.step:
                 case script.Commit():

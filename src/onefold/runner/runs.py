@@ -1,8 +1,8 @@
 """Runs: one tick of a schedule, one dispatch or one map run, as a small value in State, and how far it has come.
 
 A run's name is its id everywhere: in State (`run/<name>`), in the ledger (`Row.run`), on its messages (the attribute
-`onefold.run`). What became of its messages is counted from the ledger (`Ledger.tally`), never in here, so this value does
-not grow with them. A run that is not over also stands in State as `open-run/<name>`: whoever looks for runs that may have
+`onefold.run`). The outcome of its messages is counted from the ledger (`Ledger.tally`), never in here, so this value does
+not grow with them. A run that is not over is also in State as `open-run/<name>`: whoever looks for runs that may have
 become complete reads a short list.
 
     tick        a plain function: its own message is the run's one operation, and carries the attribute
@@ -88,7 +88,7 @@ class Standing(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a run's operations; the five sum up to all that are known.
+    """The outcomes of a run's operations; the five sum up to all that are known.
 
     Args:
         expected: how many there are; while a run is dispatched, how many there are so far.
@@ -96,7 +96,7 @@ class Counts(Struct, frozen=True, kw_only=True, gc=False):
         failed: failed for now; will be tried again.
         dead: in a dead-letter queue.
         unknown: parked for a person, because nobody knows whether the effect happened.
-        missing: dispatched, and no outcome yet: waiting, being worked on, or lost. `onefold reconcile` tells which.
+        missing: dispatched, and no outcome yet: waiting, being worked on, or lost. `onefold reconcile` shows which.
     """
 
     expected: int
@@ -132,12 +132,12 @@ _FATE: Final[Mapping[str, Fate]] = {
 
 
 def fate_of(event: str) -> Fate | None:
-    """What an operation's telling row says became of it; None: no outcome yet."""
+    """The outcome in an operation's deciding row; None before there is one."""
     return _FATE.get(event)
 
 
 def counts_of(run: RunState, tally: Mapping[str, int]) -> Counts:
-    """What became of a run's operations, by its ledger's tally."""
+    """The outcomes of a run's operations, by its ledger's tally."""
     sums = dict.fromkeys(get_args(Fate), 0)
     for event, count in tally.items():
         fate = fate_of(event)
@@ -184,7 +184,7 @@ def of_tick(
 
 
 def begin(state: State, run: RunState) -> Standing:
-    """Begin a run, or go on with it: one that stands already stays as it is.
+    """Begin a run, or go on with it: one that exists stays as it is.
 
     Raises:
         UsageError: a name that is empty or longer than 280 characters.
@@ -246,7 +246,7 @@ def is_open(state: State, name: str) -> bool:
 
 
 def note(state: State, name: str, **changes: object) -> Standing | None:
-    """Change fields of a run, whatever else changes meanwhile; as it then stands, None when there is none.
+    """Change fields of a run, whatever else changes meanwhile; as it is then, None when it does not exist.
 
     A run that had ended and has not any more, because some of it is done again, is open again.
 
@@ -267,7 +267,7 @@ def note(state: State, name: str, **changes: object) -> Standing | None:
 
 
 def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
-    """The change that notes why a run is not dispatched any further; none where it was dispatched, or there is no run."""
+    """The change that notes why a run is not dispatched any further; none where it was dispatched, or does not exist."""
     standing = read(state, name)
     if standing is None or standing.run.expected is not None:
         return ()
@@ -276,7 +276,7 @@ def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
 
 
 def count(ledger: Ledger, run: RunState) -> Counts:
-    """What became of a run's operations until now."""
+    """The outcomes of a run's operations until now."""
     return counts_of(run, ledger.tally(run.name))
 
 
@@ -340,7 +340,7 @@ def report_refused(runtime: Runtime, run: str, reasons: Sequence[str]) -> None:
 
 
 def begin_followed(runtime: Runtime, run: RunState) -> Standing:
-    """Begin a run with all that follows it, or go on with it: one that stands already stays as it is.
+    """Begin a run with all that follows it, or go on with it: one that exists stays as it is.
 
     Args:
         run: as it is begun when there is none of that name yet.

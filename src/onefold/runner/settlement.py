@@ -53,7 +53,7 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     Args:
         commit: None where records and messages do not share a database.
-        effects: opens a transaction for handlers' own rows that lasts at most so many milliseconds; None: it cannot.
+        effects: opens a transaction for handlers' own rows that lasts at most so many milliseconds; None when it cannot.
     """
 
     store: Store
@@ -93,7 +93,7 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
     """Carry out settlements; one verdict each, in order.
 
     Args:
-        again: an earlier try failed, and may have got further than its answer: what stands already is no lost lease.
+        again: an earlier try failed, and may have got further than its answer: what is written already is not a lost lease.
 
     Raises:
         TransientError: the backend could not write; what was not written stays as it was.
@@ -104,7 +104,7 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
     if again:
         for place, one in enumerate(settlements):
             if one.write is not None and not verdicts[place].written and _stands(backend.store, [one.write], now_ms)[0]:
-                verdicts[place] = Verdict(True, True)  # all its parts stood or fell together
+                verdicts[place] = Verdict(True, True)  # all its parts were written together or not at all
     return verdicts
 
 
@@ -120,7 +120,7 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
 
 
 def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
-    """Steps 2 to 6 for settlements whose records stand; whether each message took its fate, in order.
+    """Steps 2 to 6 for settlements whose records are written; whether each message took its fate, in order.
 
     Raises:
         TransientError: something could not be done; the redelivery of the message does it.
@@ -389,7 +389,7 @@ class JointTransaction:
         return self._inner.open()
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
-        """Write record and rows into the transaction; the message's fate is told by its own queue after `commit`."""
+        """Write record and rows into the transaction; the message's fate is decided by its own queue after `commit`."""
         verdict = self._inner.finish(settlement, now_ms)
         if verdict.written:
             self._kept.append(replace(settlement, rows=(), changes=()))
@@ -402,7 +402,7 @@ class JointTransaction:
     def commit(self) -> None:
         """Make kept work durable, then send its outboxes and settle its messages.
 
-        What fails after the transaction is durable is not raised: records and outboxes stand, and the redelivery of the
+        What fails after the transaction is durable is not raised: records and outboxes are written; the redelivery of the
         message finds them and does the rest.
         """
         kept, self._kept = self._kept, []  # first: what could not be committed is not to be settled by a later commit

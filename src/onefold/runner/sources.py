@@ -132,7 +132,7 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
         attributes: the message's own attributes.
 
     Raises:
-        PayloadError: the body is something else; says what. A payload that is no JSON is left to the codec's error.
+        PayloadError: the body is something else; says what. A payload that is not JSON is left to the codec's error.
     """
     if source == "json":
         return Unwrapped(body)
@@ -190,7 +190,7 @@ def check_source(source: str, job: str) -> None:
 
 
 def recognise(body: str) -> str:
-    """Which source a body looks like; `json` for any other JSON, `text` for what is no JSON. For people and for `auto`."""
+    """Which source a body looks like; `json` for any other JSON, `text` for what is not JSON. For people and for `auto`."""
     try:
         fields = _OBJECT.decode(body)
     except msgspec.ValidationError:

@@ -11,7 +11,7 @@ Runs of repeatable and transactional jobs go to a thread as groups, which that t
 the control thread receives and begins the next.
 To end: `drain` gives back what was not begun, last first, and finishes what runs, for at most the grace time; `stop_now`
 leaves what runs to whoever takes over. Both only set a flag and wake the loop, so a signal handler may call them.
-Never here: what becomes of a delivery, storage, signals. Invariant: every delivery that was received is begun, given back,
+Never here: what is done with a delivery, storage, signals. Invariant: every delivery that was received is begun, given back,
 or left to its lease by a worker that says so in its report.
 """
 
@@ -143,7 +143,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         per_second: float,
         sink_failures: int = 0,
     ) -> Snapshot:
-        """From how often each event was told (`InFlight.counts`)."""
+        """From how often each event was reported (`InFlight.counts`)."""
         return cls(
             received=counts.get("received", 0),
             started=started,
@@ -335,7 +335,7 @@ class Worker:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker was told to end."""
+        """Whether the worker was asked to end."""
         return self._draining
 
     def snapshot(self) -> Snapshot:
@@ -353,7 +353,7 @@ class Worker:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> ExitReport:
-        """Work until told to end. In the thread that calls; once.
+        """Work until asked to end. In the thread that calls; once.
 
         Raises:
             StorageError, UsageError: the backend cannot be used, or a child process cannot load the app.
@@ -547,7 +547,7 @@ class Worker:
         self._report(Done(lane=self._threads, slots=0, error=error))
 
     def _stop(self, run: Execution, outcome: Outcome) -> None:
-        """Stop a run's handler, or tell it."""
+        """Stop a run's handler, or notify it."""
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True

@@ -178,7 +178,7 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def kept(name: str, history: History, *, run: str | None = None) -> bool:
-    """Whether the ledger keeps events of this name at this history level: always what became of a run's operations."""
+    """Whether the ledger keeps events of this name at this history level: always the outcomes of a run's operations."""
     return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
 
 

@@ -101,7 +101,7 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
         job: its name, for errors. delay, run_at: as `Job.send` was given them. now_ms: asked where there is a delay.
 
     Raises:
-        UsageError: both are given, or one is no duration, no datetime or without a zone.
+        UsageError: both are given, or one is not a duration, no datetime or without a zone.
     """
     if delay is None and run_at is None:
         return None

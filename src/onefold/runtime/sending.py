@@ -149,7 +149,7 @@ def _look(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[dict[int, Kno
     message was purged, or its retention has ended, it is free to be sent.
 
     Returns:
-        Index in `outgoing` -> what is known of it, and of the others -> the record that stands there, if any.
+        Index in `outgoing` -> what is known of it, and of the others -> the record that is there, if any.
 
     Raises:
         ConflictError: a key has a record of another payload.

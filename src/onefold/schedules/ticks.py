@@ -38,7 +38,7 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         app: that declares it. digest: of its times; another one means that they were changed.
         anchor_ms: when a scheduler first saw it; a rate counts from here.
         last_ms: every tick up to here was dealt with.
-        next_ms: the next nominal instant; None when there is no further one.
+        next_ms: the next nominal instant; None when none follows.
         high_ms: the latest instant that was ever dealt with; above `last_ms` only after the clock was set back.
         gaps: stretches (after, until] whose ticks were passed over.
         sent: how many ticks were sent. sent_ms: the nominal instant of the last one.

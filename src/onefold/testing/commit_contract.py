@@ -3,7 +3,7 @@
 Subclass `CommitContract` and, before each test, set `clock`, `commit`, `store`, `records`, `ledger`, `state` and `queues` to
 parts of one empty backend on that clock. For level 4 subclass `EffectContract`, which also needs `insert` (a handler's
 row, through the connection of an open transaction) and `rows` (what others see of those rows).
-Never here: what a settlement should be. Invariant: after each call either all of a settlement stands, or nothing.
+Never here: what a settlement should be. Invariant: after each call either all of a settlement is written, or nothing.
 """
 
 # ruff: noqa: D102 - the name of a test is its sentence
@@ -98,7 +98,7 @@ class CommitHarness(StoreHarness):
         return len(self.ledger.between(0, 2 * self.clock.now_ms()))
 
     def statuses(self, holds: Sequence[Hold]) -> list[str | None]:
-        """How the records stand."""
+        """The records' states."""
         found = self.store.read([hold.key for hold in holds], self.clock.now_ms())
         return [None if record is None else record.status for record in found]
 
@@ -265,7 +265,7 @@ class CommitContract(CommitHarness):
                 assert self.statuses([good[1], refused[1]]) == ["in_progress"] * 2
                 assert (self.messages(NEXT), self.told()) == (sent, told)
             assert self.settle(settlements[0]) == [BOTH]
-            assert self.settle(self.settlement(*refused, fail())) == [BOTH]  # its hold still stands
+            assert self.settle(self.settlement(*refused, fail())) == [BOTH]  # its hold is still valid
 
     def test_a_burial_that_cannot_be_made_leaves_everything_as_it_was(self) -> None:
         delivery, hold = self.begin("w", NEXT)  # has no dead-letter queue

@@ -1,6 +1,6 @@
 """What every queue must do with messages that are given up: by their receive count, or buried with a reason.
 
-Each rule names what it stands on, as in `queue_contract`, which runs these tests. Never here: FIFO queues.
+Each rule names its source, as in `queue_contract`, which runs these tests. Never here: FIFO queues.
 Invariant: a message is in one of the two queues, never in both and never in none.
 """
 

@@ -7,7 +7,7 @@
             endpoint.advance("31m")
 
 It is what `onefold serve --memory` runs, on real sockets, so any client works; several can run side by side. With
-`clock="virtual"` time stands still until `advance`, which answers when everything that came due has been done.
+`clock="virtual"` time does not move until `advance`, which answers when everything that came due has been done.
 Never here: look-alikes of the server. Invariant: when the `with` ends, the thread, the port and the queues are gone.
 """
 
@@ -244,7 +244,7 @@ def sqs(
     """A local SQS for the length of a `with`.
 
     Args:
-        clock: `"virtual"`: time stands still until `advance`; None: real time.
+        clock: `"virtual"`: time does not move until `advance`; None: real time.
         functions: Lambda functions by name, each as `module:function`.
         faults: injected from the start, as `--fault` has them.
         seed: of ids and faults; the same seed and the same calls give the same run.

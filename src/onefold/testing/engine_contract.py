@@ -89,7 +89,7 @@ class EngineContract:
         assert self._bodies() == ["inner"]
 
     def test_a_dead_letter_that_was_taken_back_is_not_told(self) -> None:
-        """take_transfers tells of what happened."""
+        """take_transfers reports what happened."""
         admin = self.engine.queues
         admin.create(QueueSettings(name="dead", retention_ms=1_209_600_000))
         admin.create(QueueSettings(name="q", dead_letter="dead", receives_max=1))
@@ -140,7 +140,7 @@ class OwnersContract:
         assert self.engine.dead([self.owner]) == frozenset()
 
     def test_who_has_ended_is_dead_before_and_after_it_is_noticed(self) -> None:
-        """Asking changes nothing: maintenance tells of each once."""
+        """Asking changes nothing: maintenance reports each once."""
         self.engine.appear()
         ended = self.ended()
         for _ in range(2):

@@ -1,6 +1,6 @@
 """What every FIFO queue must do: order and lock of message groups, deduplication, receipts that expire.
 
-Each rule names what it stands on: a page of SQS's developer guide (DG) or API reference (API), or an answer recorded
+Each rule names its source: a page of SQS's developer guide (DG) or API reference (API), or an answer recorded
 from AWS with the name of the test that recorded it (REC, in LocalStack's public suite, 2024-2025). Run by
 `queue_contract.QueueContract`, and skipped for a backend without FIFO.
 

@@ -48,7 +48,7 @@ class World:
 
     Attributes:
         clock: move it with `advance(milliseconds)`.
-        events: everything that was told so far.
+        events: everything that was reported so far.
     """
 
     def __init__(self, app: App, clock: ManualClock, runner: Runner, recorder: Recorder) -> None:
@@ -64,7 +64,7 @@ class World:
 
     @property
     def events(self) -> list[Event]:
-        """Everything that was told, in order."""
+        """Everything that was reported, in order."""
         return self._recorder.events
 
     def names(self) -> list[str]:

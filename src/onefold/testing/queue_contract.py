@@ -1,7 +1,7 @@
 """What every Queue must do, as tests: run by each of ours, and by anyone who writes another.
 
-Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin that tells time by it, with
-no queue yet) before each test. Time passes by the clock alone. Each rule names what it stands on: SQS's developer guide
+Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin that uses it for the time, with
+no queue yet) before each test. Time passes by the clock alone. Each rule names its source: SQS's developer guide
 (DG) or API reference (API), or an answer recorded from AWS (REC and the test that recorded it, in LocalStack's public
 suite, 2024-2025). What a queue cannot do is skipped by its capabilities only.
 
@@ -218,7 +218,7 @@ class QueueContract(DeadLetterContract, FifoContract, ServingContract):
         assert self.receive(queue) == []
 
     def test_the_in_flight_cap(self) -> None:
-        """DG sqs-visibility-timeout: a short poll of a standard queue is told OverLimit."""
+        """DG sqs-visibility-timeout: a short poll of a standard queue gets OverLimit."""
         self.needs(self.queue("probe").capabilities.in_flight_max, "in_flight_max")
         queue = self.queue(in_flight_max=3)
         self.send(queue, *"abcde")
@@ -305,7 +305,7 @@ class QueueContract(DeadLetterContract, FifoContract, ServingContract):
         assert not self.hide(queue, delivery, 0)
 
     def test_waiting_can_be_uncounted(self) -> None:
-        """A rule of onefold: waiting for another's run is no receive; receipts stay new all the same."""
+        """A rule of onefold: waiting for another's run is not a receive; receipts stay new all the same."""
         queue, dead = self.pair(receives_max=1)
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")

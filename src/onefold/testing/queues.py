@@ -1,6 +1,6 @@
 """What the queue contract suites share: queues that are made, messages that are sent, a clock that is moved.
 
-A subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock it tells time by,
+A subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock it uses for the time,
 before each test. Never here: an expectation. Invariant: nothing here depends on what kind of backend it is.
 """
 
@@ -101,7 +101,7 @@ class QueueHarness:
         return depth.visible, depth.in_flight, depth.delayed
 
     def is_duplicate(self, queue: Queue, sent: Sent, first: Sent) -> bool:
-        """Whether a send was accepted as a duplicate of another; where the queue does not tell, by the first one's id."""
+        """Whether a send was accepted as a duplicate of another; where the queue does not say, by the first one's id."""
         if queue.capabilities.inspectable:
             return sent.duplicate
         return sent.message_id == first.message_id

@@ -126,7 +126,7 @@ class StoreHarness:
         return first, self.claim("B", NOW + LEASE_MS)
 
     def other_holds(self, first: Hold, second: Hold) -> list[Hold]:
-        """Four holds that do not stand on KEY's record, whose hold is `second`."""
+        """Four holds that are not on KEY's record, whose hold is `second`."""
         return [
             first,
             Hold(KEY, second.owner, first.fence),

@@ -1,7 +1,7 @@
 """What every Queue and QueueAdmin must offer a local server, as tests.
 
 When to look again, why a receipt holds nothing, what went to another queue, and queues as SQS changes and drops them. Each
-rule names what it stands on, as in `queue_contract`, which runs these tests. Never here: how messages are received.
+rule names its source, as in `queue_contract`, which runs these tests. Never here: how messages are received.
 Invariant: every boundary in time is probed before and at it.
 """
 
@@ -138,7 +138,7 @@ class ServingContract(QueueHarness):
         assert self.bodies(queue) == ["a"]
 
     def test_which_message_a_receipt_names(self) -> None:
-        """A rule of onefold: the history tells of messages, a delete knows receipts."""
+        """A rule of onefold: the history is about messages, a delete knows receipts."""
         queue, fifo = self.queue(), self.queue("orders.fifo", content_dedup=True)
         self.send(queue, "a")
         self.send(fifo, "a", group="g")

@@ -34,7 +34,7 @@ class StateContract:
         return found
 
     def version(self, name: str) -> int:
-        """The version that stands; 0 when the name is absent."""
+        """The stored version; 0 when the name is absent."""
         found = self.get(name)
         return 0 if found is None else found.version
 

@@ -52,7 +52,7 @@ from onefold.testing.records import (
 
 
 class StoreContract(ClaimContract):
-    """The Store contract: what becomes of a claim."""
+    """The Store contract: the outcomes of a claim."""
 
     # -- start -----------------------------------------------------------------------------------------------------
 

@@ -62,10 +62,10 @@ class Wire:
 
     def __init__(self, target: str, rate: float, faults: Sequence[Fault], latency_ms: float, seed: int) -> None:
         if not 0 <= rate <= 1:
-            raise errors.UsageError(f"rate={rate!r} is no part of the requests.", todo="Use 0 to 1.")
+            raise errors.UsageError(f"rate={rate!r} is not a part of the requests.", todo="Use 0 to 1.")
         unknown = [fault for fault in faults if fault not in FAULTS]
         if unknown or not faults:
-            raise errors.UsageError(f"{unknown!r} are no faults.", todo=f"They are {', '.join(FAULTS)}.")
+            raise errors.UsageError(f"{unknown!r} are not faults.", todo=f"They are {', '.join(FAULTS)}.")
         self.rate = rate
         self.latency_ms = latency_ms
         self.calls: Counter[str] = Counter()

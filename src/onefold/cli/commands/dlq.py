@@ -290,7 +290,7 @@ def edit(
     """Change a dead letter's payload where it lies; without --set or --body in $EDITOR.
 
     With an app the result is checked against the job's payload type. The message says which payload it replaces, so that
-    it is run and not refused as a conflict. A value that is no JSON is taken as text.
+    it is run and not refused as a conflict. A value that is not JSON is taken as text.
     """
     found, message = selection.one(words, url, select)
     text = read_file(body[1:]) if body is not None and body.startswith("@") else body

@@ -190,7 +190,7 @@ def archive(words: tuple[str, ...], bus: str | None, start: str | None, end: str
 )
 @click.argument("words", metavar="ARCHIVE [APP]", nargs=-1)
 @_bus
-@click.option("--name", required=True, help="Of the replay; it stands in every event as replay-name.")
+@click.option("--name", required=True, help="Of the replay; every event carries it as replay-name.")
 @click.option("--from", "start", metavar="INSTANT", required=True, help="Events of this time or later.")
 @click.option("--to", "end", metavar="INSTANT", required=True, help="Events before this time.")
 @click.option("--rule", "only", metavar="RULE", multiple=True, help="Only this rule; may be given several times.")

@@ -1,4 +1,4 @@
-"""`onefold lambda`: a Lambda function on a queue, with an event source mapping as AWS has it, until told to stop.
+"""`onefold lambda`: a Lambda function on a queue, with an event source mapping as AWS has it, until stopped.
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
 the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, the second one ends them.

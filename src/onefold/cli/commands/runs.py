@@ -1,7 +1,7 @@
 """`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what is left of it, or live.
 
 Drawing only; what is counted is `admin/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
-scrolled; where output is no terminal there is one line per look that saw something new.
+scrolled; where output is not a terminal: one line per look that saw something new.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _detail_text(name: str, value: object) -> str:
 @click.option("--once", is_flag=True, help="Send what is due now, and end.")
 @click.option("--log", type=click.Choice(["json", "plain"]), help="Events as log lines on standard error.")
 def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
-    """Send the ticks of an app's schedules as they become due, until told to stop.
+    """Send the ticks of an app's schedules as they become due, until stopped.
 
     Any number of schedulers may run: each tick is sent once, and one that ends is not missed. The ticks' work is done by
     `onefold worker`. SIGTERM or Ctrl-C ends it; what is due later is sent by the others, or when one runs again.

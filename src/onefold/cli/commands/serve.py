@@ -1,4 +1,4 @@
-"""`onefold serve`: a local SQS for any AWS SDK, until told to stop.
+"""`onefold serve`: a local SQS for any AWS SDK, until stopped.
 
 Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
 Never here: how it is built (`local/serving.py`), what it answers (`local/`).
@@ -74,7 +74,7 @@ def command(
     seed: int | None,
     history: int,
 ) -> Answer:
-    """A local SQS for any AWS SDK, durable, until told to stop.
+    """A local SQS for any AWS SDK, durable, until stopped.
 
     With TEMPLATE (CloudFormation or SAM) its queues, functions and event source mappings are made first. SIGTERM or Ctrl-C
     finishes the requests in progress; what was acknowledged survives kill -9.

@@ -42,7 +42,7 @@ _RESULT_CHARACTERS = 200
 def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None, receive: bool) -> Answer:
     """What happened to a key, step by step, and the rule or number that decided each step.
 
-    KEY is the business key, or a message id. Told are: sent, claimed, run, failed, retried, taken over, answered from the
+    KEY is the business key, or a message id. Shown: sent, claimed, run, failed, retried, taken over, answered from the
     record, completed, held, dead-lettered, changed, sent back; and what it can mean that a key was never seen.
 
     SCHEDULE DATE asks about a schedule, a dispatcher or a map job in 2026, 2026-06, on 2026-06-01, or at an instant: did it

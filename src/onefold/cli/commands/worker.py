@@ -1,4 +1,4 @@
-"""`onefold worker`: run an app's jobs until told to stop, and show how it goes.
+"""`onefold worker`: run an app's jobs until stopped, and show how it goes.
 
 SIGTERM or SIGINT drains: nothing is received any more, what runs is finished. The second one stops at once; what ran then is
 taken over by others. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from onefold.runtime.events import Sink
 
-_PLAIN_MS = 5_000  # between two lines where there is no terminal
+_PLAIN_MS = 5_000  # between two lines without a terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits
 _QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
 _TROUBLE = ("engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire")
@@ -129,7 +129,7 @@ def command(
     no_progress: bool,
     log: str | None,
 ) -> Answer:
-    """Run an app's jobs until told to stop.
+    """Run an app's jobs until stopped.
 
     SIGTERM or Ctrl-C lets running handlers finish and releases what has not started. A second one stops at once; other
     workers take over the runs in progress. Exit code 0: every run was finished or released; 3: some were not.

@@ -32,7 +32,7 @@ class InvoiceRow:
     """One row of the file.
 
     Attributes:
-        line: line number in the file, 1 is the header; tells rows apart but is not part of the invoice, so it
+        line: line number in the file, 1 is the header; identifies a row but is not part of the invoice, so it
             must not go into a payload (the same invoice sent twice would look like two different ones).
         number: invoice number; `C...` is a cancellation. Not unique: 43 numbers occur twice.
         invoice_date: date and time as in the file, month/day/year hour:minute, in the shop's local time.

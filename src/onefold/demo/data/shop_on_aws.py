@@ -74,7 +74,7 @@ def kind_of(invoice: ShopInvoice) -> str:
     """What an invoice asks for.
 
     Raises:
-        PermanentError: a negative price, or a negative quantity that is no cancellation.
+        PermanentError: a negative price, or a negative quantity that is not a cancellation.
     """
     price = Decimal(invoice.unit_price)
     if price < 0:
@@ -83,7 +83,7 @@ def kind_of(invoice: ShopInvoice) -> str:
         return "refund"
     if invoice.quantity < 0:
         raise onefold.PermanentError(
-            f"Invoice {invoice.number} has the quantity {invoice.quantity} and is no cancellation.",
+            f"Invoice {invoice.number} has the quantity {invoice.quantity} and is not a cancellation.",
             todo="Correct the quantity and redrive it.",
         )
     return "ship" if price else "ship-free"

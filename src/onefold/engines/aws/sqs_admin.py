@@ -307,7 +307,7 @@ class SqsQueues:
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
         """Send messages on by copy (id, target or None for where each came from, edit or None); None: not found.
 
-        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. There are no pauses: the
+        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. It never pauses: the
         caller keeps to a rate.
 
         Raises:

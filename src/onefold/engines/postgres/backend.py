@@ -224,7 +224,7 @@ def _migrate(link: Link, server: PostgresServer) -> None:
 
 
 def version_of(link: Link, server: PostgresServer) -> int:
-    """How many steps were applied; 0 when there are no tables."""
+    """How many steps were applied; 0 when it has no tables."""
     if link.execute(_HAS_VERSION, (server.address.schema,)).fetchone() is None:
         return 0
     (version,) = link.execute(server.sql("SELECT max(version) FROM onefold.version")).fetchone() or (0,)

@@ -357,7 +357,7 @@ class SqliteQueues:
         """Begin a move task; `step_moves` carries it out.
 
         Raises:
-            UsageError: as SQS: the source is no dead-letter queue, or has a task running.
+            UsageError: as SQS: the source is not a dead-letter queue, or has a task running.
             NotFoundError: no such queue.
         """
         handle = self._entropy.token()

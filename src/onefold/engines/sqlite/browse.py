@@ -49,7 +49,7 @@ def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> l
 
 
 def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
-    """One message wherever it stands; None when it is gone or has expired.
+    """One message wherever it is; None when it is gone or has expired.
 
     Outside groups a message that is neither waiting nor received is gone: nobody can receive it, so somebody took it out of
     its queue by hand.

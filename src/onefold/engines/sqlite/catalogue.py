@@ -1,6 +1,6 @@
 """The queues of a file by name, remembered until anybody changes one.
 
-Every change of settings gives the file a new version token, so one short read tells whether what is remembered still
+Every change of settings gives the file a new version token, so one short read shows whether what is remembered still
 holds, also when another process made the change. Tokens are never used twice: a change that was rolled back cannot be
 mistaken for a later one. Never here: checking settings, messages.
 Invariant: a row that was looked up is the queue as the open transaction sees it.
@@ -83,7 +83,7 @@ class Catalogue:
         return token
 
     def changed_in(self, connection: sqlite3.Connection) -> None:
-        """Tell everybody that settings changed in this transaction."""
+        """Announce that settings changed in this transaction."""
         connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
         self._known = ("", {})
 

@@ -30,7 +30,7 @@ _left: Final[set[tuple[int, int] | None]] = set()  # files with a connection of 
 
 
 class FileConnection(sqlite3.Connection):
-    """A connection that `note` tells what it has opened; until then it is closed as any other."""
+    """A connection that gives `note` what it has opened; until then it is closed as any other."""
 
     _place = ""
     _files: Files | None = None

@@ -1,12 +1,12 @@
 """All parts of settlements in one transaction on SQLite, and the transaction that a handler's own rows join.
 
 `settle_all_in` is the whole of a settlement: the record first, because a refused one (lease lost) takes the rest with it;
-then, where it took, the outbox straight into its queues (it is never stored in the record), history, and what becomes of
+then, where it took, the outbox straight into its queues (it is never stored in the record), history, and the fate of
 the message. `SqliteEffects` does the same around handlers that use the engine's connection: one savepoint for each, so
 that one's failure leaves the others' rows alone.
 
 Never here: what should happen to a message; rules of queues and records. Invariant: after a commit all parts of a
-settlement stand, or none; a Complete that is repeated sends nothing again.
+settlement are written, or none; a Complete that is repeated sends nothing again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _archived(item: OutboxItem) -> Archived:
 def _settle_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> list[bool]:
-    """What becomes of the messages; True where there is none, or nothing is to be done."""
+    """Settle the messages; True where there is none, or nothing to do."""
     answers = [True] * len(settlements)
     places: dict[str, list[int]] = defaultdict(list)
     fates: dict[str, list[tuple[str, Settle]]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 An id is remembered from the moment its message was accepted, for 5 minutes, also after the message was received and
 deleted; a second copy after that is accepted even while the first still waits. The scope is the queue or the group.
-Rows stand in the order of time, found by a 16-byte digest: a random key costs least that way.
+Rows are in the order of time, found by a 16-byte digest: a random key costs least that way.
 Invariant: within one scope and window one id delivers one message.
 """
 

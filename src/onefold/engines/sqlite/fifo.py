@@ -141,7 +141,7 @@ def _from_head(
 
 
 def _stop_group(connection: sqlite3.Connection, row: QueueRow, found: Found, group: str, now_ms: int) -> None:
-    """As a worker does that dead-letters a message: what follows must not be received before the flag stands."""
+    """As a worker does that dead-letters a message: what follows must not be received before the flag is set."""
     job = read_meta(found.meta).attributes.get(JOB_ATTRIBUTE)
     flag = row.flag_of(row.settings.name, group, None if job is None else job[1])
     if flag is not None:

@@ -2,7 +2,7 @@
 
 Each notices a step by itself (`steady_clock.py`). Who opens the file later learns of it from a row (`onefold_state`, name
 `onefold/clock`) that says what the wall clock was at a monotonic instant: since both go on together, any other wall time now
-is a step, whether or not somebody has noticed it yet. Where there is no such row, the file tells: written later than now, it
+is a step, whether or not somebody has noticed it yet. Without such a row, the file says: written later than now, it
 says that the clock was set back.
 Never here: the arithmetic of a step. Invariant: nobody goes by a row of another boot, as monotonic time begins anew.
 """
@@ -65,7 +65,7 @@ def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
 
 
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
-    """Whether the row says what the wall is now, so that it can tell the next process of a step."""
+    """Whether the row says what the wall is now, so that the next process can see a step."""
     row = _row(connection)
     if not _is_the_machines(clock):
         return True

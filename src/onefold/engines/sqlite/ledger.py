@@ -1,6 +1,6 @@
 """History on SQLite: rows appended in order, found by operation, run and time.
 
-`append_in` works inside the caller's transaction, so that history stands or falls with what it tells. Rows of one
+`append_in` works inside the caller's transaction, so that history is written with what it reports or not at all. Rows of one
 instant keep the order in which they were appended. Never here: what a row means, or who may write which.
 Invariant: no row is changed; only the sweep removes rows, oldest first.
 """
@@ -95,7 +95,7 @@ class SqliteLedger:
         return self._engine.read(lambda connection: connection.execute(_WALK, (run, after_id, page)).fetchall())
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run stand where; sorts a run that is longer than the cache in a temporary file."""
+        """How many operations of a run are in which state; sorts a run that is longer than the cache in a temporary file."""
         return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:

@@ -149,7 +149,7 @@ def start_in(
     """Begin a task; `step_in` does the work.
 
     Raises:
-        UsageError: `source` is no dead-letter queue, has a running task, is `to`, or is of another type; a rate out of
+        UsageError: `source` is not a dead-letter queue, has a running task, is `to`, or is of another type; a rate out of
             range.
         NotFoundError: a queue that does not exist.
     """

@@ -61,7 +61,7 @@ class Presence:
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
-        with ignored(OSError):  # for people only; on a full disk there is no block for it, and the lock needs none
+        with ignored(OSError):  # for people only; a full disk has no block for it, and the lock needs none
             os.write(file, f"{os.getpid()}\n".encode())
         unnamed.rename(self.lock_file)
         return file

@@ -92,7 +92,7 @@ class SqliteQueue:
         self._was_empty = False
 
     def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Accept messages; on return the accepted ones are on disk. They stand in the queue in the order given.
+        """Accept messages; on return the accepted ones are on disk. They are queued in the order given.
 
         Raises:
             StorageBusy: nothing was accepted.

@@ -120,7 +120,7 @@ class _Lease:
     """What a thread has of its connection: it ends with the thread.
 
     Args:
-        among: where the connection stands until then.
+        among: where the connection is until then.
     """
 
     def __init__(self, among: set[_Lent]) -> None:

@@ -1,6 +1,6 @@
-"""SQLite's errors as onefold's: told apart by code, never by text.
+"""SQLite's errors as onefold's: distinguished by code, never by text.
 
-Never here: what to do about one. Invariant: what is no error of SQLite or of the system comes out as it went in.
+Never here: what to do about one. Invariant: what is not an error of SQLite or of the system comes out as it went in.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """An error of SQLite as an error of onefold, told apart by code, never by text; any other error as it is."""
+    """An error of SQLite as an error of onefold, distinguished by code, never by text; any other error as it is."""
     if isinstance(error, OSError):
         return errors.StorageError(
             f"{path} cannot be opened: {error.strerror or error}.", todo="Check the path and its permissions."

@@ -1,4 +1,4 @@
-"""How a message stands in the file: ids, receipts, the rare parts, and the few statements that every verb shares.
+"""How a message is stored in the file: ids, receipts, the rare parts, and the few statements that every verb shares.
 
 All functions take a connection and run inside the transaction that is open on it. An id is drawn from one counter of
 the file and never used again; a message id is that number behind the file's token, a receipt is id, delivery number and,
@@ -24,7 +24,7 @@ from onefold.contracts.settings import QueueSettings
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):
-    """One queue as it stands in the file; valid inside the transaction that looked it up.
+    """One queue as it is in the file; valid inside the transaction that looked it up.
 
     Args:
         id: its number in the file.
@@ -181,7 +181,7 @@ def draw_ids(connection: sqlite3.Connection, count: int) -> int:
 
 
 def message_number(token: str, message_id: str) -> int | None:
-    """The row a message id stands for; None for an id that this file never gave out."""
+    """The row of a message id; None for an id that this file never gave out."""
     start, _, number = message_id.rpartition("-")
     return int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
 
@@ -285,7 +285,7 @@ def insert(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> No
 
 
 def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
-    """Delete messages wherever they stand. Their groups are the caller's to bring up to date."""
+    """Delete messages wherever they are. Their groups are the caller's to bring up to date."""
     ids = [(message,) for message in messages]
     connection.executemany("DELETE FROM onefold_received WHERE id = ?", ids)
     connection.executemany(

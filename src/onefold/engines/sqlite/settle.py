@@ -1,4 +1,4 @@
-"""What becomes of received messages: deleted, hidden for another while, buried, or given back when their holder died.
+"""How received messages are settled: deleted, hidden for another while, buried, or given back when their holder died.
 
 All inside the caller's transaction, many at a time; the common case, all deleted, is two statements for the whole batch.
 A receipt counts for as long as SQS lets it: on a standard queue any receipt of a message can delete it, bury it, or
@@ -84,7 +84,7 @@ def _delete_the_rest(
 ) -> list[bool]:
     """Some receipts held nothing: finish those whose row in `received` is gone, and say which are not.
 
-    A message that was received never goes back to `waiting`, so one of this queue that stands in neither is one that
+    A message that was received never goes back to `waiting`, so one of this queue that is in neither is one that
     was just deleted, and one that still has its row was refused.
     """
     connection.executemany(
@@ -176,7 +176,7 @@ def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_
 
 
 def standing_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[Standing]:
-    """How the message of each receipt stands with that receipt."""
+    """The state of each receipt's message for that receipt."""
     answers: list[Standing] = []
     for message, delivery, _ in read_receipts(receipts, row.settings.fifo):
         held = _held(connection, row, message, now_ms)

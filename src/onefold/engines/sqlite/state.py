@@ -60,11 +60,11 @@ class SqliteState:
         self._engine = engine
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they stand, in order; None where absent."""
+        """The values as they are, in order; None where absent."""
         return self._engine.read(lambda connection: get_in(connection, names))
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version still stands, all in one transaction.
+        """Apply each change whose expected version is still current, all in one transaction.
 
         Raises:
             UsageError: a name or value is too long; nothing was changed.

@@ -146,7 +146,7 @@ def _record(row: tuple) -> Record:  # type: ignore[type-arg]  # one type per col
 
 
 def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes, Record]:
-    """The records that stand, expired ones included."""
+    """The stored records, expired ones included."""
     wanted = list(dict.fromkeys(idents))
     found: dict[bytes, Record] = {}
     while wanted:
@@ -220,7 +220,7 @@ def renew_in(connection: sqlite3.Connection, holds: Sequence[Hold], lease_until_
 
 
 def write_in(connection: sqlite3.Connection, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
-    """As `Store.write`, inside the caller's transaction; tells a repeated Complete from one that took."""
+    """As `Store.write`, inside the caller's transaction; distinguishes a repeated Complete from a first one."""
     written: list[Written] = []
     completed: Counter[str] = Counter()
     for hold, outcome in writes:
@@ -252,7 +252,7 @@ def _count(connection: sqlite3.Connection, completed: Counter[str], now_ms: int)
 
 
 def clear_outbox_in(connection: sqlite3.Connection, holds: Sequence[Hold]) -> list[Written]:
-    """As `Store.clear_outbox`, inside the caller's transaction; tells an outbox that was empty from one that was not."""
+    """As `Store.clear_outbox`, inside the caller's transaction; says whether the outbox was empty before."""
     return [_clear_outbox(connection, hold) for hold in holds]
 
 
@@ -283,7 +283,7 @@ class SqliteStore:
         engine: an open engine whose file has been migrated.
     """
 
-    ledger: Ledger | None = None  # of the same place: where `once` notes what became of calls
+    ledger: Ledger | None = None  # of the same place: where `once` notes the outcome of calls
     state: State | None = None  # of the same place: whose the names of operations are
 
     def __init__(self, engine: Database) -> None:

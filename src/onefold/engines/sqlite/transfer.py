@@ -3,7 +3,7 @@
 Id, body, attributes, key and counts stay; the queue, the source's name, the reason and, on FIFO, position and
 deduplication id change. Dead-lettered by count on a standard queue a message keeps its send time (SQS's rule); on FIFO,
 and whenever it is buried, its retention starts anew (on SQS burying is send and delete, so it does the same there).
-Invariant: a message that was transferred stands in `received` of the target, visible at once, held by nobody.
+Invariant: a message that was transferred is in `received` of the target, visible at once, held by nobody.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
 
 
 def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> None:
-    """Tell the history of the message's run, which is counted by its rows, that nothing works on this operation any more.
+    """Note in the history of the message's run, which is counted by its rows, that nothing works on this operation any more.
 
     The tenant of an operation does not travel with its message; the rows of the run know it. Where two tenants of one run
-    have the key, nothing is told, and the operation stays without outcome until somebody reconciles.
+    have the key, nothing is noted, and the operation stays without outcome until somebody reconciles.
     """
     meta = read_meta(found.meta)
     attributes = meta.attributes

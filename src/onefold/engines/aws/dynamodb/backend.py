@@ -2,7 +2,7 @@
 
 Level 4: a handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one TransactWriteItems
 carries the record (on the condition that its hold is current), the handler's actions and the rows of history. Each handler
-has its own: there is no open transaction to share, so `commit` and `rollback` have nothing left to do. The request's token
+has its own: no open transaction is shared, so `commit` and `rollback` have nothing left to do. The request's token
 is derived from the hold: repeated after a lost answer it is the same transaction (AWS keeps it for 10 minutes). Values
 (`Settlement.changes`) follow it one by one, since a change whose version is no longer current must not undo the others.
 Never here: queues, receipts, outbox sends. Invariants: no call is made before one is asked for; at level 4 the record is

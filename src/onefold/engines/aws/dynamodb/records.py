@@ -2,7 +2,7 @@
 
 Every verb is one conditional write per record, and for several records one BatchExecuteStatement:
 
-    claim           INSERT, which takes when there is no item. Else the old item (or one BatchGetItem where the answer
+    claim           INSERT, which succeeds when no item exists. Else the old item (or one BatchGetItem where the answer
                     does not hold it) is judged by `contracts/transitions.py`; a takeover is an UPDATE on what was read.
     start, renew,   UPDATE ... WHERE fence, owner and status are those of the hold. A refusal is read: a Complete that
     write, clear    is stored already is True, another hold is False.

@@ -2,7 +2,7 @@
 
 A conditional write of one item is a value, `Insert` or `Update`, with two spellings of one meaning: a PartiQL statement for
 batches, and PutItem or UpdateItem for a lone write, for emulators without batches of statements, for what PartiQL does not
-take, and for transactions. An `Insert` takes when there is no item. An `Update` takes when there is an item whose
+take, and for transactions. An `Insert` succeeds when no item exists. An `Update` takes when there is an item whose
 attributes equal `where` (so a deleted item never comes back by it), and, if given, `differs` does not equal its value.
 Attribute names are
 always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
