@@ -11,8 +11,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.contracts.buses import bus_of, bus_place
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent, bus_of, bus_place
 from onefold.engines.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
 from onefold.events import EventEntry
 from onefold.manual_clock import ManualClock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.admin import reconcile, repair
+from onefold.admin import reconcile
 from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
 from onefold.runner.worker_setup import make_runner
@@ -117,7 +117,7 @@ def test_what_was_purged_is_missing_and_is_sent_again(shop: tuple[Shop, Endpoint
     one.session.engine.queues.purge("bills")
     found = one.look()
     assert (found.verdict, found.missing) == ("disagrees", 3)
-    assert repair.Repair(one.session, one.app, RUN).send().sent == 3
+    assert reconcile.Repair(one.session, one.app, RUN).send().sent == 3
     assert len(endpoint.peek("bills")) == 3
     one.work()
     found = one.look()

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import Claimed, Hold, RecordKey, Running
+from onefold.contracts.store import Claimed, Hold, RecordKey, Running, key_range
 from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.engine import (
     COUNTS_KEPT_MS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.admin.repair import MISSING_MAX
+from onefold.admin.reconcile import MISSING_MAX
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.reconciler import LOOKS_MAX
 from tests.docs.test_pages import ROOT, environment, shell

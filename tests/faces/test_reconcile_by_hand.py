@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import onefold
-from onefold.admin import reconcile, repair, runs
+from onefold.admin import reconcile, runs
 from onefold.admin.session import AdminSession
 from onefold.reconcile import findings
 from onefold.reconcile.findings import ReconcileOutcome
@@ -30,8 +30,8 @@ def look(there: Month) -> ReconcileOutcome:
     return found
 
 
-def plan(there: Month) -> repair.RepairPlan:
-    return repair.Repair(there.session, there.app, RUN).plan
+def plan(there: Month) -> reconcile.RepairPlan:
+    return reconcile.Repair(there.session, there.app, RUN).plan
 
 
 def test_a_run_that_is_as_it_should_be(month: Opened) -> None:
@@ -60,7 +60,7 @@ def test_a_planted_missing_one_is_found_and_sent_again(month: Opened) -> None:
         assert found.own is not None
         assert (found.own.missing, found.own.differences[0].key) == (1, "2026-06/b")
 
-        work = repair.Repair(there.session, there.app, RUN)
+        work = reconcile.Repair(there.session, there.app, RUN)
         assert [(one.key, one.queue) for one in work.plan.resend] == [("2026-06/b", "bills")]
         assert work.plan.refused == ()
         assert there.world.depth("bills").visible == 0  # a plan sends nothing
@@ -83,7 +83,7 @@ def test_what_took_effect_between_plan_and_repair_is_not_done_twice(
         there.dispatch()
         there.lose("b")
         there.world.run()
-        work = repair.Repair(there.session, there.app, RUN)
+        work = reconcile.Repair(there.session, there.app, RUN)
         there.module.charge.send(there.module.Bill("2026-06", "b"))
         there.world.run()
         work.send()
@@ -129,7 +129,7 @@ def test_a_planted_stuck_one_is_found_and_sent_again(month: Opened) -> None:
         assert [(one.key, one.why) for one in plan(there).resend] == [
             ("2026-06/b", "a run of it went silent; no message is left to take it over")
         ]
-        repair.Repair(there.session, there.app, RUN).send()
+        reconcile.Repair(there.session, there.app, RUN).send()
         there.world.run()
         found = look(there)
         assert (found.stuck, found.done, found.doubtful, found.verdict) == (0, 3, 1, "agrees")
@@ -156,7 +156,7 @@ def test_what_the_dispatcher_does_not_yield_any_more_is_refused(month: Opened, t
         assert [(one.key, one.why) for one in found.refused] == [
             ("2026-06/a", "its data has changed: it does not come up any more when its message is to be made again")
         ]
-        assert not repair.Repair(there.session, there.app, RUN).send().whole
+        assert not reconcile.Repair(there.session, there.app, RUN).send().whole
 
 
 def test_another_payload_than_the_one_that_was_claimed_is_refused(month: Opened, tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_a_generator_is_asked_no_longer_than_needed(month: Opened, tmp_path: Pat
 
 
 def test_a_repair_takes_a_bounded_number_at_once(month: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair, "MISSING_MAX", 2)
+    monkeypatch.setattr(reconcile, "MISSING_MAX", 2)
     with month("a b c") as there:
         there.dispatch()
         there.lose("a", "b", "c")
-        done = repair.Repair(there.session, there.app, RUN).send()
+        done = reconcile.Repair(there.session, there.app, RUN).send()
         assert (done.sent, done.more, done.whole) == (2, True, False)
-        done = repair.Repair(there.session, there.app, RUN).send()
+        done = reconcile.Repair(there.session, there.app, RUN).send()
         assert (done.sent, done.more, done.whole) == (1, False, True)
 
 

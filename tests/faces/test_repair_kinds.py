@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.admin import reconcile, repair
+from onefold.admin import reconcile
 from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import RecordKey
 from onefold.runtime.outgoing import Outgoing
@@ -80,7 +80,7 @@ def test_an_async_dispatcher_is_asked_again(shop: Shop) -> None:
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c1")
-        work = repair.Repair(session, shop.app, RUN)
+        work = reconcile.Repair(session, shop.app, RUN)
         assert [one.key for one in work.plan.resend] == ["c1"]
         assert len(closed) == 2  # also where it is left early
         work.send()
@@ -97,7 +97,7 @@ def test_what_a_dispatcher_sends_besides_is_not_sent_again(shop: Shop) -> None:
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c0")
-        assert repair.Repair(session, shop.app, RUN).send().sent == 1
+        assert reconcile.Repair(session, shop.app, RUN).send().sent == 1
         assert [one.key for one in session.engine.queues.peek("bills")] == ["c0"]
         world.run()
         assert shop.done.count("besides") == 1
@@ -116,7 +116,7 @@ def test_a_plain_tick_is_its_own_message(shop: Shop) -> None:
         session.engine.queues.remove([one.message_id for one in session.engine.queues.peek("shop-schedules")])
         (found,) = reconcile.reconcile(session, shop.app, RUN)
         assert (found.missing, found.dispatched) == (1, 1)
-        work = repair.Repair(session, shop.app, RUN)
+        work = reconcile.Repair(session, shop.app, RUN)
         assert [(one.job, one.queue) for one in work.plan.resend] == [("monthly", "shop-schedules")]
         assert work.send().whole
         world.run()
@@ -131,7 +131,7 @@ def test_a_fifo_queue_takes_it_although_it_remembers_the_first(shop: Shop) -> No
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c1")
-        repair.Repair(session, shop.app, RUN).send()
+        reconcile.Repair(session, shop.app, RUN).send()
         assert world.depth("lines.fifo").visible == 1  # within the five minutes of deduplication
         world.run()
         assert sorted(shop.done) == ["c0", "c1", "c2"]
@@ -145,7 +145,7 @@ def test_a_run_whose_schedule_is_not_declared_any_more_is_refused(shop: Shop) ->
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c0")
         del shop.app.schedules["monthly"]
-        plan = repair.Repair(session, shop.app, RUN).plan
+        plan = reconcile.Repair(session, shop.app, RUN).plan
         assert [(one.key, one.why) for one in plan.refused] == [
             ("c0", "what made its message is not declared here: the app has no schedule or map monthly")
         ]
@@ -158,7 +158,7 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
     shop.monthly(dispatch)
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c0", "c1", "c2")
-        monkeypatch.setattr(repair, "_BATCH", 2)
+        monkeypatch.setattr(reconcile, "_BATCH", 2)
         deliver, calls = shop.app.deliver, []
 
         def fails_then(outgoing: Any) -> Any:
@@ -168,9 +168,9 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
             return deliver(outgoing)
 
         monkeypatch.setattr(shop.app, "deliver", fails_then)
-        work = repair.Repair(session, shop.app, RUN)
+        work = reconcile.Repair(session, shop.app, RUN)
         with pytest.raises(onefold.errors.StorageBusy):
             work.send()
         rows = [session.engine.ledger.of_key(RecordKey("", "charge", key))[-1].event for key in ("c0", "c1", "c2")]
         assert rows == ["resent", "resent", "dispatched"]
-        assert [one.key for one in repair.Repair(session, shop.app, RUN).plan.resend] == ["c2"]
+        assert [one.key for one in reconcile.Repair(session, shop.app, RUN).plan.resend] == ["c2"]

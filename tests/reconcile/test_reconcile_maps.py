@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.admin import days, maps, reconcile, repair
+from onefold.admin import days, maps, reconcile
 from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
 from onefold.reconcile.reconciler import Reconciliation
@@ -88,7 +88,7 @@ def test_what_is_missing_of_a_map_run_is_read_again_from_its_source(shop: Shop, 
     world.run()
     (found,) = reconcile.reconcile(session, shop.app, RUN)
     assert (found.name, found.missing, found.done) == ("reconcile-enrich", 1, 2)
-    work = repair.Repair(session, shop.app, RUN)
+    work = reconcile.Repair(session, shop.app, RUN)
     assert [(one.key, one.queue) for one in work.plan.resend] == [(lost.key, "items")]
     assert work.send().whole
     world.run()
@@ -105,5 +105,5 @@ def test_a_source_that_has_changed_is_no_source(shop: Shop, world: World) -> Non
     session.engine.queues.remove([one.message_id for one in session.engine.queues.peek("items")])
     shop.file.write_text("sku,name\n1,one\n2,other\n3,three\n", encoding="utf-8")
     with pytest.raises(onefold.errors.UsageError, match=r"items\.csv"):
-        repair.Repair(session, shop.app, RUN)
+        reconcile.Repair(session, shop.app, RUN)
     assert world.depth("items").visible == 0

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.admin import names as admin
+from onefold.admin import jobs
 from onefold.admin.session import open_session
 from onefold.clock import SystemClock
 from onefold.contracts.state import Change
@@ -65,7 +65,7 @@ def shop(url: str) -> Iterator[Callable[..., Shop]]:
 def owned(url: str) -> Owned:
     session = open_session(url, actor="person:ada")
     try:
-        return [(one.name, one.kind, one.apps) for one in admin.taken(session)]
+        return [(one.name, one.kind, one.apps) for one in jobs.taken_names(session)]
     finally:
         session.close()
 
@@ -149,7 +149,7 @@ def test_a_function_refuses_its_events_until_the_name_is_its_own(
         with pytest.raises(errors.ConflictError, match="of the app 'parcels' on the same store"):
             handler({"Records": []})
     session = open_session(url, actor="person:ada")
-    admin.give(session, ["ship"], "invoices")
+    jobs.give_names(session, ["ship"], "invoices")
     session.close()
     assert handler({"Records": []}) == {"batchItemFailures": []}
 
@@ -205,16 +205,16 @@ def test_a_name_is_given_to_a_renamed_app_and_shared_meanwhile(shop: Callable[..
         shop("courier").work()
     session = open_session(url, actor="person:ada")
     try:
-        admin.give(session, (), "courier", of="parcels", shared=True)
+        jobs.give_names(session, (), "courier", of="parcels", shared=True)
         shop("courier").work()
         shop("parcels").work()
-        admin.give(session, ["ship"], "courier", reason_text="renamed")
+        jobs.give_names(session, ["ship"], "courier", reason_text="renamed")
         shop("courier").work()
         with pytest.raises(errors.ConflictError, match="a job of the app 'courier'"):
             shop("parcels").work()
         for wrong in ({"names": ["shipp"]}, {"names": (), "of": "parcels"}):
             with pytest.raises(errors.NotFoundError, match="is known here"):
-                admin.give(session, app="courier", **wrong)  # type: ignore[arg-type]
+                jobs.give_names(session, app="courier", **wrong)  # type: ignore[arg-type]
         rows = [row for row in session.engine.ledger.between(0, session.now_ms() + 1) if row.event == "name-given"]
         assert [(row.actor, row.detail["to"]) for row in rows] == [
             ("person:ada", "parcels, courier"),

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold import limits
-from onefold.admin import names, status
+from onefold.admin import jobs, status
 from onefold.admin.session import AdminSession, Jobs
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
@@ -180,7 +180,7 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
             runtime, recorder = shop.app.runtime(), Recorder()
             sinks = onefold.runtime.events.Sinks([recorder])
             runner = make_runner(runtime, shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
-            names.give(
+            jobs.give_names(
                 AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True
             )  # their keys never meet
             worlds.append(World(shop.app, clock, runner, recorder))

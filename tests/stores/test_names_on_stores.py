@@ -8,7 +8,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.admin import names as admin
+from onefold.admin import jobs
 from onefold.clock import SystemClock
 from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
@@ -41,11 +41,11 @@ def test_a_name_has_one_owner_on_each_store(where: str) -> None:
             guarded["ship"]("1")
         with pytest.raises(errors.ConflictError, match="'pay' of the app 'parcels' has the name of a function"):
             names.take(state, ["pay"], "parcels", 4)
-        admin.give(opened, ["ship"], "invoices", shared=True)
+        jobs.give_names(opened, ["ship"], "invoices", shared=True)
         names.take(state, ["ship"], "invoices", 5)
         engine.close()
         assert ran == ["1"]
-        assert [(one.name, one.kind, one.apps) for one in admin.taken(opened)] == [
+        assert [(one.name, one.kind, one.apps) for one in jobs.taken_names(opened)] == [
             ("pack", "job", ("parcels",)),
             ("pay", "guard", ()),
             ("ship", "job", ("parcels", "invoices")),

@@ -14,11 +14,21 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.commit import Settlement
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
-from onefold.contracts.store import Answer, Claimed, Completed, Failure, Hold, OutboxItem, Outcome, RecordKey, Running
+from onefold.contracts.store import (
+    Answer,
+    Claimed,
+    Completed,
+    Failure,
+    Hold,
+    OutboxItem,
+    Outcome,
+    RecordKey,
+    Running,
+    key_range,
+)
 from onefold.engines.postgres import backend
 from onefold.engines.postgres.backend import PostgresBackend
 from onefold.engines.postgres.connection import Pool, PostgresAddress

@@ -3,6 +3,9 @@
 Apart from `queue.py` because a function that only works off messages sends none: it receives and settles.
 
 Never here: what was received, when and where to send, the rules that a message must keep (`rules.py`).
+An outbox item for an event bus of a server has `bus_place(name)` where others have a queue's name. On AWS a bus is
+EventBridge's, and a put is a send to its place: each entry's body is one entry of PutEvents, as JSON. The embedded engine
+has no such places: its buses are rules of the app (`events/bus.py`). No queue's name is a place.
 Invariant: a message that was `Sent` is durable; of one that was `Refused` nothing was stored.
 """
 
@@ -17,6 +20,7 @@ from onefold.contracts.queue import Attribute
 
 if TYPE_CHECKING:
     from onefold.contracts.store import OutboxItem
+
 
 DERIVED_DEDUP: Final = "onefold."
 """Begins the deduplication ids that onefold derives from an operation; a stranger's id never counts as one of them."""
@@ -87,3 +91,16 @@ def from_outbox(item: OutboxItem) -> Entry:
         dedup_id=item.dedup_id,
         key=item.key,
     )
+
+
+_PLACE: Final = "bus:"  # no queue's name has a colon
+
+
+def bus_place(name: str) -> str:
+    """Where an outbox item goes that is to be put on this bus."""
+    return f"{_PLACE}{name}"
+
+
+def bus_of(place: str) -> str | None:
+    """The bus that a place names; None for a queue's name."""
+    return place.removeprefix(_PLACE) if place.startswith(_PLACE) else None

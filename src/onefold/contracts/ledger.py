@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, ident_of
 
 _FAMILY_BYTES: Final = 16  # no two operations of a run are taken for one
 History = Literal["off", "brief", "full"]
@@ -69,8 +69,6 @@ def _weight(event: str) -> int:
 
 def tally_of(rows: Iterable[Row]) -> dict[str, int]:
     """As `Ledger.tally`, from all rows of a run, oldest first; keeps some 140 bytes for each operation in memory."""
-    from onefold.contracts.identity import ident_of  # importing the package does not need it
-
     stands: dict[bytes, str] = {}
     for row in rows:
         if row.key is not None:

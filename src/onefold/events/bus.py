@@ -26,9 +26,8 @@ from msgspec import Struct
 
 from onefold import duration, errors, forks, limits
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
-from onefold.contracts.buses import bus_place
 from onefold.contracts.engine import Engine
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent, bus_place
 from onefold.contracts.queue import Attribute
 from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings

@@ -1,6 +1,6 @@
 """Whether what should exist after a run exists, once: looked at later, or by hand.
 
-Imports `runner` and below. Nothing here sends the missing again: that is `admin/repair.py`, and a person's decision. The
+Imports `runner` and below. Nothing here sends the missing again: that is `admin/reconcile.py`, and a person's decision. The
 names here are loaded when they are first used.
 """
 

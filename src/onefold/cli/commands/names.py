@@ -1,13 +1,13 @@
 """`onefold names`: whose the names of operations on a store are, and giving one to another app.
 
-Parsing and drawing; `admin/names.py` does the work. Invariant: nothing is given but by name, or as all of one app's.
+Parsing and drawing; `admin/jobs.py` does the work. Invariant: nothing is given but by name, or as all of one app's.
 """
 
 from __future__ import annotations
 
 import click
 
-from onefold.admin import names as admin
+from onefold.admin import jobs
 from onefold.cli import options, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, draw, line, table
@@ -23,7 +23,7 @@ def list_names(words: tuple[str, ...], url: str | None) -> Answer:
     """All names of operations on a store, and which app's jobs, or guarded calls, have them."""
     app, _ = target.split(words, 0, names="", url=url)
     found = target.find(app, url, records=True)
-    taken = admin.taken(found.session)
+    taken = jobs.taken_names(found.session)
     return Answer({"names": taken}, draw=lambda: _draw(taken, found.session.now_ms()))
 
 
@@ -60,7 +60,7 @@ def give(
     if bool(names) == bool(of):
         raise click.UsageError("Give names, or --of APP for all of an app.")
     found = target.find(app, url, records=True)
-    given = admin.give(found.session, names, to, of=of, shared=share, reason_text=reason_text)
+    given = jobs.give_names(found.session, names, to, of=of, shared=share, reason_text=reason_text)
 
     def show() -> None:
         for one in given:

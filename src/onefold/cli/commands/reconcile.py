@@ -1,6 +1,6 @@
 """`onefold reconcile`: look at a run by hand, and repair what is missing of it. Parsing and drawing.
 
-Looking is `admin/reconcile.py`'s, the repair `admin/repair.py`'s.
+Both are done by `admin/reconcile.py`.
 Invariant: nothing is sent without --repair and --yes.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 import click
 
 from onefold import errors
-from onefold.admin import reconcile as admin
-from onefold.admin import runs
-from onefold.admin.repair import Repair, RepairPlan
+from onefold.admin import reconcile, runs
+from onefold.admin.reconcile import Repair, RepairPlan
 from onefold.cli import options, outcomes, render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, line
@@ -54,7 +53,7 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     except errors.StorageError as error:
         meaning = "A reconciliation writes down what it found, so that reading alone is not enough."
         raise errors.StorageError(error.what, meaning=meaning, todo=error.todo) from None
-    looks = admin.reconcile(found.session, found.app, run)
+    looks = reconcile.reconcile(found.session, found.app, run)
     code = int(any(one.verdict != "agrees" for one in looks))
     if not repair:
         return Answer({"outcomes": looks}, draw=lambda: _draw_looks(looks, found), code=code)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from onefold import errors
-from onefold.contracts.buses import bus_of
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import Entry, Refused, Sent, bus_of
 from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.engines.aws.session import Session, aws_errors
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.postgres.connection import Link, PostgresServer, ask
 from onefold.engines.postgres.record_sql import arrays, ident, packed, unpacked
 

@@ -1,6 +1,6 @@
 r"""Records in SQL: how an operation is one value, a record a row, and the statements that change records.
 
-An operation is one value, `ident` (`contracts/identity.py`). Why not a primary key of three texts: an index entry has at
+An operation is one value, `ident` (`contracts/store.py`). Why not a primary key of three texts: an index entry has at
 most 2,704 bytes, a key alone may have 2,048, and the order of texts changes with the server's collation library, which
 breaks indexes. PostgreSQL's text cannot hold NUL: `packed` writes it as `\0` and a backslash as `\\`; all other texts stay
 as they are.
@@ -30,8 +30,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from onefold.contracts.identity import ident_of
-from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey
+from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, ident_of
 
 _FAMILY_BYTES: Final = 16  # in every database that there is
 

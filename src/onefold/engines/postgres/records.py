@@ -31,7 +31,6 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts import transitions
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import (
     Answer,
@@ -44,6 +43,7 @@ from onefold.contracts.store import (
     RecordKey,
     Status,
     StoreCapabilities,
+    key_range,
 )
 from onefold.engines.postgres import record_sql
 from onefold.engines.postgres.connection import Link, PostgresServer, ask

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.identity import ident_of
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, ident_of
 from onefold.engines.sqlite.refusals import is_damage, translate
 from onefold.interrupts import ignored, let_through
 

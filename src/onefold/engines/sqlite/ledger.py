@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import DONE, FATES, Row
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import ident
 

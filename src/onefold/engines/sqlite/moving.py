@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from onefold import errors, limits
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Transferred
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.state import STOPPED_PREFIX
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.sqlite import browse, groups
 from onefold.engines.sqlite.catalogue import Catalogue, stored_in
 from onefold.engines.sqlite.ledger import append_in

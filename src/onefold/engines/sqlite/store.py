@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, get_args
 import msgspec
 
 from onefold.contracts import transitions
-from onefold.contracts.identity import key_range
 from onefold.contracts.store import (
     Answer,
     Ask,
@@ -33,6 +32,7 @@ from onefold.contracts.store import (
     Release,
     Status,
     StoreCapabilities,
+    key_range,
 )
 from onefold.engines.sqlite.connection import Database
 from onefold.engines.sqlite.file import ident

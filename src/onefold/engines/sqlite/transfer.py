@@ -12,10 +12,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from onefold.contracts.admin import Transferred
-from onefold.contracts.identity import key_range
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Reason
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.sqlite import groups
 from onefold.engines.sqlite.ledger import append_in
 from onefold.engines.sqlite.lending import LentConnection
