@@ -352,3 +352,27 @@ def test_a_job_that_is_not_unique_is_sent_without_a_look_at_records(monkeypatch:
         for verb in ("read", "claim", "write"):  # each is a transaction of the file, also with an empty list
             monkeypatch.setattr(store, verb, None)
         assert ship.send({"id": "1"}).message_id is not None
+
+
+def test_no_message_is_older_than_its_reservation(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    with inline(mill.app) as world:
+        queues: Any = mill.app.runtime().engine.queues
+        opened = queues.open
+
+        def slow(name: str) -> Any:
+            found = opened(name)
+            send = found.send
+
+            def sent(entries: Any) -> Any:
+                answers = send(entries)
+                world.clock.advance(1)
+                return answers
+
+            monkeypatch.setattr(type(found), "send", lambda _, entries: sent(entries))
+            return found
+
+        monkeypatch.setattr(queues, "open", slow)
+        mill.grind.send({"id": "a"})
+        engine = mill.app.runtime().engine
+        (message,) = queues.find_key("a", limit=2)
+        assert engine.records.find("a")[0].created_at_ms <= message.sent_at_ms

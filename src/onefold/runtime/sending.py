@@ -75,9 +75,10 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
 def _send(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
     """Reserve what is `unique`, then send; what was reserved and could not be sent is free again."""
     if runtime.engine.commit is not None:  # one transaction: what fails here takes everything back
-        known, free = _look(runtime, outgoing)
+        now_ms = runtime.steady.now_ms()  # of the record, too: no message is older than its reservation
+        known, free = _look(runtime, outgoing, now_ms)
         receipts = _deliver(runtime, outgoing, known)
-        _record_sent(runtime, outgoing, free, receipts)
+        _record_sent(runtime, outgoing, free, receipts, now_ms)
         return receipts
     mine, known = _reserve(runtime, outgoing)
     try:
@@ -142,7 +143,9 @@ def _firsts(outgoing: Sequence[Outgoing]) -> tuple[dict[RecordKey, int], dict[in
     return first, known
 
 
-def _look(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[dict[int, Known], dict[int, Record | None]]:
+def _look(
+    runtime: Runtime, outgoing: Sequence[Outgoing], now_ms: int
+) -> tuple[dict[int, Known], dict[int, Record | None]]:
     """What is known of `unique` keys where records and messages are in one file, in the transaction of the send.
 
     A key is known while its record is done, held or running, or while a message of it is somewhere in the file. Where its
@@ -158,7 +161,6 @@ def _look(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[dict[int, Kno
     free: dict[int, Record | None] = {}
     if not first:
         return known, free
-    now_ms = runtime.steady.now_ms()
     for place, record in zip(first.values(), runtime.engine.store.read(list(first), now_ms), strict=True):
         if record is None:
             free[place] = None
@@ -186,10 +188,14 @@ def _has_message(runtime: Runtime, record: Record) -> bool:
 
 
 def _record_sent(
-    runtime: Runtime, outgoing: Sequence[Outgoing], free: Mapping[int, Record | None], receipts: Sequence[Receipt]
+    runtime: Runtime,
+    outgoing: Sequence[Outgoing],
+    free: Mapping[int, Record | None],
+    receipts: Sequence[Receipt],
+    now_ms: int,
 ) -> None:
     """Make the records of `unique` keys that were sent just now, for the worker to claim."""
-    store, now_ms, asks = runtime.engine.store, runtime.steady.now_ms(), []
+    store, asks = runtime.engine.store, []
     for place, record in free.items():
         if record is None or record.status in ("released", "failed"):  # a run without an outcome is its next worker's
             ask = _ask(runtime, outgoing[place], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
