@@ -375,7 +375,7 @@ def one_of(session: AdminSession, select: Select) -> Peeked:
 
 def _record_text(known: Reading, record: Record | None) -> str:
     if known.key is None:
-        return known.problem
+        return "not looked up: its key is not known"
     if record is None:
         return "none: nothing is recorded under its key"
     doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""

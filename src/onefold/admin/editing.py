@@ -218,7 +218,7 @@ def edit(
     return Edited(
         message_id=message.message_id,
         changed=changed,
-        key_before=before.key.key if before.key is not None else None,
+        key_before=before.key.key if before.key is not None else message.key,
         key_after=after.key.key if after.key is not None else None,
         amends=amends,
         forecast=reading.foresee(session, final, record),

@@ -95,9 +95,14 @@ class AdminSession:
     ) -> Row:
         """The ledger row of something this person does; what is None is left out of its detail.
 
+        The rows of a dead letter whose key its worker could not read have no key: `there_for` says here what they said.
+
         Args:
             run: that the operation belongs to; unless given, the one of its message.
         """
+        reason = message.reason if message is not None else None
+        if key is not None and reason is not None and reason.key is None:
+            detail["there_for"] = f"{reason.error or reason.kind}: {reason.summary}"
         return Row(
             at_ms=self.now_ms(),
             event=event,

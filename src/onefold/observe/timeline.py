@@ -77,6 +77,15 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 def described(row: Row, evidence: Evidence) -> Description:
     """What a row says: what happened, and the rule or number that decided it."""
+    text, rule = _described(row, evidence)
+    there_for = row.detail.get("there_for")
+    about_it = (one for one in evidence.rows if one.message_id == row.message_id and "there_for" in one.detail)
+    if there_for and next(about_it, row) is row:
+        rule = f"it had been dead-lettered: {there_for}" + (f"; {rule}" if rule else "")
+    return text, rule
+
+
+def _described(row: Row, evidence: Evidence) -> Description:
     if row.event in _WITH_EVIDENCE:
         return _WITH_EVIDENCE[row.event](row.detail, evidence)
     if row.event in _DESCRIPTIONS:
@@ -494,11 +503,20 @@ def _of_record(evidence: Evidence) -> list[Line]:
     moves = [row for row in evidence.rows if row.event == "redrive"]
     sent_back = {row.detail.get("new_message_id") for row in moves}
     first = next((row.message_id for row in moves if row.message_id not in sent_back), None)
+    begun = (
+        evidence.rows[0] if evidence.rows else None
+    )  # who wrote the record is known where a worker's row comes first
     if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
         tell(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
-    elif "sent" not in names and first is not None:
+    elif (
+        "sent" not in names
+        and begun is not None
+        and begun.message_id is not None
+        and begun.message_id == first
+        and begun.event not in ("redrive", "edit")
+    ):
         rule = "at this time or before: the record keeps only when it was sent last"
-        at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
+        at_ms = min(record.created_at_ms, begun.at_ms)
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "there was no record of this key before"

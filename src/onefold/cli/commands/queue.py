@@ -150,7 +150,8 @@ def _draw_drift(changed: list[admin.Drift]) -> None:
     if not changed:
         line("All queues are as declared.")
     for one in changed:
-        line(render.joined(f"{one.queue}: ", f"changed; {'; '.join(one.differences)}"))
+        before = "; ".join(difference.replace(" is ", " was ", 1) for difference in one.differences)
+        line(render.joined(f"{one.queue}: ", f"changed; {before}"))
 
 
 # -- move ------------------------------------------------------------------------------------------------------------
