@@ -112,7 +112,7 @@ class Registry:
             return errors.NotFoundError(
                 f"{what} of the app {str(app.value)!r:.60}, and this is {self.name!r}.",
                 meaning="Two apps work on one queue. Its message is left to the other one.",
-                todo="Declare the queue in one of them only, and give both files of their own, or names of their own.",
+                todo="Declare the queue in one of the two apps only, or give each app a file of its own (url=...).",
             )
         if job is not None:
             return errors.NotFoundError(
@@ -122,5 +122,6 @@ class Registry:
             )
         return errors.NotFoundError(
             f"{what}, which is not declared.",
-            todo="Start a worker with the app that declares it. In a dead-letter queue it can be redriven after that.",
+            todo=f"If the job was renamed, give it this name again: name={named!r:.140}. Else start a worker whose app "
+            "declares it. In a dead-letter queue it can be redriven after that.",
         )

@@ -158,6 +158,15 @@ def taken_names(session: AdminSession) -> list[Taken]:
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
 
+def who_has_name(session: AdminSession, job: Job[Any, Any]) -> str:
+    """Who else has the name of an app's job on this store, so that its worker is refused; empty where nobody has."""
+    found = session.engine.state.get([place_of(job.name)])[0]
+    taken = decoded(found.value) if found is not None else None
+    if taken is None or job.app in taken.apps:
+        return ""
+    return f"the app {' and '.join(map(repr, taken.apps))}" if taken.apps else "a function under @once"
+
+
 def give_names(
     session: AdminSession,
     names: Collection[str],

@@ -308,7 +308,15 @@ def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
             seen = f"Messages of {name} wait for job {redact.one_line(job)}, "
             seen += f"the last one seen {age(now_ms - one.at_ms)} ago by a worker"
             given_up = f"It goes to the dead-letter queue in {age(max(one.ends_at_ms - now_ms, 0))}."
-            if job.partition(" of ")[0] in declared:
+            own = next((each for each in declared.values() if job in (each.name, f"{each.name} of {each.app}")), None)
+            if own is not None and (other := jobs.who_has_name(session, own)):
+                text = (
+                    f"{seen} that does not take it. This app declares the job, but its name belongs to {other} on this "
+                )
+                text += f"store: a worker of this app is refused. {given_up}"
+                todo = "Give each app a file of its own (url=...). If the job moved: "
+                todo += redact.command("onefold names give", own.name, f"--to {redact.shell_word(own.app)}")
+            elif own is not None:
                 text = f"{seen} that does not take it. {given_up}"
                 todo = "This app declares the job. Start a worker: onefold worker <module>:<app>"
             else:

@@ -196,6 +196,7 @@ def _evidence(
         owner_is_here=record is not None and owner_process.is_here(record.owner),
         say=say,
         not_asked=_not_asked(session, closed) if not messages else "",
+        is_declared=session.jobs is None or declared is not None,
         is_blocked=False if looks else declared.unique if declared is not None else None,
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )

@@ -293,7 +293,7 @@ def with_target(step: str, target: str) -> str:
     """A command with the target of the running one; other advice as it is, but for the command at its end."""
     if target and not target.startswith("-"):
         step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
-    if ": onefold resume " in step and target:
+    if (": onefold resume " in step or ": onefold names give " in step) and target:
         return f"{step} {target}"
     if not step.startswith("onefold ") or not target:
         return step

@@ -71,11 +71,14 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
     todo: tuple[str, ...] = ()
     if live:
         text += f". {counted(len(live), 'duplicate')} still waiting; answered from the record when delivered"
+        if not evidence.is_declared:
+            text += f" to a worker that declares the job {evidence.key.job}: this app does not"
+            todo = (_renamed(evidence),)
     if record.outbox:
         text += f". {counted(len(record.outbox), 'message')} of its outbox not sent yet; the next delivery sends them"
     if dead:
         text += f". {counted(len(dead), 'message')} of this key in a dead-letter queue"
-        todo = (f"onefold dlq show {dead[0].message_id}",)
+        todo += (f"onefold dlq show {dead[0].message_id}",)
     return OperationState(place="done", text=text + ".", todo=todo)
 
 
@@ -202,6 +205,12 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Oper
     wait_ms = message.visible_at_ms - evidence.now_ms
     where = f"message {message.message_id} on {message.queue}"
     receives = f" ({counted(message.receive_count, 'receive')} so far)" if message.receive_count else ""
+    if not evidence.is_declared:
+        return OperationState(
+            place="waiting",
+            text=f"Waiting for a worker that declares the job {evidence.key.job}: this app does not; {where}{receives}.",
+            todo=(_renamed(evidence),),
+        )
     if record is not None and record.status in ("failed", "unknown") and wait_ms > 0:
         return OperationState(
             place="retrying",
@@ -224,6 +233,11 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Oper
         text=f"Waiting for a worker for {age(since_ms)}; {where}{receives}.",
         todo=("Is a worker running? See `onefold status`.",) if since_ms >= _LONG_MS else (),
     )
+
+
+def _renamed(evidence: Evidence) -> str:
+    name = evidence.key.job
+    return f"If the job was renamed, give it this name again: name={name!r}. Else start a worker whose app declares it."
 
 
 _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question

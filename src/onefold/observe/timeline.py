@@ -54,6 +54,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         not_asked: why it is not known whether a message of it waits; empty where it is known.
         is_blocked: its job is `unique`, and a send goes by the record alone; None where the job is not known.
         is_one_of_many: several operations of its key are held.
+        is_declared: the app declares its job, or no app is known.
     """
 
     key: RecordKey
@@ -73,6 +74,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     not_asked: str = ""
     is_blocked: bool | None = False
     is_one_of_many: bool = False
+    is_declared: bool = True
 
 
 def described(row: Row, evidence: Evidence) -> Description:

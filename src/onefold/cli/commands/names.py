@@ -35,16 +35,20 @@ def _draw(taken: list[Taken], now_ms: int) -> None:
     draw(table(columns, [(one.name, one.kind, ", ".join(one.apps), ago(now_ms - one.since_ms)) for one in taken]))
 
 
-@declared("give", example="onefold names give book_courier --to shop2 --url sqlite:///.onefold/shop.db")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@declared(
+    "give",
+    example="onefold names give book_courier --to shop2 shop:app\n"
+    "onefold names give --of shop --to shop2 --url sqlite:///.onefold/shop.db",
+)
+@click.argument("words", metavar="[NAME]... [APP]", nargs=-1)
 @click.option("--to", metavar="APP", required=True, help="Name of the app whose jobs have them from now on.")
 @click.option("--of", metavar="APP", help="All names of that app, instead of single ones.")
 @click.option("--share", is_flag=True, help="Who has them now keeps them too.")
-@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The app whose store is meant; unless --url.")
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="As APP, where a name looks like one.")
 @target.by_url
 @options.reason_text
 def give(
-    names: tuple[str, ...],
+    words: tuple[str, ...],
     to: str,
     of: str | None,
     share: bool,
@@ -57,16 +61,20 @@ def give(
     Stop the workers of the app that had them. With --share both have them: while an app is being renamed, or where the keys
     of two apps never meet; if they do meet, each is answered with what the other has done.
     """
+    names = words
+    if app is None and url is None:
+        app, names = target.split_ids(words)
     if bool(names) == bool(of):
-        raise click.UsageError("Give names, or --of APP for all of an app.")
+        given = f"names ({', '.join(names)}) and --of {of} were" if names else "neither was"
+        raise click.UsageError(f"Give names, or --of APP for all names of an app; {given} given.")
     found = target.find(app, url, records=True)
-    given = jobs.give_names(found.session, names, to, of=of, shared=share, reason_text=reason_text)
+    changed = jobs.give_names(found.session, names, to, of=of, shared=share, reason_text=reason_text)
 
     def show() -> None:
-        for one in given:
+        for one in changed:
             line(f"{one.name} belongs to {' and '.join(one.apps)}.")
 
-    return Answer({"names": given}, draw=show)
+    return Answer({"names": changed}, draw=show)
 
 
 command.add_command(list_names)
