@@ -4,7 +4,7 @@ The id of a call under `@once` ends in `-HOST-PID-START`: a digest of the machin
 process ids are of, the process id, and when that process started, in clock ticks since the boot (Linux). Elsewhere, in
 another container, after a reboot and for other owners nothing is known.
 
-For reports alone: no record is taken over because of it. Never here: locks (`engines/sqlite/presence.py`).
+For reports alone: no record is taken over because of it. Never here: locks (`engines/sqlite/processes.py`).
 Invariant: a process that runs is never said to have ended.
 Private: may change with any release.
 """

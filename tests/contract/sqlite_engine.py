@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.migrations import migrate
 from onefold.manual_clock import ManualClock
 from onefold.outside import Clock

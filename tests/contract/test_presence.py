@@ -17,9 +17,9 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Running
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.ledger import SqliteLedger
-from onefold.engines.sqlite.presence import Presence, join
+from onefold.engines.sqlite.processes import Presence, join
 from onefold.engines.sqlite.store import SqliteStore
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import NOW, ask, complete
@@ -27,7 +27,7 @@ from tests.contract.sqlite_engine import open_engine
 
 CHILD = """
 import sys
-from onefold.engines.sqlite.presence import Presence, join
+from onefold.engines.sqlite.processes import Presence, join
 if sys.argv[1] == "owner":
     presence = Presence(sys.argv[2], sys.argv[3])
 else:

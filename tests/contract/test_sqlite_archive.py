@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onefold.contracts.archive import Archived
-from onefold.engines.sqlite.archive import SqliteArchive, keep_in, sweep_archive_in
+from onefold.engines.sqlite.state import SqliteArchive, keep_in, sweep_archive_in
 from onefold.manual_clock import ManualClock
 from onefold.testing.archive_contract import ArchiveContract
 from tests.contract.sqlite_engine import open_engine

@@ -21,11 +21,11 @@ from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Complete, Completed, Running
-from onefold.engines.sqlite import log
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite import file as log
+from onefold.engines.sqlite.connection import APPLICATION_ID
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
-from onefold.engines.sqlite.opening import APPLICATION_ID
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask
@@ -38,7 +38,7 @@ NOTED = "CREATE TABLE IF NOT EXISTS noted (name TEXT, thread INTEGER, number INT
 WRITER = f"""
 import sqlite3, sys
 from threading import Thread
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 

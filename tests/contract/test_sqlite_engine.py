@@ -21,7 +21,7 @@ from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.engines.sqlite import engine as engine_module
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine, SweepStep, sweep_in
 from onefold.engines.sqlite.file import FileSettings
 from onefold.entropy import SystemEntropy

@@ -14,7 +14,7 @@ import pytest
 
 from onefold import errors
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.turn import Work
 
 PATIENCE_S = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.queue_contract import QueueContract

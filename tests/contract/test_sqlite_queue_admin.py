@@ -13,7 +13,7 @@ from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change, group_flag
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
 from onefold.engines.sqlite.state import SqliteState
 from onefold.entropy import SeededEntropy

@@ -20,7 +20,7 @@ from onefold import errors, limits
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.manual_clock import ManualClock
 
@@ -212,7 +212,7 @@ def test_a_disk_that_is_full_for_real(file: Path) -> None:
 import resource, sys
 from onefold import errors
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))

@@ -20,7 +20,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.queue import end_visibilities_in
 
 WORKERS = 3

@@ -11,7 +11,7 @@ import pytest
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Hold, RecordKey, Running, key_range
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import (
     COUNTS_KEPT_MS,
     DEAD_OWNERS_KEPT_MS,

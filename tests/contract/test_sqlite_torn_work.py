@@ -14,7 +14,7 @@ import pytest
 
 import onefold
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.turn import Work
@@ -123,7 +123,7 @@ def test_an_answer_does_not_wait_for_the_turn_of_whoever_comes_next(tmp_path: Pa
 
     thread = threading.Thread(target=perform)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onefold.engines.sqlite.connection.Work", Asked)
+        patch.setattr("onefold.engines.sqlite.database.Work", Asked)
         thread.start()
         ready.wait(PATIENCE_S)
         engine.write(lambda connection: connection.execute("INSERT INTO t VALUES ('main')"))

@@ -9,7 +9,7 @@ import pytest
 
 import onefold
 from onefold import errors, private_files
-from onefold.engines.sqlite.presence import Presence, are_dead
+from onefold.engines.sqlite.processes import Presence, are_dead
 from onefold.local.serving import DataFileLock
 
 STRANGER = 54_321

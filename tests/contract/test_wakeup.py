@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from onefold.engines.sqlite.wakeup import LocalWaiter, SocketWaiter, Wakeup
+from onefold.engines.sqlite.processes import LocalWaiter, SocketWaiter, Wakeup
 from onefold.entropy import SystemEntropy
 
 SOON_S = 20.0  # far longer than any wake-up takes; a lost one fails the test instead of slowing it down
 CHILD = """
 import sys
-from onefold.engines.sqlite.wakeup import Wakeup
+from onefold.engines.sqlite.processes import Wakeup
 from onefold.entropy import SystemEntropy
 wakeup = Wakeup(sys.argv[1], SystemEntropy())
 waiter = wakeup.waiter()

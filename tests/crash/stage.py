@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onefold
 from onefold.contracts.verbs import Store
 from onefold.engines.sqlite.engine import SqliteEngine
-from onefold.engines.sqlite.presence import bury_in
+from onefold.engines.sqlite.processes import bury_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.handlers import Job

@@ -25,7 +25,7 @@ import pytest
 
 import onefold
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.turn import Work
 from onefold.interrupts import is_of_a_signal
 

@@ -17,7 +17,7 @@ import pytest
 
 from onefold import errors
 from onefold.clock import SystemClock
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 
 PATIENCE_S = 60.0
 SENDER = """
@@ -192,7 +192,7 @@ def test_an_old_log_is_not_written_into_the_file_for_space(
 ) -> None:
     old_log.begin_another()
     space = old_log.database._space
-    monkeypatch.setattr("onefold.engines.sqlite.space._size", lambda _: 2**60)
+    monkeypatch.setattr("onefold.engines.sqlite.file._size", lambda _: 2**60)
     getattr(space, way)()
     old_log.database.close()
     assert old_log.kept() == AS_NEW

@@ -25,7 +25,7 @@ from onefold import forks
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
 from onefold.engines.memory import MemoryStore
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.engines.sqlite.file import FileSettings
 from onefold.engines.sqlite.migrations import migrate
@@ -404,7 +404,7 @@ WAITING_FOR_ONE_THAT_FORKS = """
 import onefold.forks
 import concurrent.futures.thread, logging, os, sys, threading
 from onefold import forks
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 

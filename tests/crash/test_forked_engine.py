@@ -14,7 +14,7 @@ from onefold.contracts.admin import Transferred
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
-from onefold.engines.sqlite.presence import are_dead
+from onefold.engines.sqlite.processes import are_dead
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from tests.crash.test_fork import in_child

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import onefold
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
-from onefold.engines.sqlite.presence import bury_in
+from onefold.engines.sqlite.processes import bury_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.execution import Execution

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -189,53 +188,6 @@ def test_requirements_are_installed_and_answer_imports(root: Path, wheels: Path)
     assert "requests/__init__.py" in names(built)
     assert built.warnings == ()
     assert "requests/__init__.py" not in names(build(root)), "an earlier install was left in the build directory"
-
-
-def pinned_with_hash(wheels: Path, name: str, version: str) -> str:
-    (wheel,) = wheels.glob(f"{name}-{version}-*.whl")
-    return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
-
-
-def test_requirements_with_hashes_are_checked_and_packed(root: Path, wheels: Path) -> None:
-    write_wheel(wheels, "requests", "9.0", {"requests/__init__.py": ""})
-    listed, inner = root / "requirements.txt", root / "inner.txt"
-    listed.write_text(pinned_with_hash(wheels, "requests", "9.0"))
-    steps: list[str] = []
-    built = package.build(settings(root, requirements=listed), steps.append)
-    assert {"requests/__init__.py", "msgspec/__init__.py"} <= names(built)
-    assert built.warnings == ()
-    assert f"installing msgspec=={MSGSPEC} without a hash, because requirements.txt does not name it" in steps
-    inner.write_text(listed.read_text())
-    listed.write_text("# no --hash of its own\n-r inner.txt\n")
-    assert {"requests/__init__.py", "msgspec/__init__.py"} <= names(build(root, requirements=listed))
-    listed.write_text(f"requests==9.0 --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(errors.UsageError, match=r"pip could not install .*requirements.txt for") as refused:
-        build(root, requirements=listed)
-    assert "hash" in refused.value.todo
-    assert "DO NOT MATCH" in (refused.value.meaning or "")
-
-
-def test_a_hash_in_requirements_asks_for_all_of_them(root: Path, wheels: Path) -> None:
-    for name in ("requests", "yarl"):
-        write_wheel(wheels, name, "9.0", {f"{name}/__init__.py": ""})
-    listed = root / "requirements.txt"
-    listed.write_text(pinned_with_hash(wheels, "requests", "9.0") + "yarl==9.0\n")
-    with pytest.raises(errors.UsageError, match="Hashes are required") as refused:
-        build(root, requirements=listed)
-    assert "give every line a version and a hash" in refused.value.todo
-
-
-def test_requirements_with_hashes_may_name_what_onefold_needs(root: Path, wheels: Path) -> None:
-    listed = root / "requirements.txt"
-    listed.write_text(pinned_with_hash(wheels, "msgspec", MSGSPEC))
-    steps: list[str] = []
-    assert "msgspec/__init__.py" in names(package.build(settings(root, requirements=listed), steps.append))
-    assert not [step for step in steps if "without a hash" in step]
-    write_wheel(wheels, "msgspec", "0.1", {"msgspec/__init__.py": ""})
-    listed.write_text(pinned_with_hash(wheels, "msgspec", "0.1"))
-    with pytest.raises(errors.UsageError, match=r"msgspec==0\.1") as refused:
-        build(root, requirements=listed)
-    assert MSGSPEC in refused.value.todo
 
 
 # -- the same bytes --------------------------------------------------------------------------------------------------

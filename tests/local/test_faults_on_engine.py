@@ -11,7 +11,7 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.migrations import migrate
 from onefold.entropy import SeededEntropy
 from onefold.local.fault_rules import parse_faults

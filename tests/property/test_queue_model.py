@@ -19,7 +19,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.queue import end_visibilities_in, settle_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock

@@ -26,7 +26,7 @@ from onefold.runner.processes import Children, Spawn
 from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop
 
-JOIN = "onefold.engines.sqlite.presence:join"
+JOIN = "onefold.engines.sqlite.processes:join"
 TARGET = "tests.run.child_app:app"
 
 pytestmark = pytest.mark.slow

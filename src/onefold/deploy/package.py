@@ -125,7 +125,7 @@ def build(settings: PackageSettings, report: Report) -> Built:
     pinned = pins(settings.extras)
     report(f"installing {', '.join(pinned)} for Python {settings.python} on {settings.architecture}")
     target = settings.build_dir / f"python{settings.python}-{settings.architecture}"
-    _install(pinned, settings, target, report)
+    _install(pinned, settings, target)
     dependencies = installed_files(target)
     files = _joined({"the app": own.files, "onefold": onefold_sources(), "a dependency": dependencies})
     report(f"packing {len(files):,} files")
@@ -290,7 +290,7 @@ def platforms(python: str, architecture: Architecture) -> list[str]:
     return [f"{name}_{_MACHINES[architecture]}" for name in names]
 
 
-def _install(pinned: Sequence[str], settings: PackageSettings, target: Path, report: Report) -> None:
+def _install(pinned: Sequence[str], settings: PackageSettings, target: Path) -> None:
     if find_spec("pip") is None:
         raise errors.UsageError(
             f"pip is not installed in this environment ({sys.prefix}).",
@@ -298,85 +298,31 @@ def _install(pinned: Sequence[str], settings: PackageSettings, target: Path, rep
             todo="Run: python -m ensurepip",
         )
     _emptied(target)
-    listed = settings.requirements
-    if listed is None or not _checks_hashes(listed):
-        _pip([*(() if listed is None else ("--requirement", str(listed))), *pinned], settings, target)
-        return
-    # One hash in the file makes pip ask for the hashes of all it installs in that call, and nobody knows those of `pinned`.
-    _pip(["--requirement", str(listed)], settings, target)
-    there = {_normal(one.metadata["Name"]): one.version for one in metadata.distributions(path=[str(target)])}
-    missing = []
-    for one in pinned:
-        name, _, version = one.partition("==")
-        if (found := there.get(_normal(name))) is None:
-            missing.append(one)
-        elif found != version:
-            raise errors.UsageError(
-                f"{listed} brings {name}=={found}, and {one} is installed here.",
-                meaning="The app was tested with the version that is installed here, so that one is packed.",
-                todo=f"Pin {one} in {listed.name}, or install {name}=={found} here.",
-            )
-    if missing:
-        report(f"installing {', '.join(missing)} without a hash, because {listed.name} does not name it")
-        held = target.with_name(f"{target.name}-constraints.txt")
-        held.write_text("".join(f"{name}=={version}\n" for name, version in sorted(there.items())), encoding="utf-8")
-        _pip(missing, settings, target, "--constraint", str(held))
-
-
-def _pip(wanted: Sequence[str], settings: PackageSettings, target: Path, *options: str) -> None:
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile",
         "--only-binary=:all:", "--implementation", "cp", "--python-version", settings.python, "--target", str(target),
     ]  # fmt: skip
     for platform in platforms(settings.python, settings.architecture):
         command += ["--platform", platform]
-    command += [*options, *wanted]
+    if settings.requirements is not None:
+        command += ["--requirement", str(settings.requirements)]
+    command += pinned
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own interpreter's pip
-    if done.returncode == 0:
-        return
-    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()[-3:]
-    if "DO NOT MATCH THE HASHES" in done.stderr:
-        todo = "The index has another file than the one whose hash is in the list: find out why before you change the hash."
-    elif "--require-hashes" in done.stderr:
-        todo = (
-            "One hash in the file makes pip ask for all: give every line a version and a hash, also what others depend on"
-            " (pip-compile --generate-hashes and uv export do)."
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()[-3:]
+        raise errors.UsageError(
+            f"pip could not install {', '.join(pinned)}"
+            + (f" and {settings.requirements}" if settings.requirements is not None else "")
+            + f" for Python {settings.python} on {settings.architecture}.",
+            meaning=" ".join(" ".join(said).split())[:600],
+            todo="A package without a wheel for that platform cannot be used; pin a version that has one.",
         )
-    else:
-        todo = "A package without a wheel for that platform cannot be used; pin a version that has one."
-    raise errors.UsageError(
-        f"pip could not install {' and '.join(one for one in wanted if one[0] != '-')}"
-        f" for Python {settings.python} on {settings.architecture}.",
-        meaning=" ".join(" ".join(said).split())[:600],
-        todo=todo,
-    )
-
-
-def _checks_hashes(listed: Path) -> bool:
-    """Whether pip asks for hashes because of a requirements file or of one that it includes."""
-    seen: set[Path] = set()
-    ahead = [listed]
-    while ahead:
-        path = ahead.pop().resolve()
-        if path in seen or not path.is_file():  # pip says that an included one is not there
-            continue
-        seen.add(path)
-        for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
-            words = line.split(" #")[0].split()
-            if any(word.startswith(("--hash", "--require-hashes")) for word in words):
-                return True
-            if words and words[0].startswith(("-r", "--requirement")):
-                name = " ".join(words).removeprefix("--requirement").removeprefix("-r").lstrip("= ")
-                ahead.append(path.parent / name)
-    return False
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()  # PEP 503
 
 
 def _emptied(target: Path) -> None:
     """Remove an earlier install: pip adds to a folder, and what was dropped from the requirements would stay."""
+    import shutil
+
     if target.exists():
         shutil.rmtree(target)
 

@@ -20,12 +20,24 @@ from onefold import errors, limits
 from onefold.contracts.admin import Edit, Moved, MoveTask, Peeked, Remembered, Transferred
 from onefold.contracts.queue import Depth
 from onefold.contracts.settings import QueueSettings, check_settings, check_target, check_targets, refuse_differences
-from onefold.engines.sqlite import browse, dedup, fifo, groups, moving
-from onefold.engines.sqlite.catalogue import Catalogue, is_there, names_in, stored_in
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite import browse, fifo, moving
+from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.fifo import forget_ids_in, remembered_in
 from onefold.engines.sqlite.migrations import migrate
 from onefold.engines.sqlite.queue import SqliteQueue, next_ready_ms
-from onefold.engines.sqlite.rows import QueueRow, erase, message_number, receipt_numbers
+from onefold.engines.sqlite.rows import (
+    Catalogue,
+    QueueRow,
+    erase,
+    group_members_in,
+    is_there,
+    look_into_groups_in,
+    message_number,
+    names_in,
+    receipt_numbers,
+    refresh_groups_in,
+    stored_in,
+)
 from onefold.entropy import SystemEntropy
 
 if TYPE_CHECKING:
@@ -141,7 +153,7 @@ class SqliteQueues:
             if settings.fifo:
                 if settings.delay_ms != row.settings.delay_ms:
                     _apply_delay(connection, row.id, settings.delay_ms)
-                groups.look_again_in(connection, row.id, self._clock.now_ms())
+                look_into_groups_in(connection, row.id, self._clock.now_ms())
             self._catalogue.changed_in(connection)
 
         self._engine.write(run)
@@ -248,7 +260,7 @@ class SqliteQueues:
     def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
         """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
         return self._engine.read(
-            lambda connection: dedup.remembered_in(
+            lambda connection: remembered_in(
                 connection, self._catalogue.row_in(connection, queue), limit, self._clock.now_ms()
             )
         )
@@ -279,7 +291,7 @@ class SqliteQueues:
 
         def run(connection: sqlite3.Connection) -> list[Peeked]:
             row = self._catalogue.row_in(connection, queue)
-            numbers = groups.members_in(connection, row.id, group, limit)
+            numbers = group_members_in(connection, row.id, group, limit)
             now_ms = self._clock.now_ms()
             found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
             return [peeked for peeked in found if peeked is not None]
@@ -415,7 +427,7 @@ class SqliteQueues:
             return [row.settings.name for row in rows if anything_to_sweep(connection, row, now_ms)]
 
         done = sum(self._in_pieces(partial(sweep_queue, name=name)) for name in self._engine.read(to_sweep))
-        return done + self._in_pieces(lambda connection: dedup.forget_in(connection, now_ms, _SWEPT_AT_ONCE))
+        return done + self._in_pieces(lambda connection: forget_ids_in(connection, now_ms, _SWEPT_AT_ONCE))
 
     def _in_pieces(self, piece: Callable[[sqlite3.Connection], int]) -> int:
         done = 0
@@ -490,5 +502,5 @@ def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_
             grp = connection.execute("SELECT grp FROM onefold_message WHERE id = ?", message).fetchone()[0]
             touched.add(grp)
     erase(connection, [message for (message,) in found])
-    groups.refresh_in(connection, row, touched - {None}, now_ms)
+    refresh_groups_in(connection, row, touched - {None}, now_ms)
     return len(found)

@@ -13,16 +13,16 @@ from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
 from onefold.contracts.entries import Entry
 from onefold.contracts.rules import check_entry
-from onefold.engines.sqlite import groups
-from onefold.engines.sqlite.catalogue import Catalogue
-from onefold.engines.sqlite.dedup import body_digest
+from onefold.engines.sqlite.fifo import body_digest
 from onefold.engines.sqlite.rows import (
+    Catalogue,
     QueueRow,
     erase,
     message_number,
     meta_text,
     packed,
     read_meta,
+    refresh_groups_in,
     sequence_text,
     unpacked,
 )
@@ -147,7 +147,7 @@ def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: st
         return False
     ((queue, group),) = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,))
     if group is not None:
-        groups.refresh_in(connection, catalogue.row_of(connection, queue), [group], now_ms)
+        refresh_groups_in(connection, catalogue.row_of(connection, queue), [group], now_ms)
     return True
 
 
@@ -159,5 +159,5 @@ def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: 
         return False
     erase(connection, [number])
     if found[1] is not None:
-        groups.refresh_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
+        refresh_groups_in(connection, catalogue.row_of(connection, found[0]), [found[1]], now_ms)
     return True

@@ -24,14 +24,13 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Refused, from_outbox
 from onefold.contracts.queue import Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
-from onefold.engines.sqlite.archive import keep_in
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.connection import LentConnection
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.ledger import append_in
-from onefold.engines.sqlite.lending import LentConnection
 from onefold.engines.sqlite.migrations import own_tables
 from onefold.engines.sqlite.queue import send_in, settle_in
 from onefold.engines.sqlite.refusals import translate
-from onefold.engines.sqlite.state import put_in
+from onefold.engines.sqlite.state import keep_in, put_in
 from onefold.engines.sqlite.store import clear_outbox_in, write_in
 
 if TYPE_CHECKING:

@@ -1,600 +1,522 @@
-"""One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
+"""The connections to a file: opened for writing or reading, lent to handlers, closed or left open.
 
-What lives here: the writer's turn, group commit, level 4, who reads on which connection. Never here: opening a connection
-(`opening.py`), SQL of queues or records.
+Opening sets the pragmas, and refuses files that are not ours: one of another program is not changed. Of readers each thread
+has one, on a snapshot (`Readers`); closing a connection under a query takes the process down, so whoever reads from one or
+closes it holds its lock.
 
-Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
-syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
-answer only when its work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for what others may see before
-(`early`), COMMIT and then a sync of the log (`log.py`). Between processes SQLite's file lock decides (`turn.FileTurn`).
-Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
+A connection is closed only while the file, its log and the log's index are still the ones that it opened (`FileConnection`).
+The last connection that is closed writes its log into the file and removes the log by name. Where others have begun another
+log meanwhile, as the first was moved or removed, old pages would overwrite what they have written, and their log would be
+removed. So such a connection stays open until the process ends, as if it had been killed, and this process opens the file
+no more: SQLite would share the old index between the two. Where nobody has begun another log, closing saves what was
+accepted. A file that is gone, or another one at its path, SQLite notices itself.
 
-An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
-interrupt, a time limit by `signal.alarm`). So the turn and the transaction are left by the `__exit__` of the lock and of
-`sqlite3.Connection`, which are C and run as one piece with the exception, and never by an `except` or `finally` that
-calls something first.
+A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). `lend` marks
+the time in which the handler has it: until `take_back`, statements that would end or nest the transaction, attach files, set
+pragmas or touch onefold's own tables are refused when they are prepared. Statements of the engine are prepared at other
+times, or inside `engine_time`. SQLite asks the authorizer only when it prepares a statement, so nothing is paid per
+execution. It guards against mistakes, not against a handler that wants to do harm.
+
+Never here: transactions, and who waits for whom (`database.py`). Invariants: a file whose log is not ours any more is not
+written when a connection ends; what a handler can do ends with its savepoint; after `Readers.close` no query begins.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import sqlite3
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from onefold import errors, forks
+from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
-from onefold.engines.sqlite import filetime
-from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile
-from onefold.engines.sqlite.lending import LentConnection
-from onefold.engines.sqlite.log import Log
-from onefold.engines.sqlite.opening import connect_reader, connect_writer, data_version
-from onefold.engines.sqlite.readers import Readers
-from onefold.engines.sqlite.refusals import DiskFull, kept_turn
-from onefold.engines.sqlite.space import Space
-from onefold.engines.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
-from onefold.interrupts import ignored, is_of_a_signal
-from onefold.steady_clock import steady
+from onefold.engines.sqlite.file import FileSettings, inode
+from onefold.engines.sqlite.refusals import translate
+from onefold.interrupts import ignored, let_through
 
 if TYPE_CHECKING:
-    from onefold.outside import Clock
+    import sqlite3
+
+
+Files = tuple[tuple[int, int] | None, ...]
+
+_open: Final[dict[int, weakref.ref[FileConnection]]] = {}
+_before_end: Final = [True]  # empty, or gone, once the interpreter ends
+_left: Final[set[tuple[int, int] | None]] = set()  # files with a connection of this process that stays open
+
+
+class FileConnection(sqlite3.Connection):
+    """A connection that gives `note` what it has opened; until then it is closed as any other."""
+
+    _place = ""
+    _files: Files | None = None
+    _process = 0
+    _is_left = False
+
+    def note(self, place: str) -> None:
+        """Remember the file and its log; called as soon as both are open.
+
+        Args:
+            place: the file.
+        """
+        self._place, self._files, self._process = place, _files_at(place), os.getpid()
+        # In C: an exception out of a signal's handler that falls into a callback of Python's would be swallowed.
+        _open[id(self)] = weakref.ref(self, partial(_open.pop, id(self)))
+
+    def is_stale(self, files: Files) -> bool:
+        """Whether this is a connection of this process to that file, but with another log, or with one that is gone.
+
+        Args:
+            files: that are at some place now.
+        """
+        ours = self._files
+        return ours is not None and self._process == os.getpid() and ours[0] == files[0] and ours != files
+
+    def close(self) -> None:
+        """Close it, or leave it open for ever."""
+        if self._is_left or self._leave_stale():
+            return
+        super().close()
+        self._files = None
+        _open.pop(id(self), None)
+
+    def __del__(self) -> None:
+        """It was not closed: SQLite would now."""
+        if _before_end:
+            self._leave_stale()
+
+    def _leave_stale(self) -> bool:
+        if self._files is None or self._process != os.getpid():
+            return False
+        with ignored(OSError):  # what this process may not look at, it cannot remove either
+            files = _files_at(self._place)
+            is_begun = any(now not in (None, seen) for now, seen in zip(files[1:], self._files[1:], strict=True))
+            if files[0] == self._files[0] and (is_begun or not os.path.getsize(self._place)):
+                self._is_left = True
+                _left.add(self._files[0])
+                forks.keep_for_ever(self)
+                with ignored(sqlite3.Error):
+                    self.rollback()
+        return self._is_left
+
+
+def refuse_stale(path: str, place: str) -> None:
+    """Refuse a file of which this process has connections with another log.
+
+    Args:
+        path: as the user wrote it. place: the file.
+
+    Raises:
+        StorageError: it is one.
+    """
+    if not _open and not _left:
+        return
+    files = _files_at(place)
+    if files[0] is None:
+        return
+    connections = [one() for one in list(_open.values())]
+    if files[0] in _left or any(one is not None and one.is_stale(files) for one in connections):
+        raise errors.StorageError(
+            f"{path} or its log was moved or removed, and put back or begun anew, while this process had it open.",
+            meaning="Nothing was written: what this process has open does not belong to what is there now.",
+            todo="Restart this process. Stop every process that uses a database before you restore or move its file.",
+        )
+
+
+def _files_at(place: str) -> Files:
+    return inode(place), inode(f"{place}-wal"), inode(f"{place}-shm")
+
+
+def _leave_all_stale() -> None:
+    """At the interpreter's end, which closes every connection that nobody has closed."""
+    for one in list(_open.values()):
+        connection = one()
+        if connection is not None:
+            connection._leave_stale()  # noqa: SLF001 - its own module
+    _before_end.clear()
+
+
+atexit.register(_leave_all_stale)
+
+
+_TRANSACTIONS: Final = frozenset(
+    {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
+)
+_PRAGMAS_THAT_READ: Final = frozenset(
+    {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
+)
+_TOLD_MAX: Final = 1_000
+# For these actions SQLite names the table second.
+_TABLE_IS_SECOND: Final = frozenset(
+    {
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_DROP_TRIGGER,
+    }
+)
+
+
+class LentConnection(FileConnection):
+    """A connection that can be lent to a handler and taken back. Opened by `connection.Database`, never by hand."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lent = False
+        self._kept_away: Collection[str] = ()
+        self.transferred: list[Transferred] = []  # to other queues, in the transaction that is open
+        self.told: list[Transferred] = []  # in those that were committed; nobody has asked about them yet
+        self._has_authorizer = False
+
+    def tell(self, one: Transferred) -> None:
+        """Remember for whoever asks that a message went to another queue, once that is committed."""
+        if len(self.transferred) < _TOLD_MAX:
+            self.transferred.append(one)
+
+    def note_transfers(self) -> None:
+        """After a commit; a process that never asks forgets what is too much."""
+        if self.transferred:
+            self.told += self.transferred[: max(_TOLD_MAX - len(self.told), 0)]
+            self.transferred = []
+
+    def lend(self, own_tables: Collection[str]) -> None:
+        """From now on a handler uses the connection.
+
+        Args:
+            own_tables: tables it must not touch.
+        """
+        if not self._has_authorizer:
+            # Once: setting one makes SQLite prepare every statement again. Not before a handler comes: an exception out of
+            # a signal's handler that falls into it is swallowed, and the statement refused.
+            super().set_authorizer(self._allows)
+            self._has_authorizer = True
+        self._kept_away = own_tables
+        self._lent = True
+
+    def take_back(self) -> None:
+        """From now on the engine uses the connection, as it was before it was lent. Twice is harmless."""
+        self._lent = False
+        self.row_factory = None
+        self.text_factory = str
+
+    @contextmanager
+    def engine_time(self) -> Iterator[None]:
+        """Use the connection for the engine for a moment, whoever has it."""
+        lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
+        self.take_back()
+        try:
+            yield
+        finally:
+            self._lent, self.row_factory, self.text_factory = lent, row_factory, text_factory
+
+    def _allows(
+        self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
+    ) -> int:
+        if not self._lent:
+            return sqlite3.SQLITE_OK
+        if (
+            action in _TRANSACTIONS or not self.in_transaction
+        ):  # SQLite itself may have ended it (OR ROLLBACK, full disk)
+            return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_PRAGMA:
+            return sqlite3.SQLITE_OK if first in _PRAGMAS_THAT_READ else sqlite3.SQLITE_DENY
+        table = second if action in _TABLE_IS_SECOND else first
+        return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
+
+    # What handlers do from habit gets an error that says what to do; the rest is "not authorized" by the authorizer.
+
+    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # itself, but mypy wants the method's own type
+        """Refused while lent: leaving the block would commit."""
+        self._refuse("with connection: ... (it commits at the end)")
+        return super().__enter__()
+
+    def commit(self) -> None:
+        """Refused while lent."""
+        self._refuse("connection.commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Refused while lent."""
+        self._refuse("connection.rollback()")
+        super().rollback()
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        """Refused while lent."""
+        self._refuse("connection.executescript() (it commits first)")
+        return super().executescript(sql_script)
+
+    def close(self) -> None:
+        """Refused while lent."""
+        self._refuse("connection.close()")
+        super().close()
+
+    def set_authorizer(self, *_args: object, **_options: object) -> NoReturn:
+        """Refused always: this connection has its own."""
+        raise errors.UsageError(
+            "set_authorizer() was called on the engine's connection.",
+            meaning="It would lift the guard that keeps a handler inside its transaction.",
+            todo="Open a connection of your own for that.",
+        )
+
+    def _refuse(self, what: str) -> None:
+        if self._lent:
+            raise errors.UsageError(
+                f"A handler called {what} on ctx.connection.",
+                meaning="Its rows are committed together with the record of its run; nothing was changed by this call.",
+                todo="Leave it out: return from the handler to keep the rows, raise an exception to take them back.",
+            )
+
+
+C = TypeVar("C", bound=sqlite3.Connection)
+
+APPLICATION_ID: Final = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
+_CACHE_KIB: Final = 64 * 1024  # of the one writer
+_READER_CACHE_KIB: Final = (
+    2 * 1024
+)  # of each reader, of which a busy process has many; what one sorts beyond is in a file
+
+
+def connect_writer(path: str, place: str | None, settings: FileSettings) -> LentConnection:
+    """The one connection that writes; makes the file where there is none.
+
+    Args:
+        path: as the user wrote it, for error texts.
+        place: the file; None: a private database in memory.
+
+    Raises:
+        StorageError: it is not a database of ours, or cannot be opened or written. StorageBusy: another process holds it.
+    """
+    try:
+        if place is not None:
+            forks.refuse_inherited(path, place)
+            refuse_stale(path, place)
+            private_files.refuse_strangers(os.path.realpath(place))
+            private_files.make_file(place)  # SQLite gives its log the same mode
+        connection = _connect(place or ":memory:", settings, LentConnection)
+        try:  # nothing may come between, and a traceback may not keep it: a child forked meanwhile could not use the file
+            _prepare_writer(connection, path, place, settings)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        let_through(error)
+        raise translate(error, path) from error
+    return connection
+
+
+def _prepare_writer(connection: FileConnection, path: str, place: str | None, settings: FileSettings) -> None:
+    connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    if place is not None:
+        refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
+        connection.execute(f"PRAGMA page_size={settings.page_bytes}")
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps what it has
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        if mode != "wal":
+            raise errors.StorageError(
+                f"{path} could not be switched to write-ahead logging (SQLite answered {mode!r}).",
+                meaning="Several processes could not use it at once.",
+                todo="Put the file on a local disk; network file systems cannot hold it.",
+            )
+    connection.execute("PRAGMA synchronous=FULL")
+    # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
+    connection.execute("PRAGMA secure_delete=FAST")
+    connection.execute("PRAGMA busy_timeout=0")
+    if place is not None:
+        _note(connection, place)
+
+
+def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
+    """A connection that only reads; arguments and errors as for the writer's."""
+    forks.refuse_inherited(path, place)
+    refuse_stale(path, place)
+    try:
+        connection = _connect(place, settings, FileConnection)
+        try:
+            connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
+            connection.execute("PRAGMA temp_store=FILE")
+            connection.execute("PRAGMA query_only=ON")
+            _note(connection, place)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        let_through(error)
+        raise translate(error, path) from error
+    return connection
+
+
+def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
+    return sqlite3.connect(
+        place,
+        timeout=settings.busy_ms / 1000,  # from the first statement on: another may recover the file
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=512,
+        factory=kind,
+    )
+
+
+def _note(connection: FileConnection, place: str) -> None:
+    data_version(connection)  # which opens the log
+    connection.note(place)
+
+
+def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whose file it is: application id, schema version, how many tables and indexes."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return application, version, tables
+
+
+def data_version(connection: sqlite3.Connection) -> int:
+    """Changes with what other connections commit."""
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def refuse_foreign(path: str, application: int, version: int, tables: int) -> None:
+    """Refuse a file that another program made.
+
+    Raises:
+        StorageError: it is neither empty nor ours.
+    """
+    if application != APPLICATION_ID and (application or version or tables):
+        raise errors.StorageError(
+            f"{path} is a database of another program (application id {application:#x}, {tables} tables).",
+            meaning="Nothing was changed.",
+            todo="Give onefold a file of its own.",
+        )
+
 
 T = TypeVar("T")
 
-# Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
-_COMMIT = "COMMIT /*onefold*/"
-_ROLLBACK = "ROLLBACK /*onefold*/"
 
-
-class Database:
-    """A database file, or a private database in memory.
+class Readers:
+    """The read connections of one file.
 
     Args:
-        path: file name, or `:memory:`.
-        clock: where the queue's and the records' time comes from.
-        settings: what may be chosen about the file.
-
-    Raises:
-        StorageError: the file is not a database, is corrupt, cannot be opened or written.
+        connect: opens one.
+        check_open: raises once the engine was closed.
     """
 
-    def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
-        self.path = path
-        self.clock = steady(clock)
-        self.in_memory = path == ":memory:"
-        self._file = OpenFile(path)
-        self.place = path if self.in_memory else self._file.place
-        self._settings = settings
-        self.patience = Patience(settings.busy_ms)
-        self._turn, self._file_turn = Turn(), FileTurn(self.patience)
-        self._held_by: int | None = None  # thread inside `begin_exclusive`
-        self._waiting: deque[Work[Any]] = deque()
-        self._readers = Readers(self._connect_reader, self._check_open)
-        self._closed = False
-        self._syncs: bool | None = True  # None: not known, as an exception came between
-        self._depth = 0  # savepoints of ours that are open
-        self._is_copy = False  # of a database in memory, in a child of its process
-        self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
-        self._steps_noted = 0
-        self._transferred: list[Transferred] = []  # committed, and nobody asked about it yet
-        self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
-        self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
-        with forks.opening():
-            self._log = Log(None)
-            self._opened: LentConnection | None = None  # closed for a fork
-            self._seen_version: int | None = self._open()  # None: opened again since
-            forks.register(self)
+    def __init__(self, connect: Callable[[], sqlite3.Connection], check_open: Callable[[], None]) -> None:
+        self._connect = connect
+        self._check_open = check_open
+        self._open: set[_Lent] = set()
+        self._of_thread = threading.local()
 
-    # -- the writer --------------------------------------------------------------------------------------------------
-
-    def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
-        """Run `run(connection)` in a transaction and return its answer once it is durable.
-
-        Args:
-            synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
-                every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
-                makes it durable too, since the write-ahead log is synced as a whole.
-            adds: True for what only takes space (a send, a guarded call): it is refused while there is still room for the
-                work on what was accepted, which frees space.
-            early: other processes may see it before it is on disk, which this call waits for all the same: the turn is
-                free meanwhile. For what nobody answers from without a synced write of their own (docs/decisions/0017).
-
-        On a full disk the log is written into the file and `run` is called again, once.
-        Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
-        `run` must not commit, roll back, wait, or call `write` of another engine.
-
-        Raises:
-            StorageBusy: another process, or a transaction of this one that stays open (`begin_exclusive`), held the file for
-                longer than `busy_ms`, or the disk is full; nothing was written.
-            StorageError: the file is corrupt, read-only or gone.
-            Exception: whatever `run` raised; nothing of it was written.
-        """
-        forks.look()
-        if self._held_by == threading.get_ident():
-            with self._writer.engine_time():
-                return self._in_savepoint(run)
-        self.clock.now_ms()  # which notices that the wall clock was set
-        if adds and self._space.is_tight:
-            run = self._space.leaving_room(run)
-        try:
-            return self._write(run, synced, early)
-        except DiskFull:
-            if self.in_memory:
-                raise
-        self._with_writer(lambda _: self._space.make_room())
-        return self._write(run, synced, early)
-
-    def _write(self, run: Run[T], synced: bool, early: bool) -> T:
-        if self._turn.is_mine():
-            self._turn.refuse_within(self.path, self, _TAKES_TURN)
-        answer: tuple[T, bool] | None = None  # and whether it is unsynced
-        work: Work[T] | None = None
-        try:
-            if self._turn.lock.acquire(blocking=False):
-                with self._turn.lock:
-                    self._turn.lock.release()  # that of `acquire`; the end of the block releases the other
-                    if not self._waiting:
-                        answer = self._run_alone(run, synced, early)
-            if answer is None:
-                work = Work(run, synced, early)
-                with work.wanted:
-                    self._waiting.append(work)
-                    if self._take_turn(work):
-                        with self._turn.lock:
-                            self._turn.lock.release()
-                            if not work.done:
-                                self._run_waiting(work)
-                answer = work.answer()
-        except BaseException:
-            self._turn.leave()
-            if work is not None:
-                work.leave(self._settings.busy_ms / 1000)
-            raise
-        value, unsynced = answer
-        if unsynced:
-            self._log.flush()
-        return value
-
-    def _take_turn(self, work: Work[Any] | None = None) -> bool:
-        """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
-
-        The next statement after it is `with self._turn`, and the first in that block releases what was taken here.
-
-        Args:
-            work: what the turn is wanted for; where another thread has begun it, that one's transaction is waited for.
-
-        Returns:
-            False: that thread has done the work, and the turn was not taken. Else True.
-        """
-        if self._turn.is_mine():
-            self._turn.refuse_within(self.path, self, _TAKES_TURN)
-        try:
-            if self.patience.take(self._turn.lock):
-                return True
-            if work is not None and not work.take() and work.batch is not None:
-                with work.batch.running:
-                    is_done = work.done
-                if is_done:
-                    return False
-                if self.patience.take(self._turn.lock):
-                    return True
-        except BaseException:
-            self._turn.leave()
-            raise
-        raise kept_turn(self.path, self.patience.waited_ms)
-
-    def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
-        """As `_run_waiting`, for one caller that has met no other; its answer, and whether that is unsynced."""
-        try:
-            with (writer := self._ready()):  # its end rolls back what an exception leaves
-                self._sync(synced and not early)
-                self._begin()
-                changes = writer.total_changes
-                value = run(writer)
-                writer.execute(_COMMIT)
-                writer.note_transfers()
-                return value, early and writer.total_changes != changes
-        except BaseException as error:
-            self._forget_undone()
-            if isinstance(error, sqlite3.Error):
-                raise self._file.as_ours(error) from None
-            raise
-
-    def _run_waiting(self, own: Work[Any]) -> None:
-        """Run all that waits in one transaction.
-
-        Where an exception comes from outside, nobody else's work is over: each runs it when the turn comes to it.
-        """
-        batch = Batch()
-        with batch.running:
-            self._run_batch(taken(self._waiting, own, batch), batch)
-
-    def _run_batch(self, works: Sequence[Work[Any]], batch: Batch) -> None:
-        commits = False
-        try:
-            with self._ready() as writer:
-                execute = writer.execute
-                self._sync(any(work.synced and not work.unsynced for work in works))
-                self._begin()
-                changes = writer.total_changes
-                if len(works) == 1:
-                    works[0].value = works[0].run(writer)
-                else:
-                    for work in works:
-                        work.value, work.error = self._answer_of(work.run)
-                commits = True  # no Python function is entered from here to the end of the next call: no signal comes
-                execute(_COMMIT)
-                self._writer.note_transfers()
-                if self._syncs or writer.total_changes == changes:
-                    for work in works:
-                        work.unsynced = False  # it is on disk, or there was nothing to put there
-            batch.over = True
-        except BaseException as error:
-            is_own = isinstance(error, sqlite3.Error | errors.OnefoldError) and not is_of_a_signal(error)
-            if not is_own and commits:  # it came after the commit
-                batch.over = True
-                raise
-            self._forget_undone()
-            if not is_own:
-                raise
-            translated = self._file.as_ours(error)  # of all of it, or of the only one
-            for work in works:
-                work.error = work.error or translated
-            batch.over = True
-
-    def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
-        """What a piece of work answered or raised, all of it undone then.
-
-        Raises:
-            Exception: SQLite rolled everything back (full disk): nobody's work is stored.
-            BaseException: not the work's own, but of a signal that came meanwhile.
-        """
-        try:
-            return self._in_savepoint(run), None
-        except Exception as error:
-            if not self._writer.in_transaction or is_of_a_signal(error):
-                raise
-            return None, error
-
-    def _in_savepoint(self, run: Run[T]) -> T:
-        told = len(self._writer.transferred)
-        self._depth = depth = self._depth + 1
-        name = f"onefold_work_{depth}"  # of its own, so that none is taken for another that was not made yet
-        try:
-            self._writer.execute(f"SAVEPOINT {name}")
-            value = run(self._writer)
-            self._writer.execute(f"RELEASE {name}")
-        except BaseException as error:
-            del self._writer.transferred[told:]  # that did not happen
-            if self._writer.in_transaction:
-                with ignored(sqlite3.OperationalError):  # it was not made yet, or is released already
-                    self._writer.execute(f"ROLLBACK TO {name}")
-                    self._writer.execute(f"RELEASE {name}")
-            if isinstance(error, sqlite3.Error):
-                raise self._file.as_ours(error) from error.__cause__
-            raise
-        finally:
-            self._depth = depth - 1
-        return value
-
-    def _sync(self, full: bool) -> None:
-        if full is not self._syncs and not self.in_memory:
-            self._syncs = None
-            self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
-            self._syncs = full
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
-
-    def _ready(self) -> LentConnection:
-        """The writer's connection, for whoever has the turn."""
-        self._check_open()
-        if self._opened is None:
-            self._open_again()
-        return self._writer
-
-    @property
-    def _writer(self) -> LentConnection:
-        assert self._opened is not None, "asked for before `_ready`"
-        return self._opened
-
-    def _begin(self, *, reserved: bool = False) -> None:
-        if not self.in_memory:
-            self._space.watch(reserved=reserved)
-        self._file_turn.begin(self._writer)
-        if self.in_memory:
-            return
-        self._check_there()
-        self._log.check()
-        if self._steps_noted != len(self.clock.steps) and self.notes_time:
-            filetime.note_in(self._writer, self.clock)
-            self._steps_noted = len(self.clock.steps)
-
-    def _check_there(self) -> None:
-        """Refuse to begin or to commit where the file or its log is not the one that was opened; all is rolled back then."""
-        if not self.in_memory and not self._file.is_there():
-            self._roll_back()
-            self._file.give_up(self._writer)
-
-    def tend(self) -> None:
-        """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
-        if self.in_memory:
-            return
-        self._check_open()
-        self._with_writer(lambda _: self._space.shorten_log())
-        if self.read(Space.has_many_free_pages):
-            self.write(Space.give_back_in, synced=False)
-
-    def check_file(self) -> None:
-        """Look whether the file is still the one that was opened; for processes that write seldom.
-
-        Raises:
-            StorageError: it, its log or the log's index was removed, replaced or damaged, or its disk did not take the log.
-        """
-        self._log.check()
-        if self.in_memory or self._opened is None or self._file.is_there():
-            return
-        self._with_writer(lambda _: self._check_there())
-
-    def _forget_undone(self) -> None:
-        """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
-        self._steps_noted = 0
-        if self._opened is not None:
-            self._opened.transferred = []
-
-    def _roll_back(self) -> None:
-        self._forget_undone()
-        if self._opened is not None and self._opened.in_transaction:  # a full disk: SQLite may have rolled back itself
-            self._opened.execute(_ROLLBACK)
-
-    # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
-
-    def begin_exclusive(self, *, synced: bool = True) -> LentConnection:
-        """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it.
-
-        Args:
-            synced: as for `write`, for everything that is written until then.
-        """
-        me = threading.get_ident()
-        try:
-            self._take_turn()
-            self._ready()
-            self._sync(synced)
-            self._begin(reserved=True)
-            self._held_by = me  # the last: nothing is called between here and the caller's own note of it
-        except BaseException as error:
-            if self._turn.is_mine():
-                with self._turn.lock:
-                    self._turn.lock.release()
-                    self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise self._file.as_ours(error) from error
-            raise
-        return self._writer
-
-    def end_exclusive(self, *, commit: bool) -> None:
-        """Commit or roll back what `begin_exclusive` began, and give the turn back. Harmless when nothing is open.
-
-        Raises:
-            StorageBusy, StorageError: the commit failed; everything was rolled back.
-        """
-        if self._held_by != threading.get_ident():
-            return
-        with self._turn.lock:
-            self._turn.lock.release()
-            self._held_by = None
-            try:
-                with self._writer:
-                    if commit:
-                        self._check_there()  # it may have been open for long
-                        self._writer.execute(_COMMIT)
-                        self._writer.note_transfers()
-                    else:
-                        self._roll_back()
-            except sqlite3.Error as error:
-                self._forget_undone()
-                raise self._file.as_ours(error) from error
-
-    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
-
-        Returns:
-            What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
-
-        Raises:
-            StorageBusy, StorageError: nothing of any call was written.
-            Exception: that of a signal's handler; nothing of any call was written, unless it came after the commit.
-        """
-        me = threading.get_ident()
-        if self._held_by == me:
-            return [self._written(call) for call in calls]
-        self._take_turn()
-        with self._turn.lock:
-            self._turn.lock.release()
-            try:
-                with self._ready():
-                    self._sync(synced)
-                    self._begin(reserved=True)
-                    self._held_by = me
-                    changes = self._writer.total_changes
-                    answers = [self._written(call) for call in calls]
-                    self._check_there()
-                    self._writer.execute(_COMMIT)
-                    self._writer.note_transfers()
-                    # SQLite syncs nothing then, and what was read may be of an early write.
-                    unsynced = synced and self._writer.total_changes == changes
-            except sqlite3.Error as error:
-                self._forget_undone()
-                raise self._file.as_ours(error) from error
-            finally:
-                self._held_by = None
-        if unsynced:
-            self._log.flush()
-        return answers
-
-    def take_back(self, run: Run[object]) -> None:
-        """Undo what others can see of a call that raised `log.NotOnDisk`; where that cannot be, nothing happens.
-
-        It is not synced: after one that failed no sync says anything. A power cut takes it away before what it undoes.
-        """
-
-        def undo(writer: sqlite3.Connection) -> None:
-            self._sync(False)
-            with writer:
-                self._file_turn.begin(writer)
-                run(writer)
-                writer.execute(_COMMIT)
-
-        with ignored(sqlite3.Error, errors.OnefoldError):
-            self._with_writer(undo)
-
-    def _written(self, call: Callable[[], object]) -> object:
-        value, error = self._answer_of(lambda _: call())
-        return value if error is None else error
-
-    def take_transfers(self) -> list[Transferred]:
-        """What was dead-lettered or moved since the last call, in order."""
-        taken = list(self._transferred)
-        del self._transferred[: len(taken)]
-        return taken
-
-    def changed_elsewhere(self) -> bool:
-        """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
-        self._check_open()
-        seen, self._seen_version = self._seen_version, self._with_writer(data_version)
-        return seen != self._seen_version
-
-    # -- readers -----------------------------------------------------------------------------------------------------
-
-    def read(self, run: Run[T]) -> T:
-        """Run `run(connection)` on a snapshot; never waits for writers and never blocks them.
-
-        Raises:
-            StorageError, StorageBusy: as for `write`.
-        """
-        if self.in_memory or self._held_by == threading.get_ident():
+    def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `run(connection)` with this thread's connection; all its statements see the file as the first one saw it."""
+        lease: _Lease | None = getattr(self._of_thread, "lease", None)
+        if lease is None:
+            lease = self._of_thread.lease = _Lease(self._open)
+        lent = lease.lent
+        with lent.busy:
             self._check_open()
-            return self._with_writer(run)
-        forks.look()
-        self._check_open()
-        return self._translated(lambda: self._readers.read(run))
+            if lent.connection is None:
+                with forks.opening():
+                    lent.connection = self._connect()
+            return _on_a_snapshot(run, lent.connection)
 
-    def _with_writer(self, run: Run[T]) -> T:
-        """Read with the writer's connection, inside the transaction of this thread if there is one."""
-        if self._held_by == threading.get_ident():
-            with self._writer.engine_time():
-                return self._translated(lambda: run(self._writer))
-        self._take_turn()
-        with self._turn.lock:
-            self._turn.lock.release()
-            writer = self._ready()
-            return self._translated(lambda: run(writer))
+    def close(self) -> None:
+        """Close all, each after the query that is under way; harmless twice."""
+        for lent in list(self._open):
+            lent.close(self._open)
 
-    def _translated(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except sqlite3.Error as error:
-            raise self._file.as_ours(error) from error
-
-    # -- forks ---------------------------------------------------------------------------------------------------------
+    # -- forks, as `forks.Forked` says ---------------------------------------------------------------------------------
 
     def hold(self, wait_s: float) -> bool:
-        """As `forks.Forked` says. A transaction of this thread, or one of a handler that does not end, stays open."""
-        if self._fork_takes is None:
-            if self._turn.is_mine():
-                self._fork_takes = "nothing"
-            elif self._turn.lock.acquire(timeout=wait_s):
-                self._fork_takes = "turn"
-                if self._opened is not None and not self.in_memory:
-                    with ignored(sqlite3.Error):  # a full disk: it is closed, only not written into the file
-                        self._opened.close()
-                    self._opened = None
-        return self._readers.hold(wait_s) and self._fork_takes is not None
+        """Close all, each after the query that is under way, waited for so long; False: one goes on."""
+        are_held = True
+        for lent in list(self._open):
+            are_held &= lent.hold(wait_s)
+        return are_held
 
     def is_held(self) -> bool:
-        """As `forks.Forked` says."""
-        return self._readers.is_held()
+        """Whether no thread has come by another one since."""
+        return all(lent.is_asked for lent in list(self._open))
 
     def let_go(self) -> None:
-        """As `forks.Forked` says."""
-        self._readers.let_go()
-        if self._fork_takes == "turn":
-            self._turn.lock.release()
-        self._fork_takes = None
+        """Each thread opens its own again when it reads next."""
+        for lent in list(self._open):
+            lent.let_go()
 
     def start_anew(self) -> None:
-        """As `forks.Forked` says."""
-        if self._opened is not None:
-            if self._fork_takes == "nothing":  # only this thread is in it; what a handler has of it refuses from now on
-                sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
-            forks.keep_for_ever(self._opened)
-        self._opened, self._is_copy = None, self.in_memory
-        self._log = Log(None, self._log.failure)  # another thread of the parent may be in it; `_open_again` opens it
-        self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
-        self._fork_takes, self._transferred = None, []  # the parent says what happened there
-        self._readers.start_anew()
-
-    def _open_again(self) -> None:
-        """Open the file after a fork, for whoever has the turn.
-
-        Raises:
-            StorageError: it is not the same any more, or cannot be opened. UsageError: it was in the parent's memory.
-        """
-        if self._is_copy:
-            raise errors.UsageError(
-                f"{self.path} is in the memory of the process that opened it; this one was forked from it.",
-                meaning="What is sent or claimed here, that process would never see.",
-                todo="Use a file, or open a database in memory of its own in this process.",
-            )
-        if not self._file.is_itself():
-            raise self._file.refusal(is_saved=True, log=None)
-        with forks.opening():
-            self._syncs = self._seen_version = None
-            self._open()
-
-    # -- opening and closing -------------------------------------------------------------------------------------------
-
-    def _open(self) -> int:
-        """Open the file, or nothing of it: a connection that only a traceback knows would bar forked children from it."""
-        writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
-        try:
-            writer.told = self._transferred
-            version = data_version(writer)
-            self._file.note()
-            # What was in an older log is on disk if that is gone.
-            self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
-            self._space = Space(writer, self.path, self.place, self._settings.log_bytes, self._file.is_there)
-            self._opened = writer
-        except BaseException:
-            self._opened = None
-            writer.close()
-            raise
-        return version
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        return connect_reader(self.path, self.place, self._settings)
-
-    def close(self, *, unfinished: bool = False) -> None:
-        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless.
-
-        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
-        to the end of the process, which takes it back.
-        """
-        forks.look()
-        is_free = self._turn.lock.acquire(blocking=False) or (not unfinished and self.patience.take(self._turn.lock))
-        self._closed = True
-        self._readers.close()
-        if is_free:
-            with self._turn.lock:
-                self._turn.lock.release()
-                if self._opened is not None:
-                    self._opened.close()
-        self._log.close()
+        """Forget those of other threads, and what could not be closed."""
+        for lent in list(self._open):
+            lent.start_anew()
+        self._open.clear()
+        self._of_thread = threading.local()
 
 
-# Where a thread has the turn until the call returns; level 4 goes on outside of one.
-_TAKES_TURN = frozenset(
-    vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
-)
+class _Lent:
+    """A connection, and the lock of whoever uses it."""
+
+    __slots__ = ("busy", "connection", "forget", "is_asked", "is_held")
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
+        self.busy = threading.RLock()
+        self.forget: Callable[[], object] | None = None  # its thread's end does not close it any more
+        self.is_asked = self.is_held = False  # to let go of it for a fork; it is
+
+    def close(self, among: set[_Lent]) -> None:
+        with self.busy:
+            if self.connection is not None:
+                self.connection.close()
+                self.connection = None  # a fork may be about to look at it
+        among.discard(self)
+
+    def hold(self, wait_s: float) -> bool:
+        if not self.is_held:
+            self.is_asked = True
+            self.is_held = self.busy.acquire(timeout=wait_s)
+            if self.is_held and self.connection is not None and not self.connection.in_transaction:
+                self.connection.close()
+                self.connection = None
+        return self.is_held
+
+    def let_go(self) -> None:
+        if self.is_held:
+            self.busy.release()
+        self.is_asked = self.is_held = False
+
+    def start_anew(self) -> None:
+        if self.forget is not None:
+            self.forget()
+        if self.connection is not None:
+            forks.keep_for_ever(self.connection)
+
+
+class _Lease:
+    """What a thread has of its connection: it ends with the thread.
+
+    Args:
+        among: where the connection is until then.
+    """
+
+    def __init__(self, among: set[_Lent]) -> None:
+        self.lent = _Lent()
+        among.add(self.lent)
+        ending = weakref.finalize(self, self.lent.close, among)
+        ending.atexit = False  # the process's end closes what it has
+        self.lent.forget = ending.detach
+
+
+def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    if connection.in_transaction:
+        return run(connection)
+    with connection:  # in C: ends the transaction even for an exception out of a signal's handler
+        connection.execute("BEGIN")
+        value = run(connection)
+        connection.execute("ROLLBACK")  # nothing was written
+    return value

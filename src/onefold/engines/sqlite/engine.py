@@ -18,18 +18,16 @@ from onefold import errors, forks, limits, owner_process, private_files
 from onefold.contracts.engine import WakeableWaiter
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
-from onefold.engines.sqlite.archive import SqliteArchive, sweep_archive_in
 from onefold.engines.sqlite.commit import SqliteCommit
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.connection import Readers
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.migrations import migrate
-from onefold.engines.sqlite.presence import Presence, are_dead
-from onefold.engines.sqlite.readers import Readers
+from onefold.engines.sqlite.processes import Presence, SocketWaiter, Wakeup, are_dead
 from onefold.engines.sqlite.refusals import primary, translate
-from onefold.engines.sqlite.state import SqliteState
+from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
-from onefold.engines.sqlite.wakeup import SocketWaiter, Wakeup
 from onefold.interrupts import ignored
 from onefold.steady_clock import steady
 
@@ -136,7 +134,7 @@ class SqliteEngine:
     @property
     def join(self) -> str | None:
         """What a child process calls with the lock file."""
-        return "onefold.engines.sqlite.presence:join" if self.shared else None
+        return "onefold.engines.sqlite.processes:join" if self.shared else None
 
     def appear(self) -> str | None:
         """Take this process's presence lock; where its file is, for child processes. None in memory."""

@@ -15,7 +15,7 @@ import msgspec
 
 from onefold.contracts.ledger import DONE, FATES, Row
 from onefold.contracts.store import RecordKey, key_range
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import ident
 
 _INSERT: Final = """

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import Database
-from onefold.engines.sqlite.opening import APPLICATION_ID, identity, refuse_foreign
+from onefold.engines.sqlite.connection import APPLICATION_ID, identity, refuse_foreign
+from onefold.engines.sqlite.database import Database
 
 _STEPS: Final = Path(__file__).parent / "sql"
 

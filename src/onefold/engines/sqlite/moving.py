@@ -20,19 +20,22 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.state import STOPPED_PREFIX
 from onefold.contracts.store import RecordKey, key_range
-from onefold.engines.sqlite import browse, groups
-from onefold.engines.sqlite.catalogue import Catalogue, stored_in
+from onefold.engines.sqlite import browse
+from onefold.engines.sqlite.connection import LentConnection
 from onefold.engines.sqlite.ledger import append_in
-from onefold.engines.sqlite.lending import LentConnection
 from onefold.engines.sqlite.rows import (
+    Catalogue,
     Meta,
     QueueRow,
     draw_ids,
+    ensure_groups_in,
     erase,
     insert,
     message_number,
     meta_text,
     packed,
+    refresh_groups_in,
+    stored_in,
 )
 
 _MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
@@ -105,7 +108,7 @@ def _send_on(
     )
     grp = dedup_id = None
     if target.settings.fifo:
-        grp = groups.ensure_in(connection, target.id, [standing.group], visible_at_ms)[standing.group]
+        grp = ensure_groups_in(connection, target.id, [standing.group], visible_at_ms)[standing.group]
         dedup_id = standing.message_id
     else:
         meta.group = standing.group
@@ -116,7 +119,7 @@ def _send_on(
           meta_text(meta), edit.body if edit else standing.body)],
     )  # fmt: skip
     if old_group is not None:  # after the insert: it may go to the end of the group whose only message it is
-        groups.refresh_in(connection, source, [old_group], now_ms)
+        refresh_groups_in(connection, source, [old_group], now_ms)
     moved = Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
         count = standing.receive_count

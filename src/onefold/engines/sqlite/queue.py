@@ -2,7 +2,7 @@
 
 `SqliteQueue` is the Queue contract; each verb is one transaction. The functions whose names end in `_in` are the same
 verbs inside a transaction that somebody else opened, so that a settlement can commit with its record. Standard queues
-are served from here, FIFO queues by `fifo` and `groups`; `settle` is what happens after a receive.
+are served from here, FIFO queues by `fifo`; `settle` is what happens after a receive.
 
 Order on a standard queue: by the instant a message became visible; one that comes back goes before those that were never
 received, unless it was received three times already: then to the back, as on SQS, so that it holds up nobody.
@@ -19,17 +19,18 @@ from onefold import errors
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.contracts.rules import check_entry
-from onefold.engines.sqlite import fifo, groups
-from onefold.engines.sqlite.catalogue import Catalogue
-from onefold.engines.sqlite.connection import Database
-from onefold.engines.sqlite.dedup import body_digest
+from onefold.engines.sqlite import fifo
+from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.fifo import body_digest
 from onefold.engines.sqlite.rows import (
+    Catalogue,
     Found,
     QueueRow,
     draw_ids,
     entry_meta,
     insert,
     insert_alike,
+    lock_groups_in,
     read_meta,
     receipt_text,
     sequence_text,
@@ -39,13 +40,14 @@ from onefold.engines.sqlite.rows import (
 from onefold.engines.sqlite.settle import (
     bury_in,
     check_visibility,
+    dead_letter_in,
     delete_in,
     end_visibilities_in,
     set_visible_in,
     settle_in,
     standing_in,
+    worn_out,
 )
-from onefold.engines.sqlite.transfer import dead_letter_in, worn_out
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Standing
@@ -256,7 +258,7 @@ def receive_in(
     visible_at_ms = now_ms + visible_ms + (behind_ms if visible_ms else 0)
     _hide(connection, row, chosen, visible_at_ms, owner, now_ms)
     if row.settings.fifo:
-        groups.lock_in(connection, row, chosen, visible_at_ms, tally.total + 1)
+        lock_groups_in(connection, row, chosen, visible_at_ms, tally.total + 1)
     connection.execute(
         "UPDATE onefold_queue SET receives_total = ?, receives_base = ? WHERE id = ?",
         (tally.total + len(chosen), tally.base, row.id),

@@ -1,9 +1,21 @@
-"""How a message is stored in the file: ids, receipts, the rare parts, and the few statements that every verb shares.
+"""How queues, message groups and messages are stored in the file, and the few statements that every verb shares.
 
 All functions take a connection and run inside the transaction that is open on it. An id is drawn from one counter of
 the file and never used again; a message id is that number behind the file's token, a receipt is id, delivery number and,
-on FIFO queues, the group. Never here: what a verb means, order, time.
-Invariant: a message has its row in `message` and exactly one in `waiting` or `received`.
+on FIFO queues, the group.
+
+Message groups, by what SQS was seen to do: a group is scanned from its head, and delivery stops at the first message that
+cannot be seen. So a group is open when its head is visible; who holds the head holds the group. `ready_at_ms` is
+kept up to date by whoever changes a head, so that a receive costs the same with ten groups and with ten thousand. Groups are
+served in the order in which they became ready, among equals the one served longest ago first.
+
+Queues are looked up by name in a `Catalogue`, which remembers them until anybody changes one: every change of settings gives
+the file a new version token, so one short read shows whether what is remembered still holds, also when another process made
+the change. Tokens are never used twice: a change that was rolled back cannot be mistaken for a later one.
+
+Never here: what a verb means, order, time, checking settings. Invariants: a message has its row in `message` and exactly one
+in `waiting` or `received`; a group's `ready_at_ms` is never later than the instant at which something of it can be received,
+and a group without messages has no row; a queue that was looked up is as the open transaction sees it.
 """
 
 from __future__ import annotations
@@ -12,15 +24,20 @@ import sqlite3
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.settings import QueueSettings
+from onefold.engines.sqlite.database import Database
+
+if TYPE_CHECKING:
+    from onefold.outside import Entropy
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):
@@ -299,3 +316,184 @@ def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
         ids,
     )
     connection.executemany("DELETE FROM onefold_message WHERE id = ?", ids)
+
+
+def ensure_groups_in(
+    connection: sqlite3.Connection, queue: int, names: Iterable[str | None], ready_at_ms: int
+) -> dict[str | None, int]:
+    """The groups of these names, made where they do not exist. Those that do keep their `ready_at_ms`."""
+    found: dict[str | None, int] = {}
+    for name in names:
+        group = connection.execute(
+            "SELECT id FROM onefold_group WHERE queue = ? AND name = ?", (queue, name)
+        ).fetchone()
+        if group is None:
+            group = connection.execute(
+                "INSERT INTO onefold_group (queue, name, ready_at_ms, rotation) VALUES (?, ?, ?, 0) RETURNING id",
+                (queue, name, ready_at_ms),
+            ).fetchone()
+        found[name] = group[0]
+    return found
+
+
+def group_members_in(connection: sqlite3.Connection, queue: int, name: str, limit: int | None) -> list[int]:
+    """Numbers of the messages of a group, from its head on."""
+    found = connection.execute(
+        "SELECT id FROM onefold_message WHERE grp = (SELECT id FROM onefold_group WHERE queue = ? AND name = ?) "
+        "ORDER BY position LIMIT ?",
+        (queue, name, -1 if limit is None else limit),
+    )
+    return [number for (number,) in found]
+
+
+def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[int], now_ms: int) -> None:
+    """Work out anew when each group is ready, from its head; forget those that are empty.
+
+    A group that is open goes to the end of the rotation.
+    """
+    retention_ms = row.settings.retention_ms
+    changed = [(now_ms, retention_ms, group, group) for group in groups]
+    connection.executemany(
+        "UPDATE onefold_group SET ready_at_ms = ("
+        "SELECT max(?, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?)) "
+        "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ? ORDER BY m.position LIMIT 1) "
+        "WHERE id = ?",
+        changed,
+    )
+    connection.executemany(
+        "DELETE FROM onefold_group WHERE id = ? AND ready_at_ms IS NULL", [(group,) for *_, group in changed]
+    )
+
+
+def lock_groups_in(
+    connection: sqlite3.Connection, row: QueueRow, chosen: Sequence[Found], until_ms: int, turn: int
+) -> None:
+    """Close the groups of messages that are being received until their heads are visible again.
+
+    Args:
+        chosen: what `choose` gave.
+        until_ms: when the messages are visible again.
+        turn: 1 or more, grows with every receive; puts these groups at the end of the rotation.
+    """
+    heads: dict[int | None, int] = {}
+    for found in chosen:
+        heads.setdefault(found.grp, found.sent_at_ms)
+    retention_ms = row.settings.retention_ms
+    connection.executemany(
+        "UPDATE onefold_group SET ready_at_ms = ?, rotation = ? WHERE id = ?",
+        [
+            (min(until_ms, sent_at_ms + retention_ms), turn + place, group)
+            for place, (group, sent_at_ms) in enumerate(heads.items())
+        ],
+    )
+
+
+def look_into_groups_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
+    """Have the next receive look into every group: the queue's settings, and with them the heads' instants, changed."""
+    connection.execute("UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue))
+
+
+_NAMED_MAX: Final = 30  # queues that an error names
+
+
+class Catalogue:
+    """The queues of one file. Safe to use from any thread, each inside its own transaction.
+
+    Args:
+        engine: the file; its schema is up to date.
+        entropy: where the file's token and versions come from.
+    """
+
+    def __init__(self, engine: Database, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._known: tuple[str, dict[str, QueueRow]] = ("", {})
+        self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
+        if engine.read(lambda connection: connection.execute("SELECT 1 FROM onefold_file").fetchone()) is None:
+            engine.write(self._begin_file)
+
+    def _begin_file(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT OR IGNORE INTO onefold_file (one, token, last_id, settings_version) VALUES (1, ?, 0, ?)",
+            (self._entropy.token(), self._entropy.token()),
+        )
+
+    def row_in(self, connection: sqlite3.Connection, name: str) -> QueueRow:
+        """The queue of that name.
+
+        Raises:
+            NotFoundError: there is none; names those that there are.
+        """
+        version, token = connection.execute("SELECT settings_version, token FROM onefold_file").fetchone()
+        known = self._known
+        if known[0] != version:
+            known = self._known = (version, {})
+        row = known[1].get(name)
+        if row is None:
+            found = _load(connection, name, token)
+            row = known[1][name] = replace(found, flag_of=self._flag_of)
+        return row
+
+    def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
+        """As `Engine.stop_groups`."""
+        self._flag_of = flag_of
+        self._known = ("", {})
+
+    def known(self, name: str) -> QueueRow | None:
+        """The queue as it was when anybody in this process last looked it up; None when nobody has."""
+        return self._known[1].get(name)
+
+    def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:
+        """The queue of that number in the file."""
+        name = connection.execute("SELECT name FROM onefold_queue WHERE id = ?", (number,)).fetchone()[0]
+        return self.row_in(connection, name)
+
+    def token_in(self, connection: sqlite3.Connection) -> str:
+        """How the ids of this file's messages start."""
+        token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
+        return token
+
+    def changed_in(self, connection: sqlite3.Connection) -> None:
+        """Announce that settings changed in this transaction."""
+        connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
+        self._known = ("", {})
+
+
+def names_in(connection: sqlite3.Connection, *, after: str = "", limit: int = -1) -> list[str]:
+    """Queues' names, sorted: those after `after`, at most `limit` (-1: all)."""
+    found = connection.execute("SELECT name FROM onefold_queue WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
+    return [name for (name,) in found]
+
+
+def stored_in(connection: sqlite3.Connection) -> list[QueueSettings]:
+    """All queues' settings, by name."""
+    return [
+        msgspec.json.decode(text, type=QueueSettings)
+        for (text,) in connection.execute("SELECT settings FROM onefold_queue ORDER BY name")
+    ]
+
+
+def is_there(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a queue of that name."""
+    return connection.execute("SELECT 1 FROM onefold_queue WHERE name = ?", (name,)).fetchone() is not None
+
+
+def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool = False) -> QueueRow:
+    found = connection.execute("SELECT id, settings FROM onefold_queue WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        there = names_in(connection, limit=_NAMED_MAX + 1)
+        named = ", ".join(there[:_NAMED_MAX]) + (", and more" if len(there) > _NAMED_MAX else "")
+        raise errors.NotFoundError(
+            f"There is no queue {name!r}.",
+            meaning=f"The queues of this file are: {named}." if there else "This file has no queue.",
+            todo="Check the name, or create the queue.",
+        )
+    settings = msgspec.json.decode(found[1], type=QueueSettings)
+    targets: dict[str, QueueRow] = {}
+    if not alone:
+        for role in ("dead_letter", "held"):
+            target = getattr(settings, role)
+            if target is not None and is_there(connection, target):  # dropped though it was named: leads nowhere
+                targets[role] = _load(connection, target, token, alone=True)
+    return QueueRow(
+        id=found[0], settings=settings, token=token, dead_letter=targets.get("dead_letter"), held=targets.get("held")
+    )

@@ -1,8 +1,11 @@
-"""Named values with versions on SQLite: the State contract.
+"""Named values with versions, and archived events, on SQLite: the State and Archive contracts.
 
 A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back goes on counting and
-a writer who read the old value cannot overwrite the new one. Never here: what the values mean.
-Invariant: a version that was replaced never fits again.
+a writer who read the old value cannot overwrite the new one. An archived event is kept once by its id and read by time;
+`keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired events are
+not read any more; the sweep removes them some at a time.
+
+Never here: what values and events mean. Invariants: a version that was replaced never fits again; no event is changed.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
+from onefold.contracts.archive import Archived, Holdings
 from onefold.contracts.state import Change, Versioned, check
-from onefold.engines.sqlite.connection import Database
+from onefold.engines.sqlite.database import Database
 
 _GET: Final = "SELECT version, value FROM onefold_state WHERE name = ?"
 _PUT: Final = """
@@ -81,3 +85,67 @@ class SqliteState:
             return list(takewhile(lambda name: name.startswith(prefix), names))
 
         return self._engine.read(run)
+
+
+_INSERT: Final = """
+INSERT INTO onefold_archive (archive, event_id, time_ms, expires_at_ms, body) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (archive, event_id) DO NOTHING
+"""
+_READ: Final = """
+SELECT id, event_id, time_ms, body, expires_at_ms FROM onefold_archive
+WHERE archive = ? AND (time_ms, id) > (?, ?) AND time_ms < ? AND id <= ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)
+ORDER BY time_ms, id LIMIT ?
+"""
+_HOLDINGS: Final = """
+SELECT count(*), coalesce(sum(length(CAST(body AS BLOB))), 0), min(time_ms), max(time_ms), coalesce(max(id), 0)
+FROM onefold_archive
+WHERE archive = ? AND time_ms >= ? AND time_ms < ? AND (expires_at_ms IS NULL OR expires_at_ms > ?)
+"""
+_EVER: Final = 2**63 - 1
+
+
+def keep_in(connection: sqlite3.Connection, name: str, events: Sequence[Archived]) -> None:
+    """As `Archive.keep`, inside the caller's transaction."""
+    connection.executemany(_INSERT, [(name, one.event_id, one.time_ms, one.expires_at_ms, one.text) for one in events])
+
+
+def sweep_archive_in(connection: sqlite3.Connection, now_ms: int, limit: int) -> int:
+    """Remove at most `limit` events whose retention has ended; how many."""
+    return connection.execute(
+        "DELETE FROM onefold_archive WHERE id IN (SELECT id FROM onefold_archive WHERE expires_at_ms <= ? LIMIT ?)",
+        (now_ms, limit),
+    ).rowcount
+
+
+class SqliteArchive:
+    """The Archive contract on one engine.
+
+    Args:
+        engine: an open engine whose file has been migrated.
+    """
+
+    def __init__(self, engine: Database) -> None:
+        self._engine = engine
+
+    def keep(self, name: str, events: Sequence[Archived]) -> None:
+        """Keep events durably, each once by its id."""
+        self._engine.write(lambda connection: keep_in(connection, name, events))
+
+    def read(
+        self, name: str, from_ms: int, to_ms: int, *, after: tuple[int, int] | None = None, last: int, limit: int
+    ) -> list[Archived]:
+        """Events of a time range, by time and then position; see the contract."""
+        start = after if after is not None else (from_ms, 0)
+        values = (name, *start, to_ms, last, self._engine.clock.now_ms(), limit)
+        return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(_READ, values)])
+
+    def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
+        """What an archive holds, in all or of a time range."""
+        start, end = -_EVER if from_ms is None else from_ms, _EVER if to_ms is None else to_ms
+        values = (name, start, end, self._engine.clock.now_ms())
+        return self._engine.read(lambda connection: Holdings(*connection.execute(_HOLDINGS, values).fetchone()))
+
+    def names(self) -> list[str]:
+        """All archives that hold something, sorted."""
+        query = "SELECT DISTINCT archive FROM onefold_archive ORDER BY archive"
+        return self._engine.read(lambda connection: [name for (name,) in connection.execute(query)])

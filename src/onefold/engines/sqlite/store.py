@@ -34,10 +34,9 @@ from onefold.contracts.store import (
     StoreCapabilities,
     key_range,
 )
-from onefold.engines.sqlite.connection import Database
-from onefold.engines.sqlite.file import ident
+from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.file import NotOnDisk, ident
 from onefold.engines.sqlite.ledger import append_in
-from onefold.engines.sqlite.log import NotOnDisk
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row as LedgerRow

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
 
-_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # own spelling, see `connection.py`
+_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # own spelling, see `database.py`
 _ASK_MS: Final = 1  # how often the file's turn is asked for,
 _ASK_SOON_MS: Final = 0.1  # and how often for the first milliseconds: most transactions take 0.1 to 0.5 ms
 _SOON_MS: Final = 3

@@ -1,0 +1,596 @@
+"""One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
+
+What lives here: the writer's turn, group commit, level 4, who reads on which connection. Never here: opening a connection
+(`connection.py`), SQL of queues or records.
+
+Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
+syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
+answer only when its work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for what others may see before
+(`early`), COMMIT and then a sync of the log (`file.Log`). Between processes SQLite's file lock decides (`turn.FileTurn`).
+Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
+
+An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
+interrupt, a time limit by `signal.alarm`). So the turn and the transaction are left by the `__exit__` of the lock and of
+`sqlite3.Connection`, which are C and run as one piece with the exception, and never by an `except` or `finally` that
+calls something first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onefold import errors, forks
+from onefold.contracts.admin import Transferred
+from onefold.engines.sqlite import filetime
+from onefold.engines.sqlite.connection import LentConnection, Readers, connect_reader, connect_writer, data_version
+from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, Log, OpenFile, Space
+from onefold.engines.sqlite.refusals import DiskFull, kept_turn
+from onefold.engines.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
+from onefold.interrupts import ignored, is_of_a_signal
+from onefold.steady_clock import steady
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+
+T = TypeVar("T")
+
+# Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
+_COMMIT = "COMMIT /*onefold*/"
+_ROLLBACK = "ROLLBACK /*onefold*/"
+
+
+class Database:
+    """A database file, or a private database in memory.
+
+    Args:
+        path: file name, or `:memory:`.
+        clock: where the queue's and the records' time comes from.
+        settings: what may be chosen about the file.
+
+    Raises:
+        StorageError: the file is not a database, is corrupt, cannot be opened or written.
+    """
+
+    def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
+        self.path = path
+        self.clock = steady(clock)
+        self.in_memory = path == ":memory:"
+        self._file = OpenFile(path)
+        self.place = path if self.in_memory else self._file.place
+        self._settings = settings
+        self.patience = Patience(settings.busy_ms)
+        self._turn, self._file_turn = Turn(), FileTurn(self.patience)
+        self._held_by: int | None = None  # thread inside `begin_exclusive`
+        self._waiting: deque[Work[Any]] = deque()
+        self._readers = Readers(self._connect_reader, self._check_open)
+        self._closed = False
+        self._syncs: bool | None = True  # None: not known, as an exception came between
+        self._depth = 0  # savepoints of ours that are open
+        self._is_copy = False  # of a database in memory, in a child of its process
+        self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
+        self._steps_noted = 0
+        self._transferred: list[Transferred] = []  # committed, and nobody asked about it yet
+        self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
+        self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
+        with forks.opening():
+            self._log = Log(None)
+            self._opened: LentConnection | None = None  # closed for a fork
+            self._seen_version: int | None = self._open()  # None: opened again since
+            forks.register(self)
+
+    # -- the writer --------------------------------------------------------------------------------------------------
+
+    def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
+        """Run `run(connection)` in a transaction and return its answer once it is durable.
+
+        Args:
+            synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
+                every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
+                makes it durable too, since the write-ahead log is synced as a whole.
+            adds: True for what only takes space (a send, a guarded call): it is refused while there is still room for the
+                work on what was accepted, which frees space.
+            early: other processes may see it before it is on disk, which this call waits for all the same: the turn is
+                free meanwhile. For what nobody answers from without a synced write of their own (docs/decisions/0017).
+
+        On a full disk the log is written into the file and `run` is called again, once.
+        Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
+        `run` must not commit, roll back, wait, or call `write` of another engine.
+
+        Raises:
+            StorageBusy: another process, or a transaction of this one that stays open (`begin_exclusive`), held the file for
+                longer than `busy_ms`, or the disk is full; nothing was written.
+            StorageError: the file is corrupt, read-only or gone.
+            Exception: whatever `run` raised; nothing of it was written.
+        """
+        forks.look()
+        if self._held_by == threading.get_ident():
+            with self._writer.engine_time():
+                return self._in_savepoint(run)
+        self.clock.now_ms()  # which notices that the wall clock was set
+        if adds and self._space.is_tight:
+            run = self._space.leaving_room(run)
+        try:
+            return self._write(run, synced, early)
+        except DiskFull:
+            if self.in_memory:
+                raise
+        self._with_writer(lambda _: self._space.make_room())
+        return self._write(run, synced, early)
+
+    def _write(self, run: Run[T], synced: bool, early: bool) -> T:
+        if self._turn.is_mine():
+            self._turn.refuse_within(self.path, self, _TAKES_TURN)
+        answer: tuple[T, bool] | None = None  # and whether it is unsynced
+        work: Work[T] | None = None
+        try:
+            if self._turn.lock.acquire(blocking=False):
+                with self._turn.lock:
+                    self._turn.lock.release()  # that of `acquire`; the end of the block releases the other
+                    if not self._waiting:
+                        answer = self._run_alone(run, synced, early)
+            if answer is None:
+                work = Work(run, synced, early)
+                with work.wanted:
+                    self._waiting.append(work)
+                    if self._take_turn(work):
+                        with self._turn.lock:
+                            self._turn.lock.release()
+                            if not work.done:
+                                self._run_waiting(work)
+                answer = work.answer()
+        except BaseException:
+            self._turn.leave()
+            if work is not None:
+                work.leave(self._settings.busy_ms / 1000)
+            raise
+        value, unsynced = answer
+        if unsynced:
+            self._log.flush()
+        return value
+
+    def _take_turn(self, work: Work[Any] | None = None) -> bool:
+        """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
+
+        The next statement after it is `with self._turn`, and the first in that block releases what was taken here.
+
+        Args:
+            work: what the turn is wanted for; where another thread has begun it, that one's transaction is waited for.
+
+        Returns:
+            False: that thread has done the work, and the turn was not taken. Else True.
+        """
+        if self._turn.is_mine():
+            self._turn.refuse_within(self.path, self, _TAKES_TURN)
+        try:
+            if self.patience.take(self._turn.lock):
+                return True
+            if work is not None and not work.take() and work.batch is not None:
+                with work.batch.running:
+                    is_done = work.done
+                if is_done:
+                    return False
+                if self.patience.take(self._turn.lock):
+                    return True
+        except BaseException:
+            self._turn.leave()
+            raise
+        raise kept_turn(self.path, self.patience.waited_ms)
+
+    def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
+        """As `_run_waiting`, for one caller that has met no other; its answer, and whether that is unsynced."""
+        try:
+            with (writer := self._ready()):  # its end rolls back what an exception leaves
+                self._sync(synced and not early)
+                self._begin()
+                changes = writer.total_changes
+                value = run(writer)
+                writer.execute(_COMMIT)
+                writer.note_transfers()
+                return value, early and writer.total_changes != changes
+        except BaseException as error:
+            self._forget_undone()
+            if isinstance(error, sqlite3.Error):
+                raise self._file.as_ours(error) from None
+            raise
+
+    def _run_waiting(self, own: Work[Any]) -> None:
+        """Run all that waits in one transaction.
+
+        Where an exception comes from outside, nobody else's work is over: each runs it when the turn comes to it.
+        """
+        batch = Batch()
+        with batch.running:
+            self._run_batch(taken(self._waiting, own, batch), batch)
+
+    def _run_batch(self, works: Sequence[Work[Any]], batch: Batch) -> None:
+        commits = False
+        try:
+            with self._ready() as writer:
+                execute = writer.execute
+                self._sync(any(work.synced and not work.unsynced for work in works))
+                self._begin()
+                changes = writer.total_changes
+                if len(works) == 1:
+                    works[0].value = works[0].run(writer)
+                else:
+                    for work in works:
+                        work.value, work.error = self._answer_of(work.run)
+                commits = True  # no Python function is entered from here to the end of the next call: no signal comes
+                execute(_COMMIT)
+                self._writer.note_transfers()
+                if self._syncs or writer.total_changes == changes:
+                    for work in works:
+                        work.unsynced = False  # it is on disk, or there was nothing to put there
+            batch.over = True
+        except BaseException as error:
+            is_own = isinstance(error, sqlite3.Error | errors.OnefoldError) and not is_of_a_signal(error)
+            if not is_own and commits:  # it came after the commit
+                batch.over = True
+                raise
+            self._forget_undone()
+            if not is_own:
+                raise
+            translated = self._file.as_ours(error)  # of all of it, or of the only one
+            for work in works:
+                work.error = work.error or translated
+            batch.over = True
+
+    def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
+        """What a piece of work answered or raised, all of it undone then.
+
+        Raises:
+            Exception: SQLite rolled everything back (full disk): nobody's work is stored.
+            BaseException: not the work's own, but of a signal that came meanwhile.
+        """
+        try:
+            return self._in_savepoint(run), None
+        except Exception as error:
+            if not self._writer.in_transaction or is_of_a_signal(error):
+                raise
+            return None, error
+
+    def _in_savepoint(self, run: Run[T]) -> T:
+        told = len(self._writer.transferred)
+        self._depth = depth = self._depth + 1
+        name = f"onefold_work_{depth}"  # of its own, so that none is taken for another that was not made yet
+        try:
+            self._writer.execute(f"SAVEPOINT {name}")
+            value = run(self._writer)
+            self._writer.execute(f"RELEASE {name}")
+        except BaseException as error:
+            del self._writer.transferred[told:]  # that did not happen
+            if self._writer.in_transaction:
+                with ignored(sqlite3.OperationalError):  # it was not made yet, or is released already
+                    self._writer.execute(f"ROLLBACK TO {name}")
+                    self._writer.execute(f"RELEASE {name}")
+            if isinstance(error, sqlite3.Error):
+                raise self._file.as_ours(error) from error.__cause__
+            raise
+        finally:
+            self._depth = depth - 1
+        return value
+
+    def _sync(self, full: bool) -> None:
+        if full is not self._syncs and not self.in_memory:
+            self._syncs = None
+            self._writer.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+            self._syncs = full
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
+
+    def _ready(self) -> LentConnection:
+        """The writer's connection, for whoever has the turn."""
+        self._check_open()
+        if self._opened is None:
+            self._open_again()
+        return self._writer
+
+    @property
+    def _writer(self) -> LentConnection:
+        assert self._opened is not None, "asked for before `_ready`"
+        return self._opened
+
+    def _begin(self, *, reserved: bool = False) -> None:
+        if not self.in_memory:
+            self._space.watch(reserved=reserved)
+        self._file_turn.begin(self._writer)
+        if self.in_memory:
+            return
+        self._check_there()
+        self._log.check()
+        if self._steps_noted != len(self.clock.steps) and self.notes_time:
+            filetime.note_in(self._writer, self.clock)
+            self._steps_noted = len(self.clock.steps)
+
+    def _check_there(self) -> None:
+        """Refuse to begin or to commit where the file or its log is not the one that was opened; all is rolled back then."""
+        if not self.in_memory and not self._file.is_there():
+            self._roll_back()
+            self._file.give_up(self._writer)
+
+    def tend(self) -> None:
+        """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
+        if self.in_memory:
+            return
+        self._check_open()
+        self._with_writer(lambda _: self._space.shorten_log())
+        if self.read(Space.has_many_free_pages):
+            self.write(Space.give_back_in, synced=False)
+
+    def check_file(self) -> None:
+        """Look whether the file is still the one that was opened; for processes that write seldom.
+
+        Raises:
+            StorageError: it, its log or the log's index was removed, replaced or damaged, or its disk did not take the log.
+        """
+        self._log.check()
+        if self.in_memory or self._opened is None or self._file.is_there():
+            return
+        self._with_writer(lambda _: self._check_there())
+
+    def _forget_undone(self) -> None:
+        """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
+        self._steps_noted = 0
+        if self._opened is not None:
+            self._opened.transferred = []
+
+    def _roll_back(self) -> None:
+        self._forget_undone()
+        if self._opened is not None and self._opened.in_transaction:  # a full disk: SQLite may have rolled back itself
+            self._opened.execute(_ROLLBACK)
+
+    # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
+
+    def begin_exclusive(self, *, synced: bool = True) -> LentConnection:
+        """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it.
+
+        Args:
+            synced: as for `write`, for everything that is written until then.
+        """
+        me = threading.get_ident()
+        try:
+            self._take_turn()
+            self._ready()
+            self._sync(synced)
+            self._begin(reserved=True)
+            self._held_by = me  # the last: nothing is called between here and the caller's own note of it
+        except BaseException as error:
+            if self._turn.is_mine():
+                with self._turn.lock:
+                    self._turn.lock.release()
+                    self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise self._file.as_ours(error) from error
+            raise
+        return self._writer
+
+    def end_exclusive(self, *, commit: bool) -> None:
+        """Commit or roll back what `begin_exclusive` began, and give the turn back. Harmless when nothing is open.
+
+        Raises:
+            StorageBusy, StorageError: the commit failed; everything was rolled back.
+        """
+        if self._held_by != threading.get_ident():
+            return
+        with self._turn.lock:
+            self._turn.lock.release()
+            self._held_by = None
+            try:
+                with self._writer:
+                    if commit:
+                        self._check_there()  # it may have been open for long
+                        self._writer.execute(_COMMIT)
+                        self._writer.note_transfers()
+                    else:
+                        self._roll_back()
+            except sqlite3.Error as error:
+                self._forget_undone()
+                raise self._file.as_ours(error) from error
+
+    def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
+        """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
+
+        Returns:
+            What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
+
+        Raises:
+            StorageBusy, StorageError: nothing of any call was written.
+            Exception: that of a signal's handler; nothing of any call was written, unless it came after the commit.
+        """
+        me = threading.get_ident()
+        if self._held_by == me:
+            return [self._written(call) for call in calls]
+        self._take_turn()
+        with self._turn.lock:
+            self._turn.lock.release()
+            try:
+                with self._ready():
+                    self._sync(synced)
+                    self._begin(reserved=True)
+                    self._held_by = me
+                    changes = self._writer.total_changes
+                    answers = [self._written(call) for call in calls]
+                    self._check_there()
+                    self._writer.execute(_COMMIT)
+                    self._writer.note_transfers()
+                    # SQLite syncs nothing then, and what was read may be of an early write.
+                    unsynced = synced and self._writer.total_changes == changes
+            except sqlite3.Error as error:
+                self._forget_undone()
+                raise self._file.as_ours(error) from error
+            finally:
+                self._held_by = None
+        if unsynced:
+            self._log.flush()
+        return answers
+
+    def take_back(self, run: Run[object]) -> None:
+        """Undo what others can see of a call that raised `log.NotOnDisk`; where that cannot be, nothing happens.
+
+        It is not synced: after one that failed no sync says anything. A power cut takes it away before what it undoes.
+        """
+
+        def undo(writer: sqlite3.Connection) -> None:
+            self._sync(False)
+            with writer:
+                self._file_turn.begin(writer)
+                run(writer)
+                writer.execute(_COMMIT)
+
+        with ignored(sqlite3.Error, errors.OnefoldError):
+            self._with_writer(undo)
+
+    def _written(self, call: Callable[[], object]) -> object:
+        value, error = self._answer_of(lambda _: call())
+        return value if error is None else error
+
+    def take_transfers(self) -> list[Transferred]:
+        """What was dead-lettered or moved since the last call, in order."""
+        taken = list(self._transferred)
+        del self._transferred[: len(taken)]
+        return taken
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
+        self._check_open()
+        seen, self._seen_version = self._seen_version, self._with_writer(data_version)
+        return seen != self._seen_version
+
+    # -- readers -----------------------------------------------------------------------------------------------------
+
+    def read(self, run: Run[T]) -> T:
+        """Run `run(connection)` on a snapshot; never waits for writers and never blocks them.
+
+        Raises:
+            StorageError, StorageBusy: as for `write`.
+        """
+        if self.in_memory or self._held_by == threading.get_ident():
+            self._check_open()
+            return self._with_writer(run)
+        forks.look()
+        self._check_open()
+        return self._translated(lambda: self._readers.read(run))
+
+    def _with_writer(self, run: Run[T]) -> T:
+        """Read with the writer's connection, inside the transaction of this thread if there is one."""
+        if self._held_by == threading.get_ident():
+            with self._writer.engine_time():
+                return self._translated(lambda: run(self._writer))
+        self._take_turn()
+        with self._turn.lock:
+            self._turn.lock.release()
+            writer = self._ready()
+            return self._translated(lambda: run(writer))
+
+    def _translated(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except sqlite3.Error as error:
+            raise self._file.as_ours(error) from error
+
+    # -- forks ---------------------------------------------------------------------------------------------------------
+
+    def hold(self, wait_s: float) -> bool:
+        """As `forks.Forked` says. A transaction of this thread, or one of a handler that does not end, stays open."""
+        if self._fork_takes is None:
+            if self._turn.is_mine():
+                self._fork_takes = "nothing"
+            elif self._turn.lock.acquire(timeout=wait_s):
+                self._fork_takes = "turn"
+                if self._opened is not None and not self.in_memory:
+                    with ignored(sqlite3.Error):  # a full disk: it is closed, only not written into the file
+                        self._opened.close()
+                    self._opened = None
+        return self._readers.hold(wait_s) and self._fork_takes is not None
+
+    def is_held(self) -> bool:
+        """As `forks.Forked` says."""
+        return self._readers.is_held()
+
+    def let_go(self) -> None:
+        """As `forks.Forked` says."""
+        self._readers.let_go()
+        if self._fork_takes == "turn":
+            self._turn.lock.release()
+        self._fork_takes = None
+
+    def start_anew(self) -> None:
+        """As `forks.Forked` says."""
+        if self._opened is not None:
+            if self._fork_takes == "nothing":  # only this thread is in it; what a handler has of it refuses from now on
+                sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
+            forks.keep_for_ever(self._opened)
+        self._opened, self._is_copy = None, self.in_memory
+        self._log = Log(None, self._log.failure)  # another thread of the parent may be in it; `_open_again` opens it
+        self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
+        self._fork_takes, self._transferred = None, []  # the parent says what happened there
+        self._readers.start_anew()
+
+    def _open_again(self) -> None:
+        """Open the file after a fork, for whoever has the turn.
+
+        Raises:
+            StorageError: it is not the same any more, or cannot be opened. UsageError: it was in the parent's memory.
+        """
+        if self._is_copy:
+            raise errors.UsageError(
+                f"{self.path} is in the memory of the process that opened it; this one was forked from it.",
+                meaning="What is sent or claimed here, that process would never see.",
+                todo="Use a file, or open a database in memory of its own in this process.",
+            )
+        if not self._file.is_itself():
+            raise self._file.refusal(is_saved=True, log=None)
+        with forks.opening():
+            self._syncs = self._seen_version = None
+            self._open()
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    def _open(self) -> int:
+        """Open the file, or nothing of it: a connection that only a traceback knows would bar forked children from it."""
+        writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
+        try:
+            writer.told = self._transferred
+            version = data_version(writer)
+            self._file.note()
+            # What was in an older log is on disk if that is gone.
+            self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
+            self._space = Space(writer, self.path, self.place, self._settings.log_bytes, self._file.is_there)
+            self._opened = writer
+        except BaseException:
+            self._opened = None
+            writer.close()
+            raise
+        return version
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        return connect_reader(self.path, self.place, self._settings)
+
+    def close(self, *, unfinished: bool = False) -> None:
+        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless.
+
+        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
+        to the end of the process, which takes it back.
+        """
+        forks.look()
+        is_free = self._turn.lock.acquire(blocking=False) or (not unfinished and self.patience.take(self._turn.lock))
+        self._closed = True
+        self._readers.close()
+        if is_free:
+            with self._turn.lock:
+                self._turn.lock.release()
+                if self._opened is not None:
+                    self._opened.close()
+        self._log.close()
+
+
+# Where a thread has the turn until the call returns; level 4 goes on outside of one.
+_TAKES_TURN = frozenset(
+    vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
+)
