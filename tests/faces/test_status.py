@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,9 @@ import pytest
 import onefold
 from onefold.admin import dead_letters, jobs, queues, redrive, status
 from onefold.admin.session import Jobs
-from onefold.contracts.entries import Entry
+from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.settings import QueueSettings
-from onefold.contracts.state import Change
+from onefold.contracts.state import REPAIRED_GROUPS, Change
 from onefold.record.breaker import Breaker
 from onefold.runner.admission import breaker_name
 from tests.faces.office import ACTOR, Open, Order, file_url, open_session
@@ -274,3 +275,34 @@ def test_a_desk_on_a_file_that_is_not_there_creates_nothing(tmp_path: Path) -> N
     with pytest.raises(onefold.errors.NotFoundError, match="There is no file"):
         open_session(file_url(tmp_path), actor=ACTOR)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_whose_group_was_repaired_are_a_warning(tmp_path: Path) -> None:
+    url = file_url(tmp_path)
+    app = onefold.App("repaired", url=url)
+    steps = app.queue("steps.fifo", fifo=True)
+    queue = app.runtime().engine.queues.open(steps.name)
+    (sent,) = queue.send([Entry(body="{}", group="g", dedup_id="1")])
+    app.close()
+    damaged = sqlite3.connect(tmp_path / "office.db")
+    damaged.executescript("DELETE FROM onefold_group; PRAGMA user_version = 3")
+    damaged.close()
+    session = open_session(url, actor=ACTOR)
+    assert isinstance(sent, Sent)
+    (warning,) = status.status(session).warnings
+    assert (warning.code, warning.todo) == ("groups-repaired", f"onefold why {sent.message_id}")
+    assert warning.text.startswith("1 FIFO message had lost the group's row")
+    assert warning.text.endswith("Still there: 1.")
+    assert [one.code for one in status.status(session, "steps.fifo").warnings] == ["groups-repaired"]
+    queue = session.engine.queues.open("steps.fifo")
+    (delivery,) = queue.receive(10)
+    assert queue.delete([delivery.receipt]) == [True]
+    (warning,) = status.status(session).warnings
+    assert (warning.todo, warning.text[-15:]) == ("Check whether their order mattered.", "Still there: 0.")
+    assert status.status(session, "steps.fifo").warnings == ()
+    (noted,) = session.engine.state.get([REPAIRED_GROUPS])
+    assert noted is not None
+    long_ago = msgspec.json.encode(msgspec.json.decode(noted.value) | {"at_ms": session.now_ms() - 15 * 86_400_000})
+    assert session.engine.state.put([Change(REPAIRED_GROUPS, long_ago, noted.version)]) == [True]
+    assert status.status(session).warnings == ()
+    session.close()

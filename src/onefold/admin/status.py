@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from onefold import limits, redact
@@ -19,6 +19,7 @@ from onefold.admin import queues as engine_queues
 from onefold.admin.session import AdminSession, Roles, roles
 from onefold.contracts.admin import Peeked
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import REPAIRED_GROUPS
 from onefold.contracts.store import Record
 from onefold.observe.operation_state import HANGS
 from onefold.observe.wording import age, counted, pause
@@ -26,6 +27,8 @@ from onefold.runner import orphans
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
+_REPAIR_SHOWN_MS = 14 * limits.DAY_MS
+_REPAIRED_NAME = "onefold-repaired-"  # what the names of groups that a repair made begin with (engines/sqlite/sql/0004)
 _LOOKED_AT = 1_000  # the oldest dead letters of a queue that are looked at for what expires first
 
 
@@ -78,10 +81,15 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 
     code: Literal[
         "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters", "no-job",
-        "settings-differ",
+        "settings-differ", "groups-repaired",
     ]  # fmt: skip
     text: str
     todo: str
+
+
+class _Repaired(Struct, frozen=True):
+    at_ms: int
+    messages: list[str]
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -127,6 +135,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         *_expiring(queues),
         *_nobody(queues, found),
         *no_job(session, names),
+        *_repaired(session, queue),
         *_differing(session, queue),
     )
     return Status(
@@ -350,6 +359,26 @@ def _still_waiting(
             ends_at_ms = alike.sent_at_ms + orphans.patience_ms(session.settings()[queue])
             result[job] = replace(one, message_id=alike.message_id, why=why, ends_at_ms=ends_at_ms)
     return result
+
+
+def _repaired(session: AdminSession, queue: str | None) -> list[Warning]:
+    """What the repair of a damaged file found: for two weeks, and for as long as a message of it is there."""
+    (found,) = session.engine.state.get([REPAIRED_GROUPS]) if session.engine.commit is not None else (None,)
+    if found is None:
+        return []
+    noted = json.decode(found.value, type=_Repaired)
+    there = [
+        one for one in session.engine.queues.find(noted.messages) if one is not None and queue in (None, one.queue)
+    ]
+    if not there and (queue is not None or session.now_ms() - noted.at_ms > _REPAIR_SHOWN_MS):
+        return []
+    text = (
+        f"{counted(len(noted.messages), 'FIFO message')} had lost the group's row (a defect of earlier versions), so no "
+        f"worker of the queue received them. They are in groups of their own now ({_REPAIRED_NAME}...) and may run after "
+        f"later messages of the groups they were sent to. Still there: {len(there)}."
+    )
+    todo = f"onefold why {there[0].message_id}" if there else "Check whether their order mattered."
+    return [Warning(code="groups-repaired", text=text, todo=todo)]
 
 
 def _differing(session: AdminSession, queue: str | None) -> list[Warning]:

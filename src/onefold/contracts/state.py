@@ -18,6 +18,7 @@ NAME_CHARS_MAX: Final = (
     300  # of every backend: the shortest key that one of them has (DynamoDB, 1,024 bytes) has room for it
 )
 STOPPED_PREFIX: Final = "stopped/"  # what the flags of stopped FIFO groups begin with
+REPAIRED_GROUPS: Final = "repaired-groups"  # what the repair of a file found: `{"at_ms": ..., "messages": [ids]}`
 VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 

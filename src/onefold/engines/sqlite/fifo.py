@@ -160,7 +160,10 @@ def send_in(
         else:
             answers[index] = Sent(f"{row.token}-{known[0]}", sequence_text(known[1]), duplicate=True)
     visible_at_ms = now_ms + settings.delay_ms
-    grp = ensure_groups_in(connection, row.id, dict.fromkeys(entry.group for _, entry in accepted), visible_at_ms)
+    made_for: dict[str | None, int] = {}
+    for number, entry in accepted:
+        made_for.setdefault(entry.group, number)
+    grp = ensure_groups_in(connection, row.id, made_for, visible_at_ms)
     messages: list[NewMessage] = [
         (row.id, number, now_ms, visible_at_ms, grp[entry.group], number, entry.dedup_id, entry.key,
          entry_meta(entry, None), entry.body)
@@ -211,9 +214,9 @@ def _from_head(
         rows = connection.execute(
             "SELECT m.id, m.sent_at_ms, m.key, m.meta, m.body, coalesce(r.visible_at_ms, m.visible_at_ms), "
             "r.receives, r.delivery, r.first_received_at_ms, r.received_at_ms, m.grp, ?, m.position, m.dedup_id "
-            "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ? AND m.position > ? "
-            "ORDER BY m.position LIMIT ?",
-            (name, group, after, room),
+            "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id "
+            "WHERE m.grp = ? AND m.queue = ? AND m.position > ? ORDER BY m.position LIMIT ?",
+            (name, group, row.id, after, room),
         ).fetchall()
         for found in (Found(*values) for values in rows):
             if found.sent_at_ms <= row.expired_at_ms(now_ms):
@@ -271,7 +274,7 @@ def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count
         if memory.first_of(group, dedup_id, body, number, position, due_at_ms) is not None:
             erase(connection, [number])
             continue
-        grp = ensure_groups_in(connection, row.id, [group], visible_at_ms)[group]
+        grp = ensure_groups_in(connection, row.id, {group: position}, visible_at_ms)[group]
         connection.execute("UPDATE onefold_message SET grp = ?, position = ? WHERE id = ?", (grp, position, number))
     connection.executemany(
         "DELETE FROM onefold_scheduled WHERE queue = ? AND due_at_ms = ? AND id = ?",

@@ -108,7 +108,7 @@ def _send_on(
     )
     grp = dedup_id = None
     if target.settings.fifo:
-        grp = ensure_groups_in(connection, target.id, [standing.group], visible_at_ms)[standing.group]
+        grp = ensure_groups_in(connection, target.id, {standing.group: new}, visible_at_ms)[standing.group]
         dedup_id = standing.message_id
     else:
         meta.group = standing.group

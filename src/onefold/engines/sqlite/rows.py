@@ -319,20 +319,27 @@ def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
 
 
 def ensure_groups_in(
-    connection: sqlite3.Connection, queue: int, names: Iterable[str | None], ready_at_ms: int
+    connection: sqlite3.Connection, queue: int, names: Mapping[str | None, int], ready_at_ms: int
 ) -> dict[str | None, int]:
-    """The groups of these names, made where they do not exist. Those that do keep their `ready_at_ms`."""
+    """The groups of these names, made where they do not exist. Those that do keep their number and `ready_at_ms`.
+
+    A group has the number of a message that it was made for. The file never gives that out again, so a number that a receipt
+    or a message still has can never come to mean another group.
+
+    Args:
+        names: each with the number that it gets if it is made: one that was drawn in this transaction, for a message of it.
+    """
     found: dict[str | None, int] = {}
-    for name in names:
+    for name, number in names.items():
         group = connection.execute(
             "SELECT id FROM onefold_group WHERE queue = ? AND name = ?", (queue, name)
         ).fetchone()
         if group is None:
-            group = connection.execute(
-                "INSERT INTO onefold_group (queue, name, ready_at_ms, rotation) VALUES (?, ?, ?, 0) RETURNING id",
-                (queue, name, ready_at_ms),
-            ).fetchone()
-        found[name] = group[0]
+            connection.execute(
+                "INSERT INTO onefold_group (id, queue, name, ready_at_ms, rotation) VALUES (?, ?, ?, ?, 0)",
+                (number, queue, name, ready_at_ms),
+            )
+        found[name] = number if group is None else group[0]
     return found
 
 
@@ -356,8 +363,8 @@ def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Ite
     connection.executemany(
         "UPDATE onefold_group SET ready_at_ms = ("
         "SELECT max(?, min(coalesce(r.visible_at_ms, m.visible_at_ms), m.sent_at_ms + ?)) "
-        "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id WHERE m.grp = ? ORDER BY m.position LIMIT 1) "
-        "WHERE id = ?",
+        "FROM onefold_message m LEFT JOIN onefold_received r ON r.id = m.id "
+        "WHERE m.grp = ? AND m.queue = onefold_group.queue ORDER BY m.position LIMIT 1) WHERE id = ?",
         changed,
     )
     connection.executemany(

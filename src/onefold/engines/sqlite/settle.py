@@ -132,7 +132,7 @@ def transfer_in(
         meta = read_meta(text)
         meta.source, meta.reason = source.settings.name, reason
         at_ms = now_ms if restarts else sent_at_ms
-        grp = ensure_groups_in(connection, target.id, [group], at_ms)[group] if fifo else None
+        grp = ensure_groups_in(connection, target.id, {group: position}, at_ms)[group] if fifo else None
         connection.execute(
             "UPDATE onefold_message SET queue = ?, sent_at_ms = ?, visible_at_ms = ?, grp = ?, position = ?, dedup_id = ?, "
             "meta = ? WHERE id = ?",
