@@ -81,6 +81,7 @@ def test_a_run_that_is_as_it_should_be_ends_with_0(shell: Shell) -> None:
     said = flat(shell("reconcile", "billing:app", RUN))
     assert f"{RUN} by reconcile-monthly_billing everything that was dispatched is done, and exists once" in said
     assert "3 dispatched: 3 done your own check: expected 3 keys, found 3" in said
+    assert said.rstrip().endswith("Recorded in the run's history, as found by ada.")
     assert "Next:" not in said
     (found,) = shell.json("reconcile", "billing:app", RUN)["outcomes"]
     assert (found["verdict"], found["done"], found["look"], found["own"]["found"]) == ("agrees", 3, 0, 3)
@@ -95,6 +96,7 @@ def test_what_is_missing_is_found_planned_sent_again_and_done(shell: Shell) -> N
 
     said = flat(shell("reconcile", "billing:app", RUN, "--repair", code=1))
     assert "2026-06/b charge bills its message is gone, and nothing ever claimed it" in said
+    assert "Recorded in the run's history, as found by ada." in said
     assert "1 message would be sent again. Nothing was sent." in said
     assert shell.json("reconcile", "billing:app", RUN, "--repair", code=1)["repair"]["sent"] == 0
 

@@ -35,7 +35,8 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     """Look whether everything that a run dispatched exists, once.
 
     Dispatched keys are held against records and queues, and against what the app's own check counts where it declares one
-    (`app.reconcile`). RUN is a run's name, or enough of its beginning. What was found is written down.
+    (`app.reconcile`). RUN is a run's name, or enough of its beginning. What was found is recorded in the run's history and
+    reported as an event, with and without --repair: a run that is not as it should be sets off its alarm.
 
     --repair asks the dispatcher again for the messages that are missing, and sends them under their own keys: what took
     effect meanwhile answers them. Exit code 1: the run is not as it should be; with --yes: something is left to do.
@@ -77,6 +78,7 @@ def _draw_looks(looks: list[ReconcileOutcome], found: target.Target, *, repairs:
             line()
         is_map = map_state.read(found.session.engine.state, outcome.run) is not None
         outcomes.draw(outcome, found.words, repairs=repairs, is_map=is_map)
+    line(f"Recorded in the run's history, as found by {found.session.actor.removeprefix('person:')}.", "dim")
 
 
 # -- the repair ------------------------------------------------------------------------------------------------------
