@@ -7,7 +7,7 @@ import functools
 import pytest
 
 import onefold
-from onefold.admin import dead_letters, groups, held, redrive
+from onefold.admin import dead_letters, groups, held, redrive, why
 from onefold.admin.dead_letters import Select
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
@@ -285,3 +285,52 @@ def test_the_record_of_a_settled_operation_lives_as_long_as_its_job_says(there: 
     record = there.session.engine.store.read([RecordKey("", "pay", "p-1")], there.clock.now_ms())[0]
     assert record is not None
     assert record.expires_at_ms == there.clock.now_ms() + there.office.pay.policy.keep_ms
+
+
+def twice_held(there: Open) -> None:
+    """One key of two tenants, held."""
+    for customer in ("acme", "beta"):
+        park(there, "p-1", job="charge", customer=customer)
+
+
+def test_a_key_of_two_tenants_is_settled_as_the_commands_say(there: Open) -> None:
+    twice_held(there)
+    with pytest.raises(onefold.errors.UsageError) as caught:
+        held.settle(there.session, "p-1", done=True)
+    assert caught.value.todo == "Say which, with --job charge --tenant acme or --job charge --tenant beta."
+    held.settle(there.session, "p-1", done=True, job="charge", tenant="beta")
+    held.settle(there.session, "p-1", done=False)
+    with pytest.raises(onefold.errors.NotFoundError) as none:
+        held.settle(there.session, "p-1", done=False)
+    assert (
+        none.value.what == "Nothing with the key 'p-1' is held: charge acme/p-1 is released; charge beta/p-1 is done."
+    )
+    with pytest.raises(onefold.errors.NotFoundError, match=r"Nothing with the key 'p-2' is held\. Nothing was changed"):
+        held.settle(there.session, "p-2", done=False)
+
+
+def test_the_command_of_a_held_call_names_its_function_and_tenant(there: Open) -> None:
+    @onefold.once(
+        key="{order}",
+        tenant="{whose}",
+        name="bank",
+        store=there.session.engine.store,
+        clock=there.clock,
+        on_unknown="hold",
+    )
+    def pay(whose: str, order: str) -> str:
+        raise onefold.OutcomeUnknown("the bank did not answer")
+
+    for _ in range(2):
+        with pytest.raises(onefold.OutcomeUnknown) as caught:
+            pay("acme", "k-1")
+    assert "onefold held settle k-1 --done --result JSON --url URL --job bank --tenant acme" in caught.value.todo
+
+
+def test_another_result_by_hand_shows_the_one_before(there: Open) -> None:
+    park(there)
+    assert held.settle(there.session, "p-1", done=True, result='{"label":"x"}').replaced is None
+    assert held.settle(there.session, "p-1", done=True, result='{"label":"y"}').replaced == '{"label":"x"}'
+    (story,) = why.explain(there.session, "p-1").stories
+    settled = [line.text for line in story.lines if line.event == "settled"]
+    assert settled == ["settled as done", "settled as done, with another result than before"]

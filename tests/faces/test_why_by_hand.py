@@ -15,8 +15,7 @@ from tests.faces.office import Open, Order
 
 
 def story(there: Open, key: str) -> why.Explanation:
-    (found,) = why.explain(there.session, key).stories
-    return found
+    return next(one for one in why.explain(there.session, key).stories if one.key == key)
 
 
 def refuse(*_: object) -> None:
@@ -92,3 +91,15 @@ def test_the_key_of_a_malformed_message_is_the_same_before_and_after_its_edit(th
     assert (shown.letter.key, shown.record) == ("a", "not looked up: its key is not known")
     edited = editing.edit(there.session, letter, assignments=["city=Rome"])
     assert (edited.key_before, edited.key_after) == ("a", "a")
+
+
+def test_another_key_by_hand_is_in_both_stories(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.world.run()
+    there.office.book.send(Order("a", city="Rome"))
+    there.world.run()
+    there.clock.advance(1_000)
+    editing.edit(there.session, one_of(there.session, Select()), assignments=["order_id=b"], new_key=True)
+    old, new = (story(there, key).lines[-1] for key in ("a", "b"))
+    assert (old.event, old.text) == ("edit", "its message was given another key: b")
+    assert (new.event, new.text) == ("edit", "payload changed in the dead-letter queue (order_id); its key was a")

@@ -211,10 +211,18 @@ def edit(
     final = reading.read(session, reading.as_if(message, text, attributes))
     if not dry_run:
         _check_place(session, message)
-        row = session.row(
-            "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, reason_text=reason_text
-        )
-        session.together(lambda: _write(session, message, Edit(body=text, attributes=attributes), row))
+        moved = before.key is not None and after.key is not None and before.key != after.key
+        old_key = before.key.key if moved and before.key is not None else None
+        rows = [
+            session.row(
+                "edit", key=after.key, message=message, changed=", ".join(changed), amends=amends, old_key=old_key,
+                reason_text=reason_text,
+            )
+        ]  # fmt: skip
+        if moved and after.key is not None:
+            row = session.row("edit", key=before.key, message=message, new_key=after.key.key, reason_text=reason_text)
+            rows.append(row)
+        session.together(lambda: _write(session, message, Edit(body=text, attributes=attributes), rows))
     return Edited(
         message_id=message.message_id,
         changed=changed,
@@ -241,13 +249,13 @@ def _check_place(session: AdminSession, message: Peeked) -> None:
         )
 
 
-def _write(session: AdminSession, message: Peeked, change: Edit, row: Row) -> None:
+def _write(session: AdminSession, message: Peeked, change: Edit, rows: Sequence[Row]) -> None:
     if not session.engine.queues.edit(message.message_id, change):
         raise errors.TransientError(
             f"Message {message.message_id} is gone or held by a consumer.",
             todo="Look again: `onefold dlq list --all`.",
         )
-    session.engine.ledger.append([row])
+    session.engine.ledger.append(rows)
 
 
 def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: bool) -> None:

@@ -30,6 +30,7 @@ _KEEP_MS = (
     90 * limits.DAY_MS
 )  # how long the record answers duplicates where the job's own `keep` is not known; its default
 _LISTED_MAX = 1_000
+_NAMED_MAX = 5  # operations of one key that an error names
 
 
 class HeldOperation(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
         group_restarted: messages of its FIFO group that waited behind it and go on now.
         left: messages with another payload that were sent to the held queue directly, so that there is nowhere to send
             them back to; they stay there.
+        replaced: the result, JSON, that a person had given before; None where this is the first.
     """
 
     job: str
@@ -80,6 +82,7 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
     deleted: int
     group_restarted: int
     left: int
+    replaced: str | None = None
 
 
 def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]:
@@ -236,17 +239,33 @@ def settle(
     )
 
 
+def nothing_held(session: AdminSession, key: str) -> errors.NotFoundError:
+    """The error for a key of which nothing is held, with what its records say."""
+    records = session.engine.records.find(key, _NAMED_MAX)
+    known = "; ".join(
+        f"{operation(record.key)} is {'done' if record.status == 'completed' else record.status}" for record in records
+    )
+    return errors.NotFoundError(
+        f"Nothing with the key {key!r} is held{f': {known}' if known else ''}.",
+        meaning="Nothing was changed.",
+        todo=f"See `onefold held list` and `{redact.command('onefold why', key)}`.",
+    )
+
+
 def _one(session: AdminSession, key: str, job: str | None, tenant: str | None) -> HeldOperation:
     fitting = [one for one in listed(session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not fitting:
-        raise errors.NotFoundError(
-            f"Nothing with the key {key!r} is held.", todo="See `onefold held list`, or `onefold why KEY`."
-        )
+        raise nothing_held(session, key)
     if len(fitting) > 1:
+        ways = (
+            f"--job {redact.shell_word(one.job)}" + (f" --tenant {redact.shell_word(one.tenant)}" if one.tenant else "")
+            for one in fitting
+        )
         names = ", ".join(operation(RecordKey(one.tenant, one.job, one.key)) for one in fitting)
         raise errors.UsageError(
             f"{len(fitting)} operations with the key {key!r} are held: {names}.",
-            todo="Say which with --job and --tenant.",
+            meaning="Nothing was changed.",
+            todo=f"Say which, with {' or '.join(ways)}.",
         )
     return fitting[0]
 
@@ -287,7 +306,7 @@ def _corrected(
     _with_row(session, operation_key, write, row, lambda record: record.result == stored)
     return SettledOperation(
         job=operation_key.job, tenant=operation_key.scope, key=key, done=True, sent_back=(), deleted=0, group_restarted=0,
-        left=0,
+        left=0, replaced=before.decode(),
     )  # fmt: skip
 
 

@@ -296,7 +296,13 @@ def _redrive(detail: Detail) -> Description:
 
 
 def _edit(detail: Detail) -> Description:
-    return f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})", _said_why(detail, "")
+    if detail.get("new_key") is not None:
+        return f"its message was given another key: {detail['new_key']}", _said_why(
+            detail, "it is another operation now"
+        )
+    text = f"payload changed in the dead-letter queue ({_word(detail, 'changed', 'all of it')})"
+    old_key = detail.get("old_key")
+    return text + (f"; its key was {old_key}" if old_key is not None else ""), _said_why(detail, "")
 
 
 def _removed(detail: Detail) -> Description:
@@ -305,7 +311,8 @@ def _removed(detail: Detail) -> Description:
 
 def _settled(detail: Detail) -> Description:
     word = "done" if detail.get("done") else "not done: it may run again"
-    return f"settled as {word}", _said_why(detail, "")
+    again = ", with another result than before" if detail.get("corrected") else ""
+    return f"settled as {word}{again}", _said_why(detail, "")
 
 
 def _said_why(detail: Detail, otherwise: str) -> str:
@@ -505,20 +512,12 @@ def _of_record(evidence: Evidence) -> list[Line]:
     moves = [row for row in evidence.rows if row.event == "redrive"]
     sent_back = {row.detail.get("new_message_id") for row in moves}
     first = next((row.message_id for row in moves if row.message_id not in sent_back), None)
-    begun = (
-        evidence.rows[0] if evidence.rows else None
-    )  # who wrote the record is known where a worker's row comes first
+    by_worker = [row.message_id for row in evidence.rows[:1] if row.event not in ("redrive", "edit")]
     if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
         tell(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
-    elif (
-        "sent" not in names
-        and begun is not None
-        and begun.message_id is not None
-        and begun.message_id == first
-        and begun.event not in ("redrive", "edit")
-    ):
+    elif "sent" not in names and first is not None and by_worker == [first]:  # its run made the record
         rule = "at this time or before: the record keeps only when it was sent last"
-        at_ms = min(record.created_at_ms, begun.at_ms)
+        at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "there was no record of this key before"

@@ -397,7 +397,7 @@ class GuardedFunction:
                 self._end(begun, Failed(kind="permanent", error="UsageError", summary=refused.what))
                 raise refused from None
             self._end(begun, Unstorable(summary=kept_text(error)))
-            raise once_reports.not_recorded(begun.hold.key.key, error) from error.__cause__
+            raise once_reports.not_recorded(begun.hold.key, error) from error.__cause__
         refusal: errors.TransientError | None = None
         if type(begun) is Claimed:
             now_ms = self.clock.now_ms()
@@ -532,7 +532,7 @@ class GuardedFunction:
         try:
             return self._result.decode_result(found.result)
         except errors.PayloadError as error:
-            raise once_reports.unfit(self.name, found.hold.key.key, error) from None
+            raise once_reports.unfit(self.name, found.hold.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Since when a duplicate that has met a running call waits; None: until now it has not.

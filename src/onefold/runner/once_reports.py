@@ -308,13 +308,18 @@ class Replays:
 _SETTLE: Final = "--done --result JSON --url URL"
 
 
-def not_recorded(key: str, error: errors.PayloadError) -> errors.PayloadError:
+def _settle(key: RecordKey) -> str:
+    """The command that settles this operation, whatever others have its key."""
+    tenant = f" --tenant {redact.shell_word(key.scope)}" if key.scope else ""
+    return redact.command("onefold held settle", key.key, f"{_SETTLE} --job {redact.shell_word(key.job)}{tenant}")
+
+
+def not_recorded(key: RecordKey, error: errors.PayloadError) -> errors.PayloadError:
     """`error` about a result, which is its caller's, with the way out for this call."""
     return errors.PayloadError(
         error.what,
         meaning=error.meaning,
-        todo=f"{error.todo} This call is held for a person:"
-        f" {redact.command('onefold held settle', key, _SETTLE)}, where URL is that of the store.",
+        todo=f"{error.todo} This call is held for a person: {_settle(key)}, where URL is that of the store.",
     )
 
 
@@ -347,14 +352,14 @@ def lazy_result(name: str, value: object) -> errors.UsageError:
     )
 
 
-def unfit(name: str, key: str, error: errors.PayloadError) -> errors.PayloadError:
+def unfit(name: str, key: RecordKey, error: errors.PayloadError) -> errors.PayloadError:
     """The error for a stored result that is not what the function says it returns."""
     return errors.PayloadError(
-        f"The result stored for {name} {key!r} is not what the function returns: {error.what}",
+        f"The result stored for {name} {key.key!r} is not what the function returns: {error.what}",
         meaning="The call is done and was not repeated. Its record was settled by hand with another result, or the"
         " function's annotation has changed since.",
-        todo=f"See `{redact.command('onefold why', key, '--url URL')}`. If it was settled by hand, settle it again:"
-        f" {redact.command('onefold held settle', key, _SETTLE)}; else let the annotation fit it.",
+        todo=f"See `{redact.command('onefold why', key.key, '--url URL')}`. If it was settled by hand, settle it again:"
+        f" {_settle(key)}; else let the annotation fit it.",
     )
 
 
@@ -426,6 +431,6 @@ def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnkn
     return errors.OutcomeUnknown(
         f"It is unknown whether {name} {key.key!r} took effect.",
         meaning=failure.summary if failure is not None else "An earlier call died without reporting an outcome.",
-        todo=f"Find out whether it did, then run: {redact.command('onefold held settle', key.key, _SETTLE)}"
+        todo=f"Find out whether it did, then run: {_settle(key)}"
         " (or --not-done, and the next call runs it), where URL is that of the store.",
     )

@@ -12,7 +12,6 @@ from onefold.admin import held as admin
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
-from onefold.errors import NotFoundError
 from onefold.observe.wording import counted
 
 command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
@@ -37,9 +36,11 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
     if not held:
         line("Nothing is held.")
         return
+    tenants, keys = any(one.tenant for one in held), {one.key for one in held}
     columns = [
         Column("key"),
         Column("job"),
+        *([Column("tenant")] if tenants else []),
         Column("for", right=True),
         Column("duplicates", right=True),
         Column("owner"),
@@ -48,8 +49,9 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
     now_ms = found.session.now_ms()
     rows = [
         (
-            f"{one.tenant}/{one.key}" if one.tenant else one.key,
+            one.key,
             one.job,
+            *([one.tenant or None] if tenants else []),
             ago(now_ms - one.since_ms),
             render.some(max(len(one.message_ids) - 1, 0)),
             one.owner,
@@ -60,7 +62,9 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
     render.draw(render.table(columns, rows))
     line()
     line("Find out from the other system whether the effect happened, then:")
-    render.todo(["onefold held settle KEY --done --result JSON", "onefold held settle KEY --not-done"], found.words)
+    which = " --job JOB" + (" --tenant TENANT" if tenants else "") if len(keys) < len(held) else ""
+    ways = ("--done --result JSON", "--not-done")
+    render.todo([f"onefold held settle KEY {way}{which}" for way in ways], found.words)
 
 
 @declared("show", looks=True, example="onefold held show o-17 shop:app")
@@ -73,9 +77,7 @@ def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: 
     every = admin.listed(found.session, key)
     held = [one for one in every if job in (None, one.job) and tenant in (None, one.tenant)]
     if not held:
-        raise NotFoundError(
-            f"Nothing with the key {key!r} is held.", todo="See `onefold held list` and `onefold why KEY`."
-        )
+        raise admin.nothing_held(found.session, key)
     bodies = {message_id: body for one in held for message_id, body in admin.bodies(found.session, one)}
     return Answer(
         {"held": held, "bodies": bodies}, draw=lambda: _draw_details(held, bodies, found, is_one_of_many=len(every) > 1)
@@ -89,7 +91,8 @@ def _draw_details(
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
         since = ago(found.session.now_ms() - one.since_ms)
         line(render.joined(f"  {one.state} for {since}: ", render.cause(one.error, one.summary)))
-        crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
+        process = "their worker process" if one.queue is not None else "the process that called"
+        crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
         line(f"  {counted(one.attempts, 'run')}{crashed}")
         if one.owner is not None:
             line(f"  owner: {one.owner}")
@@ -106,7 +109,10 @@ def _draw_details(
 
 def _draw_settled(settled: admin.SettledOperation) -> None:
     word = "done" if settled.done else "not done"
-    line(render.joined(f"{settled.job} {settled.key}: ", f"settled as {word}."))
+    tenant = f" of tenant {settled.tenant}" if settled.tenant else ""
+    if settled.replaced is not None:
+        word = f"{word} before; its result is another one now. It was: {settled.replaced}"
+    line(render.joined(f"{settled.job} {settled.key}{tenant}: ", f"settled as {word}{'' if settled.replaced else '.'}"))
     if settled.sent_back:
         line(f"  sent back: {', '.join(settled.sent_back)}")
     if settled.deleted:
