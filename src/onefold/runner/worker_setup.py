@@ -13,6 +13,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.contracts.state import group_flag
+from onefold.record import failures  # noqa: F401 - now: the first failure may come when no file can be opened
 from onefold.runner.admission import Admission
 from onefold.runner.completion import Closer
 from onefold.runner.grouping import Grouper

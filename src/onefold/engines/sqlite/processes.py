@@ -96,6 +96,9 @@ class Presence:
         except FileNotFoundError as error:
             let_through(error)
             return []  # with the folder went every sign of life; leases decide
+        except OSError as error:
+            let_through(error)
+            raise translate(error, str(self.directory)) from error
         return sorted(name for name in names if name != self.owner and not name.startswith(_UNNAMED))
 
     def _is_dead(self, owner: str) -> bool:

@@ -5,9 +5,18 @@ Never here: what to do about one. Invariant: what is not an error of SQLite or o
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import sqlite3
+from typing import Final
 
 from onefold import errors
+from onefold.interrupts import let_through
+
+_SCARCE: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+)  # for now: others give back what they hold
 
 
 class DiskFull(errors.StorageBusy):
@@ -40,6 +49,8 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
 def translate(error: BaseException, path: str) -> BaseException:
     """An error of SQLite as an error of onefold, distinguished by code, never by text; any other error as it is."""
     if isinstance(error, OSError):
+        if error.errno in _SCARCE:
+            return _without_room(path, error)
         return errors.StorageError(
             f"{path} cannot be opened: {error.strerror or error}.", todo="Check the path and its permissions."
         )
@@ -71,9 +82,30 @@ def translate(error: BaseException, path: str) -> BaseException:
             meaning="It is damaged, or it is another kind of file. Nothing was changed.",
             todo="Move it away and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
         )
+    if code == sqlite3.SQLITE_CANTOPEN and (scarce := _scarcity()) is not None:
+        return _without_room(path, scarce)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return errors.StorageError(
             f"{path} cannot be opened for writing: {error}.",
             todo="Check that this user may write the file and its folder.",
         )
     return error
+
+
+def _without_room(path: str, error: OSError) -> errors.StorageBusy:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return errors.StorageBusy(
+        f"{path} could not be opened: {error.strerror}.",
+        meaning="This process, or the machine, has no file descriptor or no memory left. Nothing was written.",
+        todo=f"Close what handlers open, run fewer at once, or raise the limit (`ulimit -n`, now {limit:,}).",
+    )
+
+
+def _scarcity() -> OSError | None:
+    """What keeps this process from opening any file just now; SQLite does not pass the system's reason on."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        let_through(error)
+        return error if error.errno in _SCARCE else None
+    return None
