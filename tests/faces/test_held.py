@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
@@ -269,6 +270,34 @@ def test_settled_as_done_the_group_goes_on_behind_it(there: Open) -> None:
     there.world.run()
     assert there.office.ran == ["l-1", "l-2"]
     assert groups.stopped(there.session) == []
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_settling_that_ends_early_is_finished_by_the_next(
+    there: Open, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Killed after any step, or workers do not let go of the group: settled again, the group goes on in its order."""
+    stop_by_doubt(there)
+    queues, state = there.session.engine.queues, there.session.engine.records
+
+    class Crashed(Exception):
+        pass
+
+    def crash(*_: object, **__: object) -> None:
+        raise Crashed
+
+    for target, name in ((state, "settle"), (groups, "start_again"), (queues, "remove")):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, crash)
+            with contextlib.suppress(Crashed, onefold.errors.NotFoundError):
+                held.settle(there.session, "l-0", done=done)
+    with contextlib.suppress(onefold.errors.NotFoundError):
+        held.settle(there.session, "l-0", done=done)
+    assert held.listed(there.session) == []
+    there.world.run()
+    assert there.office.ran == (["l-1", "l-2"] if done else ["l-0", "l-1", "l-2"])
+    assert groups.stopped(there.session) == []
+    assert there.dead() == {}
 
 
 def test_settled_as_not_done_it_runs_before_its_group(there: Open) -> None:

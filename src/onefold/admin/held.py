@@ -3,7 +3,8 @@
 Settling as done completes the record with the result the person gives, and deletes the key's held messages: they would
 only be answered from it. Settling as not done releases the record and sends one message back to its queue; the duplicates
 are deleted, because that one represents all of them. The record comes first in both, so that a crash in between leaves
-messages that are answered or sent back by settling again, never a message without its record.
+messages that are answered or sent back by settling again, never a message without its record. A group that the message
+stopped is started before the message is deleted, for the same reason.
 Only what is provably the same operation with the same payload is deleted; any other held message goes back to its queue,
 where the guard judges it. Never here: deciding what happened.
 Invariant: of a held operation that is not done, at least one message stays until it is.
@@ -442,13 +443,14 @@ def _settle_messages(
         )
         return sent, removed
 
-    sent, removed = session.together(write)
-    restarted = 0
-    for source, group in stopped:
+    restarted, started = 0, dict[str, Moved]()
+    for source, group in stopped:  # first: while its message is held, settling again finds the group and starts it
         first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
         went = groups.start_again(session, source, group, first, idle=idle, reason_text=reason_text)
-        sent |= {message_id: went[message_id] for message_id in first if message_id in went}
+        started |= {message_id: went[message_id] for message_id in first if message_id in went}
         restarted += len(went) - len(first)
+    sent, removed = session.together(write)
+    sent |= started
     session.engine.notify()
     return SettledOperation(
         job=key.job,
