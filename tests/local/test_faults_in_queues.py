@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
+from onefold.contracts.state import Change, group_flag
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.local.fault_rules import parse_faults
@@ -117,6 +118,33 @@ def test_a_dead_letter_is_redriven_by_itself() -> None:
         assert bench.story(back.message_id)[0].endswith(f"where it was message {delivery.message_id}")
 
     play(script, "redrive=1,times=1")
+
+
+def test_a_dead_letter_of_a_stopped_group_is_not_redriven_alone() -> None:
+    """It would follow its group to the dead-letter queue again, behind those that were sent after it."""
+
+    async def script(bench: Bench) -> None:
+        bench.engine.queues.create(QueueSettings(name="dead.fifo", fifo=True, retention_ms=1_209_600_000))
+        bench.engine.queues.create(
+            QueueSettings(name="steps.fifo", fifo=True, content_dedup=True, dead_letter="dead.fifo", receives_max=1)
+        )
+        for group in ("a", "b"):
+            await bench.queues.send("steps.fifo", [Entry(body=group, group=group)])
+        first, second = await bench.queues.receive("steps.fifo", 10)
+        assert bench.engine.state.put([Change(group_flag("steps.fifo", "a"), b"the id of a", 0)]) == [True]
+        bench.advance(30_000)
+        assert await bench.queues.receive("steps.fifo", 10) == []
+        assert len(bench.engine.queues.peek("dead.fifo")) == 2
+        bench.advance(10_000)
+        (back,) = await bench.queues.receive("steps.fifo", 10)
+        assert back.body == "b"
+        assert [one.message_id for one in bench.engine.queues.peek("dead.fifo")] == [first.message_id]
+        assert bench.story(first.message_id)[-1] == (
+            "fault: not sent back after all: its group is stopped, and goes back as a whole"
+        )
+        assert bench.story(second.message_id)[-1].startswith("moved: moved to steps.fifo")
+
+    play(script, "redrive=1")
 
 
 def test_without_faults_the_history_tells_of_none() -> None:

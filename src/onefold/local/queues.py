@@ -28,15 +28,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors
-from onefold.contracts.admin import Transferred
+from onefold.contracts.admin import Peeked, Transferred
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.queue import Delivery, RetryIn
+from onefold.contracts.state import group_flag
 from onefold.local.fault_rules import OnSend
 from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.timers import Timer, Timers
 from onefold.local.waiters import Waiters, WaitingReceiver
+from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
@@ -504,9 +506,21 @@ class LocalQueues:
             self.timers.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, dead.message_id))
 
     def _send_back(self, message_id: str) -> None:
-        """A fault redrives one dead letter."""
-        with suppress(errors.OnefoldError):  # received or gone meanwhile, or its source is
+        """A fault redrives one dead letter; of a stopped group none, as a move task: alone it would lose its place."""
+
+        def send() -> Peeked | None:
+            (message,) = self.engine.queues.find([message_id])
+            if message is not None and message.source is not None and message.group is not None:
+                (flag,) = self.engine.state.get([group_flag(message.source, message.group)])
+                if flag is not None:
+                    return message
             self.engine.queues.move([(message_id, None, None)])
+            return None
+
+        with suppress(errors.OnefoldError):  # received or gone meanwhile, or its source is
+            if (left := transaction(self.engine, send)) is not None:
+                why = "not sent back after all: its group is stopped, and goes back as a whole"
+                self.history.record(left.queue, message_id, "fault", at_ms=self.timers.now_ms(), why=why)
         self._record_transfers()
 
     # -- what changes ------------------------------------------------------------------------------------------------
