@@ -9,11 +9,13 @@ from operator import itemgetter
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 import onefold
 from onefold.runner.declaring import JOB_NAME_CHARS_MAX
 from onefold.runtime import runtime as runtime_module
+from onefold.testing import inline
 
 
 def handle(payload: dict[str, str]) -> None: ...
@@ -229,3 +231,22 @@ def test_threads_that_send_first_open_one_engine(monkeypatch: pytest.MonkeyPatch
     assert len(made) == 1
     assert found == made * 2
     app.close()
+
+
+class Charge(msgspec.Struct):
+    id: str
+
+
+@pytest.mark.parametrize("one", [Charge("1"), {"id": "1"}, "1", 7, None])
+def test_send_many_of_one_payload_says_what_to_write(one: Any) -> None:
+    app = onefold.App("shop")
+    charge = app.job(app.queue("q"), key="{id}", name="charge")(takes_anything)
+    with inline(app) as world:
+        with pytest.raises(onefold.errors.UsageError) as caught:
+            charge.send_many(one)
+        assert world.depth("q").visible == 0
+    assert caught.value.what == f"send_many of charge was given one {type(one).__name__}, not a list of payloads."
+    assert caught.value.todo == "Write charge.send(...) for one payload, charge.send_many([...]) for several."
+
+
+def takes_anything(payload: Charge) -> None: ...

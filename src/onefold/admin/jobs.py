@@ -7,9 +7,11 @@ Invariant: a job is let go on, and a name given, only by changing the very value
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -21,10 +23,14 @@ from onefold.contracts.documents import change
 from onefold.contracts.store import RecordKey
 from onefold.record import breaker
 from onefold.record.breaker import Breaker
+from onefold.record.failures import is_named
 from onefold.runner.admission import breaker_name
 from onefold.runner.handlers import Job
 from onefold.runtime.names import PREFIX, Taken, decoded, place_of
 from onefold.runtime.outgoing import Receipt
+
+if TYPE_CHECKING:
+    from onefold.app import App
 
 _breaker_of = msgspec.json.Decoder(Breaker).decode
 
@@ -209,3 +215,53 @@ def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_te
         raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")
     session.record("name-given", job=name, to=", ".join(after.apps), of=", ".join(had) or None, reason_text=reason_text)
     return after
+
+
+# -- names that match nothing ------------------------------------------------------------------------------------------
+
+
+def unmatched(app: App) -> list[str]:
+    """Names in an app's declarations that match nothing, each in a sentence: a typing error there is silent otherwise.
+
+    Those of a reconciliation's schedule or map, and of exception classes. Only a module that is imported already is asked.
+    """
+    titles = [*app.schedules, *app.maps]
+    found = [
+        f"{one.name} is for {one.of!r}, which is neither a schedule nor a map of the app {app.name}: it only looks at a map"
+        f" run that is started under this very name.{_meant(one.of, titles)}"
+        for one in app.reconcilers.values()
+        if one.of not in titles and one.of.partition("/")[0] not in titles
+    ]
+    for job in app.jobs.values():
+        for kind, classes in job.classes.items():
+            for named in classes:
+                problem = _unmatched_class(named) if isinstance(named, str) and "." in named else ""
+                if problem:
+                    found.append(f"{kind}= of {job.name} has {named!r}, which matches no exception: {problem}")
+    return found
+
+
+def _unmatched_class(dotted: str) -> str:
+    """Why no class fits a dotted name; empty where one does, or nobody can know yet."""
+    module, _, name = dotted.rpartition(".")
+    loaded = sys.modules.get(module)
+    if loaded is None:
+        top, parent = module.partition(".")[0], module.rpartition(".")[0]
+        try:  # to find a module imports its parents
+            there = find_spec(module if parent in sys.modules else top) is not None
+        except (ImportError, ValueError):
+            there = False
+        return "" if there else f"there is no module {module} here."
+    inside = [one for at, one in list(sys.modules.items()) if f"{at}.".startswith(f"{module}.")]
+    if any(isinstance(one := getattr(each, name, None), type) and is_named(one, dotted) for each in inside):
+        return ""
+    other = getattr(loaded, name, None)
+    if isinstance(other, type) and issubclass(other, BaseException):
+        return f"it is {other.__module__}.{other.__qualname__}; name that."
+    names = [key for key, one in vars(loaded).items() if isinstance(one, type) and issubclass(one, BaseException)]
+    return f"{module} has no exception class {name}.{_meant(name, names)}"
+
+
+def _meant(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(sorted(names)[:10]) or 'none'}."

@@ -183,7 +183,22 @@ class Job(Generic[P, R]):
         return self._send([self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)])[0]
 
     def send_many(self, payloads: Iterable[P]) -> list[Receipt]:
-        """As `send` for each payload, in order, in one transaction: all are accepted or none."""
+        """As `send` for each payload, in order, in one transaction: all are accepted or none.
+
+        Raises:
+            UsageError: one payload, and no list of them; others as `send`.
+        """
+        kind = type(payloads)
+        if (
+            not hasattr(kind, "__iter__")
+            or isinstance(payloads, str | bytes | Mapping)
+            or hasattr(kind, "model_fields")
+        ):
+            raise errors.UsageError(
+                f"send_many of {self.name} was given one {kind.__name__}, not a list of payloads.",
+                meaning="Nothing was sent.",
+                todo=f"Write {self.name}.send(...) for one payload, {self.name}.send_many([...]) for several.",
+            )
         return self._send([self.outgoing(payload) for payload in payloads])
 
     def _send(self, outgoing: list[Outgoing]) -> list[Receipt]:

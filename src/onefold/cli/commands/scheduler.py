@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
+from onefold.admin.jobs import unmatched
 from onefold.admin.session import absolute
 from onefold.app import App
 from onefold.cli import render, target
@@ -99,6 +100,8 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     sinks: list[Sink] = [*app.sinks, voice]
     if log is not None:
         sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+    for warning in unmatched(app):
+        render.note(f"warning: {warning}")
     scheduler = schedulers.make_scheduler(app.runtime(), sinks=sinks)
     if once:
         scheduler.catch_up()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from onefold import errors, limits
+from onefold.admin.jobs import unmatched
 from onefold.admin.session import AdminSession
 from onefold.app import App
 from onefold.cli import options, render, target
@@ -156,7 +157,7 @@ def command(
     received = [one.strip() for one in queues.split(",")] if queues is not None else _declared_queues(found.app)
     if not quiet:
         sinks.append(Failures(_work(found.app, received, settings)))
-    for warning in found.app.runtime().engine.check():
+    for warning in (*found.app.runtime().engine.check(), *unmatched(found.app)):
         render.note(f"warning: {warning}")
     worker = workers.make_worker(
         found.app.runtime(),
