@@ -10,9 +10,9 @@ import boto3
 import pytest
 
 import onefold
-from onefold import errors
+from onefold import errors, limits
 from onefold.contracts.entries import Entry, Refused, Sent, bus_of, bus_place
-from onefold.engines.aws.event_bus import BYTES_MAX, ENTRIES_MAX, TRIES, EventBusQueue
+from onefold.engines.aws.sqs import PUT_BYTES_MAX, PUT_TRIES, EventBusQueue
 from onefold.events import EventEntry
 from onefold.manual_clock import ManualClock
 from onefold.record.envelopes import Envelope, Origin, request_of, sealed
@@ -84,10 +84,10 @@ def test_entries_go_ten_at_a_time_as_putevents_has_them() -> None:
 
 def test_a_request_stays_below_its_size() -> None:
     queue, client = bus()
-    queue.send(entries(4, size=BYTES_MAX // 2 - 1_000))
+    queue.send(entries(4, size=PUT_BYTES_MAX // 2 - 1_000))
     assert [len(request) for request in client.requests] == [2, 2]
-    queue.send(entries(1, size=BYTES_MAX))
-    assert len(client.requests[-1]) == 1 < ENTRIES_MAX
+    queue.send(entries(1, size=PUT_BYTES_MAX))
+    assert len(client.requests[-1]) == 1 < limits.BATCH_ENTRIES_MAX
 
 
 def test_what_failed_for_now_is_tried_again_alone() -> None:
@@ -106,7 +106,7 @@ def test_what_never_goes_is_said_after_a_few_tries() -> None:
     )
     with pytest.raises(errors.TransientError, match="did not take 1 of 2 events on bus app-orders"):
         queue.send(entries(2))
-    assert [len(request) for request in client.requests] == [2, *[1] * (TRIES - 1)]
+    assert [len(request) for request in client.requests] == [2, *[1] * (PUT_TRIES - 1)]
 
 
 def test_a_refusal_is_final_and_one_entrys_own() -> None:

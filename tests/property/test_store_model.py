@@ -12,7 +12,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from onefold.contracts.store import Ask, Claimed, Complete, Fail, Failure, Hold, OutboxItem, RecordKey, Release, Unknown
+from onefold.contracts.store import (
+    Ask,
+    Claimed,
+    Complete,
+    Fail,
+    Failure,
+    Hold,
+    OutboxItem,
+    RecordKey,
+    Release,
+    Ruling,
+    Unknown,
+)
 from onefold.contracts.verbs import Store
 from onefold.engines.memory import MemoryStore
 from onefold.engines.sqlite.engine import sweep_in
@@ -177,7 +189,7 @@ class SqliteWorkers(Workers):
     @rule(key=st.sampled_from(KEYS), done=st.booleans())
     def settle(self, key: RecordKey, done: bool) -> None:
         until_ms = self.now_ms + KEPT_MS
-        settled = self.store.settle(key, done=done, result=b"9", now_ms=self.now_ms, expires_at_ms=until_ms)
+        settled = self.store.settle(key, Ruling(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
         assert settled == self.model.settle(key, b"9" if done else None, self.now_ms, until_ms)
 
     @rule()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Depth, Reason
-from onefold.contracts.store import Record, RecordKey, Status
+from onefold.contracts.store import Record, RecordKey, Ruling, Status
 
 if TYPE_CHECKING:
     from onefold.contracts.settings import QueueSettings
@@ -275,22 +275,11 @@ class RecordAdmin(Protocol):
         """Records whose business key is exactly `key`, whatever job and scope."""
         ...
 
-    def settle(
-        self,
-        key: RecordKey,
-        *,
-        done: bool,
-        result: bytes,
-        now_ms: int,
-        expires_at_ms: int,
-        corrects: bytes | None = None,
-    ) -> bool:
-        """End a parked unknown record by a person's word; False when it is not parked any more.
+    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+        """End a parked unknown record by a person's word, or correct a result; False if neither is possible (any more).
 
-        Done completes it with `result`; not done releases it, ends the doubt and closes the budget, as for a redrive.
-
-        Args:
-            corrects: the result of a completed record, which gets `result` instead of it; False when it has another one.
+        Done completes it with the ruling's result; not done releases it, ends the doubt and closes the budget, as for a
+        redrive. With `corrects` a completed record gets another result; False when it has another one than that.
         """
         ...
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from onefold import errors
+
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
     from onefold.contracts.queue import Settle
@@ -56,3 +58,32 @@ class Verdict(Struct, frozen=True, gc=False):
 
     written: bool
     settled: bool
+
+
+# -- what a handler is told about `ctx.connection` ------------------------------------------------------------------------
+
+
+def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.TransientError:
+    """A handler went on with the connection after its time was over, and its rows were taken back.
+
+    Args:
+        meaning: whom it kept waiting.
+    """
+    return errors.TransientError(
+        f"A handler had ctx.connection for {used_ms} ms; the limit is {limit_ms} ms.",
+        meaning=f"{meaning} Its rows were taken back.",
+        todo="Do slow work (requests to others, large computations) before the first use of ctx.connection.",
+    )
+
+
+def ends_transaction(call: str, instead: str = "") -> errors.UsageError:
+    """A handler made a call on the connection that would end the transaction, which it shares with its record.
+
+    Args:
+        instead: what to do for a part that may fail.
+    """
+    return errors.UsageError(
+        f"A handler called {call} on ctx.connection.",
+        meaning="Its rows are committed together with the record of its run; nothing was changed by this call.",
+        todo=f"Leave it out: return from the handler to keep the rows, raise an exception to take them back.{instead}",
+    )

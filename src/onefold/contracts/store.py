@@ -285,6 +285,21 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     sent_at_ms: int | None
 
 
+class Ruling(Struct, frozen=True, kw_only=True, gc=False):
+    """What a person decided about an operation; see `RecordAdmin.settle`.
+
+    Args:
+        done: whether its effect happened. result: of it; empty where it did not.
+        expires_at_ms: when the record may be forgotten.
+        corrects: the result of a completed record, which gets `result` instead of it; None: the record is a parked one.
+    """
+
+    done: bool
+    result: bytes
+    expires_at_ms: int
+    corrects: bytes | None = None
+
+
 class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):
     """What a store can do beyond the minimum.
 

@@ -28,6 +28,7 @@ from onefold.contracts.store import (
     Hold,
     Record,
     Release,
+    Ruling,
     Running,
     Unknown,
 )
@@ -257,27 +258,28 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
     return replace(record, outbox=[]) if record.outbox else record
 
 
-def settle(
-    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int, corrects: bytes | None = None
-) -> Record | None:
-    """The record after a person settled it; None when it is not parked (any more).
+def settle(record: Record | None, ruling: Ruling, now_ms: int) -> tuple[bool, Record | None]:
+    """Whether a person's decision applies, and the record after it; not to a record that is not parked (any more).
 
-    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget. With `corrects` the
-    record is completed with that result, and gets another one; None when it is not.
+    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget. With `corrects` it
+    applies to the record that is completed with that result, and gets another one.
     """
-    if record is not None and corrects is not None:
-        is_it = done and record.status == "completed" and record.result == corrects
-        return replace(record, result=result, updated_at_ms=now_ms, expires_at_ms=expires_at_ms) if is_it else None
-    if record is None or not record.parked:
-        return None
-    return replace(
+    if record is None:
+        return False, None
+    if ruling.corrects is not None:
+        if not (ruling.done and record.status == "completed" and record.result == ruling.corrects):
+            return False, None
+        return True, replace(record, result=ruling.result, updated_at_ms=now_ms, expires_at_ms=ruling.expires_at_ms)
+    if not record.parked:
+        return False, None
+    return True, replace(
         record,
-        status="completed" if done else "released",
-        result=result if done else None,
-        failure=None if done else record.failure,
+        status="completed" if ruling.done else "released",
+        result=ruling.result if ruling.done else None,
+        failure=None if ruling.done else record.failure,
         parked=False,
         doubt=False,
-        budget_closed=not done,
+        budget_closed=not ruling.done,
         updated_at_ms=now_ms,
-        expires_at_ms=expires_at_ms,
+        expires_at_ms=ruling.expires_at_ms,
     )

@@ -17,7 +17,7 @@ Never here: how a store stores. Invariant: passing means that workers may share 
 
 from __future__ import annotations
 
-from functools import partial
+from msgspec.structs import replace
 
 from onefold.contracts.admin import RecordAdmin
 from onefold.contracts.store import (
@@ -28,6 +28,7 @@ from onefold.contracts.store import (
     OutboxItem,
     Outcome,
     RecordKey,
+    Ruling,
     Status,
     Unknown,
 )
@@ -294,7 +295,7 @@ class RecordAdminContract(StoreHarness):
     def test_a_parked_operation_is_settled_as_done(self) -> None:
         hold = self.claim().hold
         assert self.write(hold, unknown(parked=True))
-        assert self.records.settle(KEY, done=True, result=b"5", now_ms=NOW + 9, expires_at_ms=NOW + KEPT_MS)
+        assert self.records.settle(KEY, Ruling(done=True, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW + 9)
         answer = self.ask("B", NOW + 9)
         assert answer == Completed(result=b"5", completed_at_ms=NOW + 9, hold=hold, outbox=[])
         record = self.record()
@@ -303,18 +304,19 @@ class RecordAdminContract(StoreHarness):
 
     def test_a_result_is_corrected_where_it_is_still_the_one(self) -> None:
         hold = self.claim().hold
-        settle = partial(self.records.settle, KEY, done=True, now_ms=NOW + 9, expires_at_ms=NOW + KEPT_MS)
-        assert not settle(result=b"6", corrects=b"5")  # it runs
+        ruling = Ruling(done=True, result=b"6", expires_at_ms=NOW + KEPT_MS)
+        corrects_5 = replace(ruling, corrects=b"5")
+        assert not self.records.settle(KEY, corrects_5, NOW + 9)  # it runs
         assert self.write(hold, complete(b"5"))
-        assert not settle(result=b"6", corrects=b"4")
-        assert not settle(result=b"6")  # nothing is parked
-        assert settle(result=b"6", corrects=b"5")
+        assert not self.records.settle(KEY, replace(ruling, corrects=b"4"), NOW + 9)
+        assert not self.records.settle(KEY, ruling, NOW + 9)  # nothing is parked
+        assert self.records.settle(KEY, corrects_5, NOW + 9)
         assert self.ask("B", NOW + 9) == Completed(result=b"6", completed_at_ms=NOW + 9, hold=hold, outbox=[])
 
     def test_a_parked_operation_is_settled_as_not_done(self) -> None:
         hold = self.claim().hold
         assert self.write(hold, unknown(parked=True, crashed=True))
-        assert self.records.settle(KEY, done=False, result=b"", now_ms=NOW + 9, expires_at_ms=NOW + KEPT_MS)
+        assert self.records.settle(KEY, Ruling(done=False, result=b"", expires_at_ms=NOW + KEPT_MS), NOW + 9)
         assert not self.write(hold, complete())
         record = self.record()
         assert (record.status, record.result, record.expires_at_ms) == ("released", None, NOW + KEPT_MS)
@@ -325,7 +327,7 @@ class RecordAdminContract(StoreHarness):
     def test_only_what_is_parked_is_settled(self) -> None:
         def settle(key: RecordKey) -> list[bool]:
             return [
-                self.records.settle(key, done=done, result=b"5", now_ms=NOW, expires_at_ms=NOW + KEPT_MS)
+                self.records.settle(key, Ruling(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW)
                 for done in (True, False)
             ]
 
@@ -357,5 +359,5 @@ class RecordAdminContract(StoreHarness):
         for done in (True, False):
             hold = self.claim(key=f"{done}").hold
             assert self.write(hold, unknown(parked=True))
-            assert self.records.settle(hold.key, done=done, result=b"5", now_ms=NOW, expires_at_ms=NOW + KEPT_MS)
+            assert self.records.settle(hold.key, Ruling(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW)
         assert self.records.count_completed(NOW, NOW + 1000) == {"job": 1}

@@ -11,7 +11,7 @@ Sources: SQS API reference, SendMessageBatch, DeleteMessageBatch, ChangeMessageV
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -50,16 +50,22 @@ def seconds(duration_ms: int) -> int:
     return -(-duration_ms // limits.SECOND_MS)
 
 
-def cut(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Indexes of entries, in order, in batches of at most ten and 1 MiB; one that is larger is a batch of its own."""
+def cut(
+    sizes: Sequence[int], places: Iterable[int] | None = None, *, bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[list[int]]:
+    """Indexes of entries, in order, in batches of at most ten and `bytes_max`; one that is larger is a batch of its own.
+
+    Args:
+        places: the entries that are meant; all unless given.
+    """
     batch: list[int] = []
     total = 0
-    for place, size in enumerate(sizes):
-        if batch and (len(batch) == limits.BATCH_ENTRIES_MAX or total + size > BATCH_BYTES_MAX):
+    for place in range(len(sizes)) if places is None else places:
+        if batch and (len(batch) == limits.BATCH_ENTRIES_MAX or total + sizes[place] > bytes_max):
             yield batch
             batch, total = [], 0
         batch.append(place)
-        total += size
+        total += sizes[place]
     if batch:
         yield batch
 

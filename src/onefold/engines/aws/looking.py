@@ -218,10 +218,7 @@ class Looker:
     def peeked(self, one: SeenMessage) -> Peeked:
         """A message as an operator sees it. Its receive count has this look in it."""
         got, form, queue = one.first, one.first.form, one.queue
-        body = form.body
-        place = messages.read_pointer(form)
-        if place is not None and self._payloads is not None and self._payloads.is_ours(*place):
-            body = self._payloads.get(place[1]) or body
+        body, _ = messages.body_of(form, self._payloads)
         source, reason = self.origin(one)
         return Peeked(
             queue=queue,

@@ -19,7 +19,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,9 @@ from msgspec import Struct
 from onefold import errors, limits
 from onefold.contracts.queue import Attribute, Reason, reason_of
 from onefold.contracts.rules import check_attributes
+
+if TYPE_CHECKING:
+    from onefold.engines.aws.payloads import Payloads
 
 OURS: Final = "onefold-"
 KEY: Final = "onefold-key"
@@ -220,6 +223,14 @@ def read_pointer(form: Form) -> tuple[str, str] | None:
         return (place["s3BucketName"], place["s3Key"]) if kind == POINTER_CLASS else None
     except (msgspec.MsgspecError, KeyError):
         return None
+
+
+def body_of(form: Form, payloads: Payloads | None) -> tuple[str, str | None]:
+    """A message's body, and the key of the object in S3 that it is in; errors as `Payloads.get`."""
+    place = read_pointer(form)
+    if place is None or payloads is None or not payloads.is_ours(*place):
+        return form.body, None
+    return payloads.get(place[1]) or form.body, place[1]
 
 
 def entry_of(form: Form, entry_id: str) -> dict[str, Any]:

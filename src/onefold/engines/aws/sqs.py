@@ -12,39 +12,45 @@ adopted.
 Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it; what SQS
 gave is answered, or comes back after its visibility; an error never hides messages that other calls brought.
 
+`EventBusQueue` is EventBridge's PutEvents as a queue that is only sent to: each body is one entry of the request, as JSON.
+Entries go ten at a time and stay below the size of a request; those that failed for now are tried again without the others.
+EventBridge delivers each event at least once and has no deduplication: an event that is put twice is two events.
+
 Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout" and "Amazon SQS
-long polling".
+long polling". EventBridge API reference, PutEvents; user guide, "Sending events with PutEvents" (which errors to try again).
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import msgspec
 from msgspec import structs
 
 from onefold import errors, limits
-from onefold.contracts.queue import CLAIMS, Delivery, Depth, QueueCapabilities
+from onefold.contracts.entries import Entry, Refused, Sent, bus_of
+from onefold.contracts.queue import CLAIMS, Bury, Delivery, Depth, QueueCapabilities, RetryIn
 from onefold.engines.aws import batches, messages, sending, settling
 from onefold.engines.aws.catalogue import QueueCatalogue
-from onefold.engines.aws.event_bus import open_bus
 from onefold.engines.aws.messages import SqsReceipt, parse_receipt
+from onefold.engines.aws.session import Session, aws_errors
 from onefold.engines.aws.settling import Holding
 from onefold.engines.aws.signing import Signer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from onefold.contracts.entries import Entry, Refused, Sent
-    from onefold.contracts.queue import Bury, RetryIn
     from onefold.contracts.verbs import Queue, Standing, State
     from onefold.engines.aws.messages import Form, Received
     from onefold.engines.aws.payloads import Payloads
     from onefold.engines.aws.sending import Later
-    from onefold.engines.aws.session import Session
     from onefold.engines.aws.sqs_admin import SqsQueues
     from onefold.outside import Clock, Entropy
+
 
 CAPABILITIES: Final = QueueCapabilities(
     fifo=True,
@@ -130,17 +136,10 @@ class Sqs:
         form = got.form
         if not any(name in form.attributes for name in CLAIMS):
             return form
-        body, _ = self.body(form)
+        body, _ = messages.body_of(form, self.payloads)
         if not self.trusts(form, body, got.sent_at_ms):
             return form
         return structs.replace(form, signature=self.signer.sign(form.attributes, body))
-
-    def body(self, form: Form) -> tuple[str, str | None]:
-        """A message's body, and the key of the object in S3 that it lies in; errors as `Payloads.get`."""
-        place, payloads = messages.read_pointer(form), self.payloads
-        if place is None or payloads is None or not payloads.is_ours(*place):
-            return form.body, None
-        return payloads.get(place[1]) or form.body, place[1]
 
     @property
     def admin(self) -> SqsQueues:
@@ -327,7 +326,7 @@ class SqsQueue:
 
     def _delivery(self, got: Received, asked_at_ms: int, visible_ms: int) -> Delivery:
         form = got.form
-        body, stored = self._sqs.body(form)
+        body, stored = messages.body_of(form, self._sqs.payloads)
         receipt = SqsReceipt(got.message_id, got.handle, stored).text()
         source = None if got.moved_from_arn is None else self._sqs.catalogue.name_of_arn(got.moved_from_arn)
         reason = None
@@ -412,3 +411,112 @@ class SqsQueue:
         found = self._sqs.catalogue.attributes(self.name, *names)
         visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)
         return Depth(visible=visible, in_flight=in_flight, delayed=delayed)
+
+
+PUT_BYTES_MAX: Final = 1_000_000  # user guide: a request is below 1 MB; ours leaves room for what is not counted
+PUT_TRIES: Final = 3  # of one entry, the first included; botocore has waited where a whole call failed
+_PASSING: Final = frozenset({"InternalFailure", "InternalException", "ThrottlingException"})
+DEFAULT_BUS: Final = "default"
+
+
+class EventBusQueue:
+    """One bus, to be sent to. Safe from any thread.
+
+    Args:
+        session: clients. place: the name it was opened by. bus: the bus's name on AWS.
+    """
+
+    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_bury=False, inspectable=False)
+
+    def __init__(self, session: Session, place: str, bus: str) -> None:
+        self.name = place
+        self._session = session
+        self._bus = bus
+
+    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+        """Put events; a `Sent` names the event's id.
+
+        Raises:
+            TransientError: some were not taken for now; others may have been. UsageError: not allowed, no credentials.
+        """
+        answers: dict[int, Sent | Refused] = {}
+        waiting = list(range(len(entries)))
+        requests = [self._request(entry) for entry in entries]
+        sizes = [len(entry.body.encode()) for entry in entries]
+        code = ""
+        for _ in range(PUT_TRIES):
+            passing: list[int] = []
+            for places in batches.cut(sizes, waiting, bytes_max=PUT_BYTES_MAX):
+                for place, one in zip(places, self._put([requests[place] for place in places]), strict=True):
+                    code = one.get("ErrorCode", "")
+                    if code in _PASSING:
+                        passing.append(place)
+                    elif code:
+                        answers[place] = Refused(code, one.get("ErrorMessage", ""))
+                    else:
+                        answers[place] = Sent(one["EventId"])
+            waiting = passing
+            if not waiting:
+                return [answers[place] for place in range(len(entries))]
+        raise errors.TransientError(
+            f"EventBridge did not take {len(waiting)} of {len(entries)} events on bus {self._bus} for now ({code}).",
+            meaning="The others were taken.",
+            todo="Put those again later; jobs answer a second event of one operation from its record.",
+        )
+
+    def _request(self, entry: Entry) -> dict[str, Any]:
+        request: dict[str, Any] = msgspec.json.decode(entry.body)
+        return {**request, "Time": datetime.fromisoformat(request["Time"]), "EventBusName": self._bus}
+
+    def _put(self, requests: list[dict[str, Any]]) -> list[dict[str, str]]:
+        with aws_errors("events:PutEvents", f"bus {self._bus}"):
+            answer: list[dict[str, str]] = self._session.client("events").put_events(Entries=requests)["Entries"]
+        return answer
+
+    # -- what a bus is not -------------------------------------------------------------------------------------------
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - a bus refuses it
+        """Refused."""
+        self._refuse()
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:  # noqa: ARG002 - a bus refuses it
+        """Refused."""
+        self._refuse()
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:  # noqa: ARG002 - a bus refuses it
+        """Refused."""
+        self._refuse()
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:  # noqa: ARG002 - a bus refuses it
+        """Refused."""
+        self._refuse()
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:  # noqa: ARG002 - a bus refuses it
+        """Refused."""
+        self._refuse()
+
+    def depth(self) -> Depth:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise errors.UsageError(
+            f"{self._bus} is an event bus, and only sent to.", todo="Receive from the queues of its rules."
+        )
+
+
+def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
+    """The bus that a place names.
+
+    Args:
+        prefix: of the app's own buses on AWS.
+
+    Raises:
+        NotFoundError: it does not name a bus.
+    """
+    bus = bus_of(place)
+    if bus is None:
+        raise errors.NotFoundError(
+            f"{place!r} names neither a queue nor a bus.", todo="The names of queues have no colon."
+        )
+    return EventBusQueue(session, place, bus if bus == DEFAULT_BUS else prefix + bus)

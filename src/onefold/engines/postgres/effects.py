@@ -30,7 +30,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from onefold import errors
-from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.commit import Settlement, Verdict, ends_transaction, lent_too_long
 from onefold.contracts.state import Change, check
 from onefold.contracts.store import Hold
 from onefold.engines.postgres.connection import Pool, PostgresServer, is_lost
@@ -89,11 +89,8 @@ class PostgresLentConnection(psycopg.Connection[Any]):
 
     def _refuse(self, what: str) -> None:
         if self._lent:
-            raise errors.UsageError(
-                f"A handler called {what} on ctx.connection.",
-                meaning="Its rows are committed together with the record of its run; nothing was changed by this call.",
-                todo="Leave it out: return from the handler to keep the rows, raise an exception to take them back. For a"
-                " part that may fail, use `with ctx.connection.transaction():` (a savepoint).",
+            raise ends_transaction(
+                what, " For a part that may fail, use `with ctx.connection.transaction():` (a savepoint)."
             )
 
 
@@ -204,11 +201,7 @@ class PostgresEffects:
         used_ms = self._clock.monotonic_ms() - since_ms
         if used_ms > self._limit_ms:
             self.undo()
-            self._refused = errors.TransientError(
-                f"A handler had ctx.connection for {used_ms} ms; the limit is {self._limit_ms} ms.",
-                meaning="An open transaction keeps others waiting. Its rows were taken back.",
-                todo="Do slow work (requests to others, large computations) before the first use of ctx.connection.",
-            )
+            self._refused = lent_too_long(used_ms, self._limit_ms, "An open transaction keeps others waiting.")
             raise self._refused
 
     # -- and its end ---------------------------------------------------------------------------------------------------

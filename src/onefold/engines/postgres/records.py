@@ -41,6 +41,7 @@ from onefold.contracts.store import (
     Outcome,
     Record,
     RecordKey,
+    Ruling,
     Status,
     StoreCapabilities,
     key_range,
@@ -444,15 +445,6 @@ SELECT job, sum(count)::bigint FROM onefold.completed WHERE second BETWEEN %s AN
 """
 
 
-def _settle_step(
-    record: Record | None, *, done: bool, result: bytes, now_ms: int, expires_at_ms: int, corrects: bytes | None
-) -> tuple[bool, Record | None]:
-    after = transitions.settle(
-        record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
-    )
-    return after is not None, after
-
-
 class PostgresRecords:
     """The RecordAdmin contract on one database.
 
@@ -481,20 +473,9 @@ class PostgresRecords:
         rows = self._server.run(lambda link: ask(link, self._server.sql(_FIND), values))
         return [record_of(row) for row in rows]
 
-    def settle(
-        self,
-        key: RecordKey,
-        *,
-        done: bool,
-        result: bytes,
-        now_ms: int,
-        expires_at_ms: int,
-        corrects: bytes | None = None,
-    ) -> bool:
+    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-        step = partial(
-            _settle_step, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
-        )
+        step = partial(transitions.settle, ruling=ruling, now_ms=now_ms)
         place = ident(key)
 
         def run(link: Link) -> bool:

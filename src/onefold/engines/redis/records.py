@@ -26,6 +26,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import merge, nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,7 +35,7 @@ from msgspec import Struct
 
 from onefold import errors, forks, limits
 from onefold.contracts import transitions
-from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, Status, StoreCapabilities
+from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, Ruling, Status, StoreCapabilities
 from onefold.engines.redis.layout import ABSENT, SHELVES, Names, StoredRecord, decode, encode, job_place, key_at, shelf
 from onefold.engines.redis.server import RedisServer
 
@@ -382,25 +383,9 @@ class RedisRecords:
             found = {record.key: record for record in newest}
         return list(found.values())
 
-    def settle(
-        self,
-        key: RecordKey,
-        *,
-        done: bool,
-        result: bytes,
-        now_ms: int,
-        expires_at_ms: int,
-        corrects: bytes | None = None,
-    ) -> bool:
+    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-
-        def step(record: Record | None) -> tuple[bool, Record | None]:
-            after = transitions.settle(
-                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
-            )
-            return after is not None, after
-
-        steps: list[tuple[RecordKey, Step[bool]]] = [(key, step)]
+        steps: list[tuple[RecordKey, Step[bool]]] = [(key, partial(transitions.settle, ruling=ruling, now_ms=now_ms))]
         (settled,) = self._changer.apply(steps, now_ms, None)
         return settled
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from onefold import errors, forks
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
-from onefold.contracts.commit import Settlement, Verdict
+from onefold.contracts.commit import Settlement, Verdict, lent_too_long
 from onefold.contracts.entries import Refused, from_outbox
 from onefold.contracts.queue import Leave, RetryIn, Settle
 from onefold.contracts.store import Complete, Hold, OutboxItem, Outcome
@@ -246,11 +246,7 @@ class SqliteEffects:
         used_ms = self._engine.clock.monotonic_ms() - self._lent_since_ms
         if used_ms > self._limit_ms:
             self.undo()
-            self._refused = errors.TransientError(
-                f"A handler had ctx.connection for {used_ms} ms; the limit is {self._limit_ms} ms.",
-                meaning="Nobody else can write to the file meanwhile. Its rows were taken back.",
-                todo="Do slow work (requests to others, large computations) before the first use of ctx.connection.",
-            )
+            self._refused = lent_too_long(used_ms, self._limit_ms, "Nobody else can write to the file meanwhile.")
             raise self._refused
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
+from onefold.contracts.commit import ends_transaction
 from onefold.engines.sqlite.file import FileSettings, inode
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
@@ -267,11 +268,7 @@ class LentConnection(FileConnection):
 
     def _refuse(self, what: str) -> None:
         if self._lent:
-            raise errors.UsageError(
-                f"A handler called {what} on ctx.connection.",
-                meaning="Its rows are committed together with the record of its run; nothing was changed by this call.",
-                todo="Leave it out: return from the handler to keep the rows, raise an exception to take them back.",
-            )
+            raise ends_transaction(what)
 
 
 C = TypeVar("C", bound=sqlite3.Connection)

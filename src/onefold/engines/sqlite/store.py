@@ -30,6 +30,7 @@ from onefold.contracts.store import (
     Record,
     RecordKey,
     Release,
+    Ruling,
     Status,
     StoreCapabilities,
     key_range,
@@ -358,28 +359,16 @@ class SqliteStore:
         values = (*key_range(key), key, limit)
         return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
-    def settle(
-        self,
-        key: RecordKey,
-        *,
-        done: bool,
-        result: bytes,
-        now_ms: int,
-        expires_at_ms: int,
-        corrects: bytes | None = None,
-    ) -> bool:
+    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
         """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
 
         def run(connection: sqlite3.Connection) -> bool:
             place = ident(key)
-            record = _find(connection, [place]).get(place)
-            after = transitions.settle(
-                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
-            )
+            _, after = transitions.settle(_find(connection, [place]).get(place), ruling, now_ms)
             if after is None:
                 return False
             _replace(connection, place, after)
-            _count(connection, Counter({key.job: 1} if done and corrects is None else {}), now_ms)
+            _count(connection, Counter({key.job: 1} if ruling.done and ruling.corrects is None else {}), now_ms)
             return True
 
         return self._engine.write(run)

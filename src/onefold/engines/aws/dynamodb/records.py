@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, assert_never
 
 import msgspec
 
 from onefold import errors
 from onefold.contracts import transitions
-from onefold.contracts.store import Claimed, Complete, Fail, Release, Status, StoreCapabilities, Unknown
+from onefold.contracts.store import Claimed, Complete, Fail, Release, Ruling, Status, StoreCapabilities, Unknown
 from onefold.engines.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
     RECORD_SORT_KEY,
@@ -499,30 +500,15 @@ class DynamoRecords:
         """
         return _newest(map(record_of, self._table.get_all(possible_places(self._table, key))), limit)
 
-    def settle(
-        self,
-        key: RecordKey,
-        *,
-        done: bool,
-        result: bytes,
-        now_ms: int,
-        expires_at_ms: int,
-        corrects: bytes | None = None,
-    ) -> bool:
+    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-
-        def decide(record: Record | None) -> tuple[bool, Record | None]:
-            after = transitions.settle(
-                record, done=done, result=result, now_ms=now_ms, expires_at_ms=expires_at_ms, corrects=corrects
-            )
-            return after is not None, after
-
+        decide = partial(transitions.settle, ruling=ruling, now_ms=now_ms)
         (answer,) = make(self._table, [Move(key, self._table.layout, None, won=True, decide=decide)])
         if isinstance(answer, errors.OnefoldError):
             raise answer
         if answer:
             self._notes.unpark(key)
-            self._notes.completed([key.job] if done and corrects is None else [], now_ms)
+            self._notes.completed([key.job] if ruling.done and ruling.corrects is None else [], now_ms)
             self._notes.flush()
         return answer
 
