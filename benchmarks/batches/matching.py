@@ -13,7 +13,7 @@ import json
 import time
 
 from onefold.events.patterns import compile_pattern
-from onefold.events.routing import Router
+from onefold.events.rules import Router
 
 EVENTS = 200
 

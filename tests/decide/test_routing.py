@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onefold.events import patterns, routing
+from onefold.events import patterns
+from onefold.events import rules as routing
 from onefold.events.patterns import Pattern, compile_pattern, matches, mismatches, view_of
-from onefold.events.routing import NumberRange, NumberRangeTree, Router
+from onefold.events.rules import NumberRange, NumberRangeTree, Router
 
 texts = st.sampled_from(["", "a", "A", "ab", "aB", "abc", "b*", "1", "10.0.0.7"])
 numbers = st.sampled_from([0, 1, 1.0, -1, 2.5, 300, 2**53, 2**53 + 1, 2.0**60])

@@ -10,7 +10,7 @@ import pytest
 
 import onefold
 from onefold.admin import maps
-from onefold.maps import mapper, turns
+from onefold.maps import mapper
 from onefold.maps.children import MapChild, children
 from onefold.options import ItemRetry
 from onefold.runner import runs
@@ -51,15 +51,15 @@ def test_the_next_turn_reads_on_where_the_last_one_stopped(tmp_path: Path, read:
 def test_processes_that_take_turns_read_it_once_each(
     tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    processes, taken = [turns.Turns(), turns.Turns()], []
+    processes, taken = [mapper.Turns(), mapper.Turns()], []
 
     class Both:
         def take(self, *args: Any) -> str:
             taken.append(len(taken))
             return processes[len(taken) // every % 2].take(*args)
 
-    monkeypatch.setattr(turns, "Turns", Both)
-    monkeypatch.setattr(turns, "TURN_MS", 500)
+    monkeypatch.setattr(mapper, "Turns", Both)
+    monkeypatch.setattr(mapper, "TURN_MS", 500)
     mill = Mill(
         tmp_path, concurrency=10, tolerated_count=5, retry=[ItemRetry(errors="BusyError", interval="40s", retries=3)]
     )

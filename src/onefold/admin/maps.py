@@ -1,6 +1,6 @@
 """Map runs as people work with them: start, look, resume, redrive, stop.
 
-A run is driven by turns that any worker of the app takes (`maps/turns.py`); or here, by whoever calls `drive`.
+A run is driven by turns that any worker of the app takes (`maps/mapper.py`); or here, by whoever calls `drive`.
 Never here: one step of a run (`maps/mapper.py`), output. Invariant: a run that cannot be started changes nothing.
 """
 
@@ -22,11 +22,10 @@ from onefold.maps import state as map_state
 from onefold.maps.checks import check_columns, check_shape, check_source, is_cut
 from onefold.maps.formats import count
 from onefold.maps.jobs import MapJob, MapTurn
-from onefold.maps.mapper import Mapper
+from onefold.maps.mapper import Mapper, halt
 from onefold.maps.rules import REDRIVES_MAX
 from onefold.maps.sources import Position, Source, SourceIdentity, source_of
 from onefold.maps.state import MapState, OtherDriverError
-from onefold.maps.turns import halt
 from onefold.runner import runs
 from onefold.runner.runs import report_refused, send_looks
 from onefold.runtime.events import Event, Sinks, kept

@@ -47,7 +47,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "Unknown outcomes that wait for a person: list, show, settle.",
     ),
     "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
-    "names": ("onefold.cli.commands.names", "command", "Whose the names of operations are: list, give."),
+    "names": ("onefold.cli.commands.jobs", "names_command", "Whose the names of operations are: list, give."),
     "records": ("onefold.cli.commands.records", "command", "The table of records on DynamoDB: move it to layout 2."),
     "resume": (
         "onefold.cli.commands.jobs",
@@ -65,7 +65,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "command",
         "An app's infrastructure as CloudFormation or Terraform.",
     ),
-    "package": ("onefold.cli.commands.package", "command", "The functions' zip, the same bytes every time."),
+    "package": ("onefold.cli.commands.deploy", "package_command", "The functions' zip, the same bytes every time."),
     "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS by a change set, shown and followed."),
     "diff": ("onefold.cli.commands.diff", "command", "What a deployment would change in the template."),
     "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),

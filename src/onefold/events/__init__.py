@@ -1,6 +1,6 @@
 """Events: buses with rules, archives and replays, and pipes from queue to queue.
 
-Imports `runner` and below. Which rule an event matches is decided in `events/routing.py`. The names here are loaded when
+Imports `runner` and below. Which rule an event matches is decided in `events/rules.py`. The names here are loaded when
 they are first used: patterns and templates cost a function that has no bus nothing.
 """
 

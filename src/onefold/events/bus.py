@@ -36,8 +36,7 @@ from onefold.duration import Duration
 from onefold.events import replay
 from onefold.events.patterns import matches, view_of
 from onefold.events.replay import Replay
-from onefold.events.routing import Router
-from onefold.events.rules import EventArchive, Rule, make_archive, make_rule
+from onefold.events.rules import EventArchive, Router, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
 from onefold.record.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed

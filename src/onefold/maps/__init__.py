@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from onefold.maps.jobs import declare as declare
     from onefold.maps.lambda_children import StepFunctionsChildren as StepFunctionsChildren
     from onefold.maps.lambda_children import child_of as child_of
+    from onefold.maps.mapper import Turns as Turns
     from onefold.maps.rules import ItemBatch, ItemReader
-    from onefold.maps.turns import Turns as Turns
     from onefold.options import ItemCatch, ItemRetry
 
 __all__ = ["ItemBatch", "ItemCatch", "ItemReader", "ItemRetry", "MapJob"]
@@ -36,6 +36,6 @@ __getattr__: Callable[[str], Any] = lazy.attributes(
         "ItemReader": "onefold.maps.rules",
         "ItemCatch": "onefold.options",
         "ItemRetry": "onefold.options",
-        "Turns": "onefold.maps.turns",
+        "Turns": "onefold.maps.mapper",
     },
 )

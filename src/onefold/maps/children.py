@@ -1,18 +1,28 @@
-"""The children of a map run as they are read from its source: items with payload, key and message, and malformed rows.
+"""The children of a map run: as they are read from its source, and between the first open one and the last that was sent.
 
-A row that cannot be read, does not fit the payload's type, or gives no key is malformed; it comes out with the child behind
-it, so that a position between two children has every row before it accounted for.
-Never here: sending, records. Invariant: reading from behind a child gives the same children as reading through it.
+A child is items with payload, key and message. A row that cannot be read, does not fit the payload's type, or gives no key
+is malformed; it comes out with the child behind it, so that a position between two children has every row before it
+accounted for. In the `Span` of children that were sent, one that is over (done or failed) costs a few bytes until everything before it
+is over; an open one keeps its operation. A record outlives the rounds of a run: what failed under the fence it had before a
+redrive is not over in that redrive, and the same key may have other contents in a repaired file.
+
+Never here: sending, reading records. Invariants: reading from behind a child gives the same children as reading through it;
+what was popped and what is left add up to what was added; a child that is done stays done, whatever the file says now.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.store import RecordKey
+from onefold.contracts.queue import AMENDS_ATTRIBUTE, Attribute
+from onefold.contracts.store import Record, RecordKey
 from onefold.maps.formats import read
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import Batcher
@@ -149,3 +159,173 @@ def _text(item: Item) -> str:
     if item.text is not None:
         return item.text[:_SHOWN_CHARS]
     return ",".join(str(value) for value in (item.value or {}).values())[:_SHOWN_CHARS]
+
+
+# -- those that were sent ------------------------------------------------------------------------------------------------
+
+
+_OPEN, _DONE, _FAILED = 0, 1, 2
+_COMPACT = 4_096
+
+
+class OpenChild(Struct, frozen=True, gc=False):
+    """A child that was sent and is not over.
+
+    Args:
+        record: its operation. fingerprint: of its payload. amends: of the payload that it replaces in a redrive.
+        items: how many it has. fence: of its record before it was sent in a redrive; what failed under it is not over.
+    """
+
+    record: RecordKey
+    fingerprint: str
+    amends: str | None
+    items: int
+    fence: int = 0
+
+
+class Popped(Struct, frozen=True, gc=False):
+    """Children taken from the beginning because they are over: how many, their items by outcome, the position after them."""
+
+    children: int
+    done: int
+    failed: int
+    end: Position
+
+
+class Span:
+    """The children that are in flight, in order."""
+
+    def __init__(self, first: int) -> None:
+        """`first`: number of the first child that will be added."""
+        self._first = first  # number of the child at index 0 of the arrays
+        self._gone = 0  # children at the beginning of the arrays that were popped
+        self._ends = array("q")
+        self._items = array("q")
+        self._status = array("b")
+        self._waiting: dict[int, OpenChild] = {}
+        self.done = self.failed = 0  # items that are over, and not popped yet
+
+    def __len__(self) -> int:
+        """Children that were added and not popped."""
+        return len(self._status) - self._gone
+
+    @property
+    def open(self) -> int:
+        """Children that are not over."""
+        return len(self._waiting)
+
+    def add(self, waiting: OpenChild | None, end: Position, *, items: int = 0, failed: bool = False) -> None:
+        """Add the next child; with None it is over already, `failed` or done, with so many items."""
+        number = self._first + len(self._status)
+        self._ends.extend((end.offset, end.line, end.index))
+        self._items.append(items if waiting is None else waiting.items)
+        self._status.append(_OPEN)
+        if waiting is not None:
+            self._waiting[number] = waiting
+        else:
+            self._over(number, failed=failed)
+
+    def settle(self, number: int, *, failed: bool) -> None:
+        """A child is over."""
+        del self._waiting[number]
+        self._over(number, failed=failed)
+
+    def _over(self, number: int, *, failed: bool) -> None:
+        index = number - self._first
+        self._status[index] = _FAILED if failed else _DONE
+        if failed:
+            self.failed += self._items[index]
+        else:
+            self.done += self._items[index]
+
+    def waiting(self, count_max: int, after: int = 0) -> list[tuple[int, OpenChild]]:
+        """Children that are not over, from the first on, passing over `after` of them."""
+        return list(islice(self._waiting.items(), after, after + count_max))
+
+    def every(self) -> Iterator[OpenChild]:
+        """All children that are not over."""
+        return iter(list(self._waiting.values()))
+
+    def pop(self) -> Popped | None:
+        """Take what is over from the beginning; None where the first is not over."""
+        begin = index = self._gone
+        done = failed = 0
+        while index < len(self._status) and self._status[index] != _OPEN:
+            if self._status[index] == _DONE:
+                done += self._items[index]
+            else:
+                failed += self._items[index]
+            index += 1
+        if index == begin:
+            return None
+        end = Position(*self._ends[3 * index - 3 : 3 * index])
+        self._gone = index
+        self.done -= done
+        self.failed -= failed
+        self._compact()
+        return Popped(index - begin, done, failed, end)
+
+    def drop(self, first: int) -> None:
+        """Forget the children before number `first`, which was added: another driver has counted them."""
+        for number in range(self._first + self._gone, first):
+            if number in self._waiting:
+                self.settle(number, failed=False)
+            index = number - self._first
+            if self._status[index] == _DONE:
+                self.done -= self._items[index]
+            else:
+                self.failed -= self._items[index]
+            self._gone += 1
+        self._compact()
+
+    def _compact(self) -> None:
+        if self._gone >= _COMPACT:
+            del self._ends[: 3 * self._gone], self._items[: self._gone], self._status[: self._gone]
+            self._first += self._gone
+            self._gone = 0
+
+
+ChildStatus = Literal["done", "failed"] | None  # None: not over
+
+
+def has_failed(record: Record) -> bool:
+    """Whether it failed for good; a redrive opens it again."""
+    return record.status == "failed" and record.budget_closed
+
+
+def status_of(record: Record | None, waiting: OpenChild) -> ChildStatus:
+    """What a record says of a child that was sent: done, failed for good, or not over."""
+    if record is None:
+        return None
+    if record.fingerprint != waiting.fingerprint:
+        # Another payload under the same key: another row of the file was first, or this one replaces it now.
+        return None if record.fingerprint == waiting.amends and record.status != "completed" else "failed"
+    if record.status == "completed":
+        return "done"
+    if record.status == "unknown" and record.parked:
+        return "failed"
+    return "failed" if has_failed(record) and record.fence > waiting.fence else None
+
+
+def is_over(child: MapChild, record: Record) -> bool:
+    """Whether a redrive has nothing to send for a child: it is done, or nothing can be done for it."""
+    assert child.outgoing is not None
+    amends = amended(child.outgoing, record)
+    waiting = OpenChild(child.record, child.outgoing.fingerprint, amends, child.items, record.fence)
+    return status_of(record, waiting) is not None
+
+
+def amended(outgoing: Outgoing, record: Record | None) -> str | None:
+    """The payload that a message replaces: its item failed before, and is different in the file now."""
+    if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
+        return None
+    return record.fingerprint
+
+
+def amending(outgoing: Outgoing, record: Record | None) -> Outgoing:
+    """The message, saying which payload it replaces."""
+    amends = amended(outgoing, record)
+    if amends is None:
+        return outgoing
+    attributes = {**outgoing.entry.attributes, AMENDS_ATTRIBUTE: Attribute(amends)}
+    return replace(outgoing, entry=replace(outgoing.entry, attributes=attributes))

@@ -192,7 +192,7 @@ def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Calla
     """What `App.map` does; arguments and errors as there.
 
     Args:
-        take: what a turn does (`maps/turns.py`).
+        take: what a turn does (`maps/mapper.py`).
     """
     registry = runtime.registry
     registry.check_own(queue)
