@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold.check import intrinsics
+from onefold.check.collect_template import with_globals
 from onefold.check.documents import Document
 from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import NO_VALUE
-from onefold.check.resources import with_globals
 from onefold.check.scope import Scope
 from onefold.errors import UsageError
 

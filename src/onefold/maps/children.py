@@ -2,9 +2,9 @@
 
 A child is items with payload, key and message. A row that cannot be read, does not fit the payload's type, or gives no key
 is malformed; it comes out with the child behind it, so that a position between two children has every row before it
-accounted for. In the `Span` of children that were sent, one that is over (done or failed) costs a few bytes until everything before it
-is over; an open one keeps its operation. A record outlives the rounds of a run: what failed under the fence it had before a
-redrive is not over in that redrive, and the same key may have other contents in a repaired file.
+accounted for. In the `Span` of children that were sent, one that is over (done or failed) costs a few bytes until
+everything before it is over; an open one keeps its operation. A record outlives the rounds of a run: what failed under the
+fence it had before a redrive is not over in that redrive, and the same key may have other contents in a repaired file.
 
 Never here: sending, reading records. Invariants: reading from behind a child gives the same children as reading through it;
 what was popped and what is left add up to what was added; a child that is done stays done, whatever the file says now.
