@@ -1,7 +1,7 @@
 """Reads a CloudFormation or SAM template into facts: queues, queue policies, functions and event source mappings.
 
 The one way in is `collect_template`. It evaluates what the file alone decides (parameters, conditions, functions) and
-lists everything else with a reason. SAM's Globals are merged as they are written, as SAM does before CloudFormation sees them.
+lists everything else with a reason. SAM's Globals are merged as written, as SAM does before CloudFormation sees them.
 
 Never here: creating anything, asking AWS, or an opinion on what was found; running code (only Python runs here, from a
 directory of this machine or inline; anything else is a fact all the same, with the reason in `code`); whether settings are
