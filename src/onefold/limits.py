@@ -25,7 +25,6 @@ MESSAGE_BYTES_MAX: Final = 1_048_576  # same: upper bound and default since 2025
 BATCH_ENTRIES_MAX: Final = 10  # SQS SendMessageBatch, DeleteMessageBatch, ChangeMessageVisibilityBatch
 IN_FLIGHT_MAX: Final = 120_000  # SQS developer guide, visibility timeout: about 120,000 per queue, standard and FIFO
 DEDUP_WINDOW_MS: Final = 5 * MINUTE_MS  # SQS developer guide, FIFO exactly-once processing: fixed at 5 minutes
-FIFO_LOOK_AHEAD: Final = 120_000  # SQS developer guide, avoid a backlog with the same message group id
 ATTRIBUTES_MAX: Final = 10  # SQS developer guide, message quotas: user attributes per message
 ATTRIBUTE_NAME_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
 ID_CHARS_MAX: Final = 128  # SQS SendMessage: MessageGroupId, MessageDeduplicationId

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.record.backoff import IN_CALL, IN_CALL_TRIES, bounds_ms, delay_ms, timetable
-from onefold.record.delivery import Backoff
+from onefold.record.delivery import IN_CALL, IN_CALL_TRIES, Backoff, bounds_ms, delay_ms
 
 POLICIES = st.builds(
     lambda base, factor, more, jitter: Backoff(
@@ -68,25 +67,6 @@ def test_each_jitter(jitter: Any, failed_runs: int, bounds: tuple[int, int]) -> 
 def test_the_pauses_inside_a_call_are_the_articles() -> None:
     assert IN_CALL_TRIES == 3
     assert [bounds_ms(IN_CALL, number) for number in (1, 2, 3)] == [(25, 75), (50, 150), (100, 300)]
-
-
-def test_a_timetable_for_people() -> None:
-    # The enrichment article: 2 s, x2, at most 30 s, five runs in all.
-    article = timetable(Backoff(base_ms=2_000, factor=2.0, cap_ms=30_000, jitter="none"), 6)
-    assert [(one.run, one.most_ms) for one in article] == [
-        (2, 2_000),
-        (3, 4_000),
-        (4, 8_000),
-        (5, 16_000),
-        (6, 30_000),
-    ]
-    assert article[-1].since_most_ms == 60_000
-    spread = timetable(Backoff(base_ms=100, factor=3.0, cap_ms=10_000, jitter="half"), 3)
-    assert [(one.least_ms, one.most_ms, one.since_least_ms, one.since_most_ms) for one in spread] == [
-        (50, 150, 50, 150),
-        (150, 450, 200, 600),
-    ]
-    assert timetable(Backoff(), 1) == []
 
 
 @pytest.mark.parametrize(

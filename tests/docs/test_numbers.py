@@ -24,7 +24,7 @@ from onefold.engines.sqlite import file
 from onefold.events import bus, rules
 from onefold.local import batching as mapping
 from onefold.local import faults, functions, history, queue_operations, serving, settings
-from onefold.maps import jobs
+from onefold.options import ItemRetry
 from onefold.reconcile import survey as surveying
 from onefold.runner import executors, lambda_invocation
 from onefold.runner import lambda_invocation as batch
@@ -61,7 +61,7 @@ def table(name: str, head: str) -> list[str]:
     [
         ("docs/tutorial-schedules.md", "notices within ten seconds", 10 * SECOND_MS, scheduler.LOOK_MS),
         ("docs/tutorial-schedules.md", "more than a minute late", MINUTE_MS, ticks.PRECISION_MS),
-        ("docs/tutorial-map-runs.md", "but `PermanentError`, three times", 3, jobs.DEFAULT_RETRY[0].retries),
+        ("docs/tutorial-map-runs.md", "but `PermanentError`, three times", 3, ItemRetry().retries),
         ("docs/tutorial-reconciliation.md", "its records a thousand at a time", 1_000, surveying.PAGE),
         ("docs/tutorial-reconciliation.md", "for longer than 15 minutes", 15 * MINUTE_MS, limits.DELAY_MS_MAX),
         ("docs/local-sqs.md", "`http://127.0.0.1:9324`", 9324, serving.PORT),

@@ -15,7 +15,7 @@ from onefold import errors
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.record.backoff import Backoff
+from onefold.record.delivery import Backoff
 from onefold.runner.retrying import ASK_MS_MAX, Retrying, Try, retrying
 
 

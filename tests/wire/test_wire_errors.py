@@ -24,7 +24,6 @@ SAMPLES: dict[str, AwsError] = {
         aws_errors.invalid_message_contents("x"),
         aws_errors.receipt_handle_is_invalid("x"),
         aws_errors.receipt_handle_expired(),
-        aws_errors.message_not_in_flight("x"),
         aws_errors.empty_batch_request("x"),
         aws_errors.too_many_entries(11),
         aws_errors.batch_entry_ids_not_distinct("x"),
@@ -42,7 +41,6 @@ SAMPLES: dict[str, AwsError] = {
         aws_errors.incomplete_signature("x"),
         aws_errors.request_expired("x"),
         aws_errors.request_throttled(),
-        aws_errors.request_entity_too_large(1),
         aws_errors.internal_failure(),
         aws_errors.service_unavailable(),
     )

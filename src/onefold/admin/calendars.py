@@ -8,7 +8,7 @@ Invariant: what is listed is what the scheduler asks `schedules/fire_times.py` f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from heapq import merge
 from itertools import groupby, islice
 from typing import Final
@@ -19,7 +19,7 @@ from onefold.admin.session import AdminSession
 from onefold.duration import to_text
 from onefold.errors import UsageError
 from onefold.schedules.expressions import RateExpression
-from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, zone_of
+from onefold.schedules.fire_times import Timing, between, next_after, run_name, skipped, utc_text, zone_of
 from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState
 from onefold.schedules.transactions import PREFIX
@@ -95,7 +95,7 @@ def calendar(
     """
     if to_ms <= from_ms:
         raise UsageError(
-            f"The calendar would end at {_utc(to_ms)}, and begin at {_utc(from_ms)}.",
+            f"The calendar would end at {utc_text(to_ms)}, and begin at {utc_text(from_ms)}.",
             todo="Put the end (--to) after the begin (--from).",
         )
     if zone is not None:
@@ -109,8 +109,8 @@ def calendar(
     silent = [name for name in timings if name not in fired] if more is None else []
     assumed = [name for name, one in timings.items() if counts_from_first_seen(one) and name not in anchors]
     return Calendar(
-        from_utc=_utc(from_ms),
-        to_utc=_utc(to_ms),
+        from_utc=utc_text(from_ms),
+        to_utc=utc_text(to_ms),
         rows=rows,
         silent=[
             QuietSchedule(schedule=name, next_utc=_next(timings[name], to_ms, anchors.get(name, from_ms)))
@@ -166,7 +166,7 @@ def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Cal
     return CalendarRow(
         schedule=name,
         at_ms=at_ms,
-        utc=_utc(at_ms),
+        utc=utc_text(at_ms),
         local=local.isoformat(),
         zone=zone or timing.zone,
         abbreviation=local.tzname() or "",
@@ -191,7 +191,7 @@ def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterat
         yield CalendarRow(
             schedule=name,
             at_ms=at_ms,
-            utc=_utc(at_ms),
+            utc=utc_text(at_ms),
             local=walls[0],
             zone=timing.zone,
             abbreviation="",
@@ -209,8 +209,4 @@ def _span(walls: Sequence[str]) -> str:
 
 def _next(timing: Timing, to_ms: int, anchor_ms: int) -> str | None:
     at_ms = next_after(timing, to_ms - 1, anchor_ms=anchor_ms)
-    return None if at_ms is None else _utc(at_ms)
-
-
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if at_ms is None else utc_text(at_ms)

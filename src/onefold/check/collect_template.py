@@ -133,7 +133,7 @@ def _redrive(properties: Properties, attributes: dict[str, str]) -> RedriveFacts
         properties.refuse("RedrivePolicy", "it needs deadLetterTargetArn and a whole maxReceiveCount")
         del attributes["RedrivePolicy"]
         return None
-    return RedriveFacts(properties.place("RedrivePolicy"), arn, arn.rsplit(":", 1)[-1], receives_max)
+    return RedriveFacts(properties.place("RedrivePolicy"), arn.rsplit(":", 1)[-1], receives_max)
 
 
 def _tags(properties: Properties) -> dict[str, str]:

@@ -46,7 +46,6 @@ class RedriveFacts(msgspec.Struct, frozen=True):
     """A queue's redrive policy; `target` is the queue's name, the last part of the ARN."""
 
     place: TemplateLocation
-    target_arn: str
     target: str
     receives_max: int
 

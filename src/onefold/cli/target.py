@@ -28,7 +28,6 @@ from onefold.admin import queues
 from onefold.admin.session import AdminSession, Jobs, open_session
 from onefold.app import App
 from onefold.cli import render
-from onefold.contracts.settings import QueueSettings
 from onefold.engines.composite import NoQueues
 from onefold.engines.urls import SERVERS, is_records_alone
 from onefold.errors import NotFoundError, OnefoldError, UsageError
@@ -187,7 +186,7 @@ class Target:
             if self.app is not None:
                 jobs = Jobs(
                     named=self.app.jobs, of=self.app.job_of, history=self.app.history,
-                    queues=tuple(declared_queues(self.app)),
+                    queues=tuple(self.app.registry.queue_settings()),
                 )  # fmt: skip
             if self.app is not None and not looks:
                 self._session = AdminSession(self.app.runtime(), actor=actor(), jobs=jobs)
@@ -197,7 +196,7 @@ class Target:
             self._session = open_session(url, actor=actor(), jobs=jobs, looks=looks)
             context.call_on_close(self._session.close)
             if self.app is not None and context.command.name != "status":  # which has it among its warnings
-                for one in queues.drift(self._session, declared_queues(self.app)):
+                for one in queues.drift(self._session, self.app.registry.queue_settings()):
                     render.note(f"! {one.text}")
                     render.note(f"  {render.with_target('onefold queue apply', self.words)}")
         return self._session
@@ -277,11 +276,6 @@ def actor() -> str:
         return f"person:{os.environ.get('SUDO_USER') or getpass.getuser()}"
     except (KeyError, OSError):
         return f"person:uid-{os.getuid()}"
-
-
-def declared_queues(app: App) -> list[QueueSettings]:
-    """All queues an app declares, companions before the queue they serve."""
-    return [one for queue in app.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
 
 
 def session_without_queues(found: Target, *, looks: bool = False) -> AdminSession:

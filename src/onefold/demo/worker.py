@@ -76,9 +76,6 @@ def _stop_at_end_of_input(worker: Worker) -> None:
     worker.stop_now()
 
 
-PLANTS = ("no-fence",)
-
-
 def without_fence(backend: Backend) -> Backend:
     """The same backend, its guard without a fence."""
     store = NoFence(backend.store)

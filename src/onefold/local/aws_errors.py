@@ -167,11 +167,6 @@ def receipt_handle_expired() -> AwsError:
     return AwsError("ReceiptHandleIsInvalid", "The receipt handle has expired", status=404)
 
 
-def message_not_in_flight(message: str) -> AwsError:
-    """Modelled for ChangeMessageVisibility; never seen from AWS."""
-    return _legacy("MessageNotInflight", message)
-
-
 # ----------------------------------------------------------------------------------------------------- batches
 
 
@@ -284,11 +279,6 @@ def request_expired(message: str) -> AwsError:
 def request_throttled() -> AwsError:
     """Too many requests; SDKs wait and try again."""
     return AwsError("RequestThrottled", "Rate exceeded", status=403)
-
-
-def request_entity_too_large(limit_bytes: int) -> AwsError:
-    """The body is larger than any request may be."""
-    return _framework("RequestEntityTooLarge", f"The request must be at most {limit_bytes} bytes.", status=413)
 
 
 def internal_failure(message: str = "The request processing has failed because of an unknown error.") -> AwsError:

@@ -24,7 +24,6 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
 from onefold.maps.rules import (
-    CONCURRENCY_DEFAULT,
     Catcher,
     Format,
     ItemBatch,
@@ -181,11 +180,6 @@ class Options(Struct, frozen=True, kw_only=True):
     timeout: Duration
     results: str | None
     owner: str | None
-
-
-DEFAULT_RETRY: Final = (ItemRetry(jitter="full"),)
-"""One retrier for all errors, with Step Functions' defaults, and with jitter."""
-DEFAULT_CONCURRENCY: Final = CONCURRENCY_DEFAULT
 
 
 def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:

@@ -89,13 +89,13 @@ class Survey:
         policies: of the declared jobs, by name; operations of other jobs have no owner and no policy.
 
     Attributes:
-        dispatched: operations seen so far, each counted once. repeats: rows that dispatched one of them again.
+        dispatched: operations seen so far, each counted once.
         counts: of these, by place. twice, doubtful: as of `SurveyedOperation`.
     """
 
     def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
         self.run = run
-        self.dispatched = self.repeats = self.twice = self.doubtful = 0
+        self.dispatched = self.twice = self.doubtful = 0
         self.counts: dict[Place, int] = {}
         self._engine = engine
         self._now_ms = now_ms
@@ -211,7 +211,6 @@ class Survey:
         operations = sum(tally.values())
         again = min(max(self.dispatched - operations, 0), self.counts.get("done", 0))
         if again:
-            self.repeats += again
             self._count("done", -again)
 
     def _page(self, rows: Sequence[Row]) -> Iterator[SurveyedOperation]:
@@ -219,7 +218,6 @@ class Survey:
         for row in rows:
             assert row.key is not None
             first.setdefault(row.key, row)
-        self.repeats += len(rows) - len(first)
         keys = list(first)
         records = dict(zip(keys, self._engine.store.read(keys, self._now_ms), strict=True))
         plain = [one for one in keys if _is_plain(records[one])]
@@ -229,7 +227,6 @@ class Survey:
             row = odd[key]
             history = self._history(key)
             if self._is_repeat(row, history):
-                self.repeats += 1
                 continue
             record = records[key]
             is_not_by_it = record is not None and _is_complete(record) and self._is_not_by_it(row, record, history)

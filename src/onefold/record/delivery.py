@@ -2,10 +2,12 @@
 
 The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is done. What failures
 lead to is in `fates.py`, which exception means what in `failures.py`; what is decided before the handler runs (duplicates,
-takeovers) in `guard.py`; the order of the steps in `attempt.py`. Outcomes cross the pipe between a worker and its child
-processes, so each has a tag.
+takeovers) in `guard.py`; the order of the steps in `attempt.py`. How long a retry waits is arithmetic, and here (`Backoff`):
+between deliveries, and inside a call (`IN_CALL`); chance comes in as a fraction. Outcomes cross the pipe between a worker
+and its child processes, so each has a tag.
 Never here: clocks, chance, storage. Invariant: whatever a handler does comes to exactly one outcome; a decision says
-everything that happens to its delivery: record, message, and what is reported.
+everything that happens to its delivery: record, message, and what is reported; for every run and every fraction
+0 <= delay_ms <= cap_ms.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ WAIT_MS_MAX = 1_000  # a duplicate of a running job looks again after at most th
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """A pause that grows.
+    """How long to wait before the next try: a pause that grows up to a cap.
+
+    It is spread by jitter, so that what failed together does not come back together. No pause is longer than the cap, jitter
+    included, nor than the 12 hours that SQS can hide a message. Only what failed waits.
 
     Args:
         base_ms: before the second run; 0 or more.
@@ -58,6 +63,42 @@ class Backoff(Struct, frozen=True, kw_only=True):
                 meaning="A message can be hidden for 12 hours at most.",
                 todo=f"Keep 0 <= base <= cap <= {limits.VISIBILITY_MS_MAX} ms.",
             )
+
+
+# Inside a call: 50 ms x 2^n, +-50 %, 3 tries (design 11.11); the cap keeps longer series below a lease.
+IN_CALL = Backoff(base_ms=50, factor=2.0, cap_ms=5_000, jitter="half")
+IN_CALL_TRIES = 3
+
+
+def bounds_ms(backoff: Backoff, failed_runs: int) -> tuple[int, int]:
+    """The shortest and longest pause after `failed_runs` runs (1 or more) have failed."""
+    assert failed_runs >= 1, failed_runs
+    # The exponent is bounded so that the float cannot overflow: 10^64 ms is far beyond every cap.
+    pause_ms = min(backoff.base_ms * backoff.factor ** min(failed_runs - 1, 64), backoff.cap_ms)
+    match backoff.jitter:
+        case "full":
+            return 0, int(pause_ms)
+        case "half":
+            # The middle is held at two thirds of the cap: clipping at the cap would let a third of all draws coincide.
+            pause_ms = min(pause_ms, backoff.cap_ms * 2 / 3)
+            return int(pause_ms / 2), int(pause_ms * 1.5)
+        case "none":
+            return int(pause_ms), int(pause_ms)
+
+
+def delay_ms(backoff: Backoff, failed_runs: int, fraction: float) -> int:
+    """The pause before the next run.
+
+    Args:
+        backoff: the policy.
+        failed_runs: runs of this budget that failed, 1 or more.
+        fraction: chance, from [0, 1).
+
+    Returns:
+        Whole milliseconds, 0 to `cap_ms`.
+    """
+    least_ms, most_ms = bounds_ms(backoff, failed_runs)
+    return least_ms + int((most_ms - least_ms) * fraction)
 
 
 class Policy(Struct, frozen=True, kw_only=True):

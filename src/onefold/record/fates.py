@@ -20,7 +20,6 @@ from msgspec import Struct
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
 from onefold.record import delivery
-from onefold.record.backoff import bounds_ms, delay_ms
 from onefold.record.breaker import BreakerPolicy
 from onefold.record.delivery import (
     Decision,
@@ -33,7 +32,9 @@ from onefold.record.delivery import (
     Policy,
     Success,
     Unstorable,
+    bounds_ms,
     completed,
+    delay_ms,
     lease_lost,
 )
 

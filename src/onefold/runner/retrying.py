@@ -2,7 +2,7 @@
 
 For calls that fail for a moment: 50 ms x 2^n, +-50 %, 3 tries (design 11.11). Only failures that are known to be passing are
 tried again: listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything else, and
-the last failure, is raised as it was; retries between deliveries are the job's (`record/backoff.py`).
+the last failure, is raised as it was; retries between deliveries are the job's (`record/delivery.py`).
 
 A try is not begun when the pause before it would pass the deadline or the trusted end of the lease: the exception is
 raised at once, while there is time to record it. Where a lost answer must not be repeated (`on_unknown` is not `rerun`),
@@ -27,7 +27,7 @@ from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
 from onefold.interrupts import stems_from_signal
 from onefold.outside import Clock, Entropy, Waiter
-from onefold.record import backoff
+from onefold.record import delivery as backoff
 from onefold.record.delivery import Backoff, Jitter
 from onefold.record.failures import Lists, check_lists, judge
 

@@ -154,18 +154,6 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
     return Unwrapped(text, tuple(metas))
 
 
-def unwrap_text(source: str, body: str, attributes: Attributes) -> str:
-    """The payload's JSON text alone.
-
-    Raises:
-        PayloadError: as `unwrap`, and for a message that is there to be thrown away.
-    """
-    found = unwrap(source, body, attributes)
-    if isinstance(found, NotAJob):
-        raise PayloadError(f"The message is not a job: {found.why}.", todo="Delete it; nothing was to be done.")
-    return found.payload
-
-
 def check_source(source: str, job: str) -> None:
     """Refuse a source that does not exist.
 

@@ -84,7 +84,7 @@ class Timing(Struct, frozen=True):
             raise UsageError(f"dst={self.dst!r} is not known.", todo=f"It may be {' or '.join(get_args(Dst))}.")
         if self.start_ms is not None and self.end_ms is not None and self.end_ms < self.start_ms:
             raise UsageError(
-                f"The end {_utc(self.end_ms)} is before the start {_utc(self.start_ms)}.",
+                f"The end {utc_text(self.end_ms)} is before the start {utc_text(self.start_ms)}.",
                 meaning="The schedule would never fire.",
                 todo="Put the end after the start.",
             )
@@ -265,8 +265,9 @@ def run_name(schedule: str, nominal_ms: int) -> str:
 
     The instant is written as EventBridge writes `<aws.scheduler.scheduled-time>`: UTC, to the second.
     """
-    return f"{schedule}/{_utc(nominal_ms)}"
+    return f"{schedule}/{utc_text(nominal_ms)}"
 
 
-def _utc(at_ms: int) -> str:
+def utc_text(at_ms: int) -> str:
+    """An instant to the second: `2026-03-01T03:00:00Z`."""
     return datetime.fromtimestamp(at_ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -133,7 +133,7 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
     app, _ = target.split(words, 0, names="")
     found = target.find_app(app)
     assert found.app is not None
-    declared_queues = target.declared_queues(found.app)
+    declared_queues = found.app.registry.queue_settings()
     differing = admin.drift(target.session_without_queues(found, looks=True), declared_queues)
     if not differing:
         return Answer({"changed": []}, draw=lambda: _draw_drift([]))
