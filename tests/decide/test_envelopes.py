@@ -10,9 +10,9 @@ import pytest
 from onefold.errors import UsageError
 from onefold.record.envelopes import (
     ENTRY_BYTES_MAX,
+    EntryFault,
     Envelope,
     EventEntry,
-    Fault,
     Origin,
     entry_of,
     event_id,
@@ -38,9 +38,9 @@ def seal(**changes: Any) -> Envelope:
     return made
 
 
-def fault(**changes: Any) -> Fault:
+def fault(**changes: Any) -> EntryFault:
     made = sealed(entry(**changes), ORIGIN, ID, NOW_MS)
-    assert isinstance(made, Fault), made
+    assert isinstance(made, EntryFault), made
     return made
 
 
@@ -134,8 +134,8 @@ def test_entries_are_read_as_putevents_has_them() -> None:
         source="shop", detail_type="x", detail='{"a": 1}', resources=("r",), time_ms=1_780_279_200_000
     )
     assert entry_of({"Time": 1.5}).time_ms == 1_500
-    assert sealed(entry_of({}), ORIGIN, ID, NOW_MS).__class__ is Fault
-    assert sealed(entry_of({**full, "Resources": "r"}), ORIGIN, ID, NOW_MS).__class__ is Fault
+    assert sealed(entry_of({}), ORIGIN, ID, NOW_MS).__class__ is EntryFault
+    assert sealed(entry_of({**full, "Resources": "r"}), ORIGIN, ID, NOW_MS).__class__ is EntryFault
 
 
 @pytest.mark.parametrize(

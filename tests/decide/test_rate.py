@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onefold import limits
 from onefold.errors import UsageError
-from onefold.record.rate import Bucket, Rate, Taken, occupy, parse_rate, take, vacate
+from onefold.record.rate import Bucket, Rate, TakenTokens, occupy, parse_rate, take, vacate
 
 RATES = st.builds(
     Rate,
@@ -66,7 +66,7 @@ def test_a_new_bucket_is_full_and_then_refills_evenly() -> None:
     rate = Rate(10, 1_000, burst=3)
     first = take(None, rate, 5, 1_000)
     assert (first.granted, first.wait_ms) == (3, 100)
-    assert take(first.bucket, rate, 1, 1_099) == Taken(0, Bucket(990, 1_099), 1)
+    assert take(first.bucket, rate, 1, 1_099) == TakenTokens(0, Bucket(990, 1_099), 1)
     later = take(first.bucket, rate, 1, 1_100)
     assert (later.granted, later.wait_ms) == (1, 0)
     assert take(later.bucket, rate, 9, 99_000).granted == 3  # never more than the burst

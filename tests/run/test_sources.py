@@ -14,7 +14,7 @@ from onefold.contracts.queue import Attribute
 from onefold.errors import PayloadError, UsageError
 from onefold.runner.sources import (
     SOURCES,
-    Meta,
+    EnvelopeMeta,
     NotAJob,
     Unwrapped,
     check_source,
@@ -161,7 +161,7 @@ def test_json_is_handed_on_untouched() -> None:
             sns(ORDER),
             {"beside": Attribute("b"), "blob": Attribute(b"x", "Binary")},
             [
-                Meta(
+                EnvelopeMeta(
                     source="sns",
                     id="m-1",
                     kind="an order",
@@ -175,14 +175,14 @@ def test_json_is_handed_on_untouched() -> None:
             "s3",
             s3(),
             {},
-            [Meta(source="s3", kind="ObjectCreated:Put", origin="invoices", at="2026-03-01T03:00:00.000Z")],
+            [EnvelopeMeta(source="s3", kind="ObjectCreated:Put", origin="invoices", at="2026-03-01T03:00:00.000Z")],
         ),
         (
             "eventbridge",
             event(),
             {},
             [
-                Meta(
+                EnvelopeMeta(
                     source="eventbridge",
                     id="e-1",
                     kind="OrderPlaced",
@@ -200,7 +200,7 @@ def test_json_is_handed_on_untouched() -> None:
                 "SCHEDULED_TIME": Attribute("t"),
             },
             [
-                Meta(
+                EnvelopeMeta(
                     source="scheduler",
                     id="x",
                     origin="arn:s",
@@ -213,7 +213,7 @@ def test_json_is_handed_on_untouched() -> None:
     ids=["sns", "s3", "eventbridge", "scheduler"],
 )
 def test_the_envelope_is_kept_for_people(
-    source: str, body: str, attributes: dict[str, Attribute], meta: list[Meta]
+    source: str, body: str, attributes: dict[str, Attribute], meta: list[EnvelopeMeta]
 ) -> None:
     found = unwrap(source, body, attributes)
     assert isinstance(found, Unwrapped)

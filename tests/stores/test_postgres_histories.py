@@ -17,7 +17,7 @@ from hypothesis.stateful import rule
 
 import onefold
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.store import RecordKey, Ruling, Status
+from onefold.contracts.store import ManualDecision, RecordKey, Status
 from onefold.engines.postgres import record_sql
 from onefold.engines.postgres.backend import PostgresBackend
 from onefold.engines.postgres.effects import PostgresEffects
@@ -65,7 +65,9 @@ class PostgresWorkers(Workers):
     @rule(key=st.sampled_from(KEYS), done=st.booleans())
     def settle(self, key: RecordKey, done: bool) -> None:
         until_ms = self.now_ms + KEPT_MS
-        settled = self.books.records.settle(key, Ruling(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
+        settled = self.books.records.settle(
+            key, ManualDecision(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms
+        )
         assert settled == self.model.settle(key, b"9" if done else None, self.now_ms, until_ms)
 
 

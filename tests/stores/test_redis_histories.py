@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from onefold.contracts.store import RecordKey, Ruling
+from onefold.contracts.store import ManualDecision, RecordKey
 from onefold.contracts.verbs import Store
 from onefold.engines.redis import records
 from onefold.engines.redis.backend import RedisBackend
@@ -53,7 +53,7 @@ class RedisWorkers(Workers):
     def settle(self, key: RecordKey, done: bool) -> None:
         until_ms = self.now_ms + KEPT_MS
         records = next(self.turns).records
-        settled = records.settle(key, Ruling(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
+        settled = records.settle(key, ManualDecision(done=done, result=b"9", expires_at_ms=until_ms), self.now_ms)
         assert settled == self.model.settle(key, b"9" if done else None, self.now_ms, until_ms)
 
     @rule()

@@ -9,7 +9,7 @@ import redis
 from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import OutboxItem, Record, RecordKey, Ruling
+from onefold.contracts.store import ManualDecision, OutboxItem, Record, RecordKey
 from onefold.engines.redis import backend, records
 from onefold.engines.redis.backend import RedisBackend
 from onefold.engines.redis.layout import Names, decode, encode, key_at, place
@@ -75,7 +75,7 @@ def test_a_record_stands_on_one_shelf(books: RedisBackend, direct: redis.Redis) 
     for number, outcome in enumerate((complete(), fail(), unknown(), unknown(parked=True))):
         (hold,) = claimed(books.store.claim([ask(f"{number}")], NOW))
         books.store.write([(hold, outcome)], NOW)
-    assert books.records.settle(hold.key, Ruling(done=False, result=b"", expires_at_ms=NOW + KEPT_MS), NOW)
+    assert books.records.settle(hold.key, ManualDecision(done=False, result=b"", expires_at_ms=NOW + KEPT_MS), NOW)
     assert [direct.zcard(shelf) for shelf in NAMES.shelves] == [0, 1, 1, 1, 1, 0]
 
 

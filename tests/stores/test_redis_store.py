@@ -11,7 +11,7 @@ import redis
 from onefold import errors, limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import Answer, Claimed, Completed, OutboxItem, Ruling, Running
+from onefold.contracts.store import Answer, Claimed, Completed, ManualDecision, OutboxItem, Running
 from onefold.engines.redis import records
 from onefold.engines.redis.backend import RedisBackend
 from onefold.engines.redis.layout import Names
@@ -231,7 +231,7 @@ def test_a_settlement_whose_answer_was_lost_was_made_once(wired: tuple[RedisBack
     (hold,) = claimed(books.store.claim([ask()], NOW))
     assert books.store.write([(hold, unknown(parked=True))], NOW) == [True]
     lose(1)
-    assert books.records.settle(KEY, Ruling(done=True, result=b"1", expires_at_ms=NOW + KEPT_MS), NOW)
+    assert books.records.settle(KEY, ManualDecision(done=True, result=b"1", expires_at_ms=NOW + KEPT_MS), NOW)
     assert books.records.count_completed(NOW, NOW + 1000) == {"job": 1}
 
 
@@ -309,7 +309,7 @@ def test_redis_forgets_a_record_a_day_after_its_end_and_never_one_that_is_parked
     assert books.store.write([(hold, unknown(parked=True))], NOW) == [True]
     assert life_ms(direct) is None
     now_ms = NOW + 100 * KEPT_MS
-    assert books.records.settle(KEY, Ruling(done=True, result=b"1", expires_at_ms=now_ms + KEPT_MS), now_ms)
+    assert books.records.settle(KEY, ManualDecision(done=True, result=b"1", expires_at_ms=now_ms + KEPT_MS), now_ms)
     assert life_ms(direct) == KEPT_MS + GRACE_MS
 
 

@@ -23,7 +23,7 @@ from onefold.admin.session import AdminSession, roles
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked
 from onefold.contracts.ledger import Row
-from onefold.contracts.store import Record, RecordKey, Ruling
+from onefold.contracts.store import ManualDecision, Record, RecordKey
 from onefold.observe.wording import operation
 from onefold.runner.handlers import run_of
 
@@ -294,8 +294,8 @@ def _corrected(
     keep_ms = declared.policy.keep_ms if declared is not None else _KEEP_MS
 
     def write() -> None:
-        ruling = Ruling(done=True, result=stored, expires_at_ms=now_ms + keep_ms, corrects=before)
-        if not session.engine.records.settle(operation_key, ruling, now_ms):
+        decision = ManualDecision(done=True, result=stored, expires_at_ms=now_ms + keep_ms, corrects=before)
+        if not session.engine.records.settle(operation_key, decision, now_ms):
             raise errors.ConflictError(
                 f"{operation(operation_key)} has another result by now.",
                 meaning="Somebody else changed it in this moment. Nothing was changed here.",
@@ -356,8 +356,8 @@ def _settle_record(
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
 
     def write() -> None:
-        ruling = Ruling(done=done, result=result, expires_at_ms=now_ms + keep_ms)
-        if not session.engine.records.settle(key, ruling, now_ms):
+        decision = ManualDecision(done=done, result=result, expires_at_ms=now_ms + keep_ms)
+        if not session.engine.records.settle(key, decision, now_ms):
             raise errors.ConflictError(
                 f"{operation(key)} is not held any more.",
                 meaning="Somebody else settled it in this moment. Nothing was changed.",

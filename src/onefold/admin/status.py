@@ -335,8 +335,8 @@ def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
 
 
 def _still_waiting(
-    session: AdminSession, queue: str, noted: Mapping[str, orphans.Waiting]
-) -> Mapping[str, orphans.Waiting]:
+    session: AdminSession, queue: str, noted: Mapping[str, orphans.WaitingForJob]
+) -> Mapping[str, orphans.WaitingForJob]:
     """What was noted of jobs whose messages are still in the queue, with a message that is.
 
     Nobody can look into a queue of SQS without receiving: there all of it counts until the queue is empty.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Depth, Reason
-from onefold.contracts.store import Record, RecordKey, Ruling, Status
+from onefold.contracts.store import ManualDecision, Record, RecordKey, Status
 
 if TYPE_CHECKING:
     from onefold.contracts.settings import QueueSettings
@@ -275,10 +275,10 @@ class RecordAdmin(Protocol):
         """Records whose business key is exactly `key`, whatever job and scope."""
         ...
 
-    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+    def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """End a parked unknown record by a person's word, or correct a result; False if neither is possible (any more).
 
-        Done completes it with the ruling's result; not done releases it, ends the doubt and closes the budget, as for a
+        Done completes it with the decision's result; not done releases it, ends the doubt and closes the budget, as for a
         redrive. With `corrects` a completed record gets another result; False when it has another one than that.
         """
         ...

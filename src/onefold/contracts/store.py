@@ -285,7 +285,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     sent_at_ms: int | None
 
 
-class Ruling(Struct, frozen=True, kw_only=True, gc=False):
+class ManualDecision(Struct, frozen=True, kw_only=True, gc=False):
     """What a person decided about an operation; see `RecordAdmin.settle`.
 
     Args:

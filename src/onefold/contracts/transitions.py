@@ -26,9 +26,9 @@ from onefold.contracts.store import (
     Fail,
     Held,
     Hold,
+    ManualDecision,
     Record,
     Release,
-    Ruling,
     Running,
     Unknown,
 )
@@ -258,7 +258,7 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
     return replace(record, outbox=[]) if record.outbox else record
 
 
-def settle(record: Record | None, ruling: Ruling, now_ms: int) -> tuple[bool, Record | None]:
+def settle(record: Record | None, decision: ManualDecision, now_ms: int) -> tuple[bool, Record | None]:
     """Whether a person's decision applies, and the record after it; not to a record that is not parked (any more).
 
     Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget. With `corrects` it
@@ -266,20 +266,20 @@ def settle(record: Record | None, ruling: Ruling, now_ms: int) -> tuple[bool, Re
     """
     if record is None:
         return False, None
-    if ruling.corrects is not None:
-        if not (ruling.done and record.status == "completed" and record.result == ruling.corrects):
+    if decision.corrects is not None:
+        if not (decision.done and record.status == "completed" and record.result == decision.corrects):
             return False, None
-        return True, replace(record, result=ruling.result, updated_at_ms=now_ms, expires_at_ms=ruling.expires_at_ms)
+        return True, replace(record, result=decision.result, updated_at_ms=now_ms, expires_at_ms=decision.expires_at_ms)
     if not record.parked:
         return False, None
     return True, replace(
         record,
-        status="completed" if ruling.done else "released",
-        result=ruling.result if ruling.done else None,
-        failure=None if ruling.done else record.failure,
+        status="completed" if decision.done else "released",
+        result=decision.result if decision.done else None,
+        failure=None if decision.done else record.failure,
         parked=False,
         doubt=False,
-        budget_closed=not ruling.done,
+        budget_closed=not decision.done,
         updated_at_ms=now_ms,
-        expires_at_ms=ruling.expires_at_ms,
+        expires_at_ms=decision.expires_at_ms,
     )

@@ -39,7 +39,7 @@ from onefold.events.replay import Replay
 from onefold.events.rules import EventArchive, Router, Rule, make_archive, make_rule
 from onefold.events.transform import InputTransformer, NowhereError, Rendering, text_at, transformed
 from onefold.options import Queue
-from onefold.record.envelopes import Envelope, EventEntry, Fault, Origin, entry_of, event_id, request_of, sealed
+from onefold.record.envelopes import EntryFault, Envelope, EventEntry, Origin, entry_of, event_id, request_of, sealed
 from onefold.runner import context
 from onefold.runner.declaring import queue_of
 from onefold.runtime.runtime import Runtime
@@ -200,7 +200,7 @@ class Bus:
         taken: list[Envelope] = []
         for entry in given:
             made = self._seal(entry, runtime, now_ms)
-            if isinstance(made, Fault):
+            if isinstance(made, EntryFault):
                 answers.append(PutAnswer(None, made.code, made.message))
             else:
                 answers.append(PutAnswer(made.id))
@@ -266,12 +266,12 @@ class Bus:
         replay.begin(self, runtime, archive, from_ms, to_ms, name=name, rules=rules)
         return replay.run(self, runtime, name)
 
-    def _seal(self, entry: EventEntry, runtime: Runtime, now_ms: int) -> Envelope | Fault:
+    def _seal(self, entry: EventEntry, runtime: Runtime, now_ms: int) -> Envelope | EntryFault:
         made = sealed(entry, self.origin, event_id(runtime.entropy.token(), runtime.entropy.token()), now_ms)
-        if isinstance(made, Fault):
+        if isinstance(made, EntryFault):
             return made
         refused = check_entry(Entry(body=made.text), _ANY_QUEUE)
-        return made if refused is None else Fault("InvalidArgument", refused.message)
+        return made if refused is None else EntryFault("InvalidArgument", refused.message)
 
     def _kept(self, events: Sequence[Envelope], now_ms: int) -> dict[EventArchive, list[Archived]]:
         """What goes into which archive."""

@@ -47,7 +47,7 @@ class EventEntry(Struct, frozen=True, kw_only=True):
     time_ms: int | None = None
 
 
-class Fault(Struct, frozen=True, gc=False):
+class EntryFault(Struct, frozen=True, gc=False):
     """Why an entry is not taken, as PutEvents says it: a code not to be retried, and a sentence."""
 
     code: str
@@ -75,7 +75,7 @@ class Origin(Struct, frozen=True, gc=False):
     region: str
 
 
-def sealed(entry: EventEntry, origin: Origin, event_id: str, now_ms: int) -> Envelope | Fault:
+def sealed(entry: EventEntry, origin: Origin, event_id: str, now_ms: int) -> Envelope | EntryFault:
     """The envelope of an entry, or what is wrong with the entry.
 
     Args:
@@ -84,29 +84,33 @@ def sealed(entry: EventEntry, origin: Origin, event_id: str, now_ms: int) -> Env
     given: tuple[tuple[str, object], ...] = (("Source", entry.source), ("DetailType", entry.detail_type))
     for name, value in given:
         if not isinstance(value, str) or not value:
-            return Fault("InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument.")
+            return EntryFault(
+                "InvalidArgument", f"Parameter {name} is not valid. Reason: {name} is a required argument."
+            )
     if len(entry.detail_type) > DETAIL_TYPE_CHARS_MAX:
-        return Fault(
+        return EntryFault(
             "InvalidArgument",
             f"Parameter DetailType is not valid. Reason: it has {len(entry.detail_type)} characters, at most "
             f"{DETAIL_TYPE_CHARS_MAX} are allowed.",
         )
     if entry.source.startswith("aws."):
-        return Fault("NotAuthorizedForSourceException", f"Not authorized for the source {entry.source!r}.")
+        return EntryFault("NotAuthorizedForSourceException", f"Not authorized for the source {entry.source!r}.")
     if not all(isinstance(one, str) for one in entry.resources):
-        return Fault("InvalidArgument", "Parameter Resources is not valid. Reason: it is a list of strings.")
+        return EntryFault("InvalidArgument", "Parameter Resources is not valid. Reason: it is a list of strings.")
     text = _detail(entry.detail)
-    if isinstance(text, Fault):
+    if isinstance(text, EntryFault):
         return text
     sizes = map(len, map(str.encode, (entry.source, entry.detail_type, text, *entry.resources)))
     size = sum(sizes) + (_TIME_BYTES if entry.time_ms is not None else 0)
     if size >= ENTRY_BYTES_MAX:
-        return Fault("InvalidArgument", f"The entry has {size:,} bytes. Reason: it must have fewer than 1,048,576.")
+        return EntryFault(
+            "InvalidArgument", f"The entry has {size:,} bytes. Reason: it must have fewer than 1,048,576."
+        )
     at_ms = now_ms if entry.time_ms is None else entry.time_ms
     try:
         time = time_text(at_ms)
     except (ValueError, OverflowError, OSError, TypeError):
-        return Fault(
+        return EntryFault(
             "InvalidArgument", f"Parameter Time is not valid. Reason: {entry.time_ms!r} is not a valid instant."
         )
     envelope = {
@@ -226,19 +230,19 @@ def _read_time(time: object) -> int | None:
         ) from None
 
 
-def _detail(detail: Any) -> str | Fault:
+def _detail(detail: Any) -> str | EntryFault:
     """The text of a detail; its numbers as the sender wrote them."""
     if detail is None or detail == "":
-        return Fault("InvalidArgument", "Parameter Detail is not valid. Reason: Detail is a required argument.")
+        return EntryFault("InvalidArgument", "Parameter Detail is not valid. Reason: Detail is a required argument.")
     if isinstance(detail, str):
         text = detail
     else:
         try:
             text = codec.encode(detail).decode()
         except PayloadError as error:
-            return Fault("MalformedDetail", f"Detail is malformed. {error.what}")
+            return EntryFault("MalformedDetail", f"Detail is malformed. {error.what}")
     try:
         is_object = isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        return Fault("MalformedDetail", f"Detail is malformed. It is not JSON: {error}.")
-    return text if is_object else Fault("MalformedDetail", "Detail is malformed. It is not a JSON object.")
+        return EntryFault("MalformedDetail", f"Detail is malformed. It is not JSON: {error}.")
+    return text if is_object else EntryFault("MalformedDetail", "Detail is malformed. It is not a JSON object.")

@@ -70,7 +70,7 @@ class Bucket(Struct, frozen=True):
     at_ms: int
 
 
-class Taken(Struct, frozen=True):
+class TakenTokens(Struct, frozen=True):
     """An answer of `take`.
 
     Args:
@@ -109,7 +109,7 @@ def parse_rate(text: str, *, burst: int | None = None) -> Rate:
     return Rate(count, _UNITS_MS[match[2]], burst)
 
 
-def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> Taken:
+def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> TakenTokens:
     """Take up to `wanted` tokens (1 or more) at `now_ms`.
 
     Args:
@@ -131,7 +131,7 @@ def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> Taken:
     if granted < wanted:
         missing = rate.per_ms - level
         wait_ms = -(-missing // rate.count) + (at_ms - now_ms)
-    return Taken(granted, Bucket(level, at_ms), wait_ms)
+    return TakenTokens(granted, Bucket(level, at_ms), wait_ms)
 
 
 # ------------------------------------------------------------------------------------------------------------- slots

@@ -204,7 +204,7 @@ class Admission:
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
         now_ms = self._clock.now_ms()
 
-        def decide(value: rate.Bucket | None) -> tuple[rate.Bucket | None, rate.Taken]:
+        def decide(value: rate.Bucket | None) -> tuple[rate.Bucket | None, rate.TakenTokens]:
             found = rate.take(value, allowed, 1, now_ms)
             return found.bucket, found
 

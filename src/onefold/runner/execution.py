@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onefold.runner.handlers import Job
 
 
-class Waiting:
+class WaitingBehind:
     """What waits behind one run, in order, and the keys and groups that it holds up."""
 
     __slots__ = ("names", "waiting")
@@ -68,7 +68,7 @@ class Execution:
             False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         )
         self.lost: bool = False  # its lease was lost, and that was reported
-        self.chain: Waiting | None = None  # what waits behind it, while it is under way
+        self.chain: WaitingBehind | None = None  # what waits behind it, while it is under way
         self.verdict: Verdict | None = None
 
     def begin_again(self) -> None:
@@ -124,7 +124,7 @@ class KeyOrder:
     def __init__(self) -> None:
         self.order: AbstractContextManager[bool] = threading.RLock()
         self._lock = threading.Lock()
-        self._busy: dict[object, Waiting] = {}
+        self._busy: dict[object, WaitingBehind] = {}
 
     def enter(self, runs: Sequence[Execution]) -> list[Execution]:
         """The runs that may go on now; the others' deliveries are kept behind the run that has their group or key."""
@@ -134,7 +134,7 @@ class KeyOrder:
                 names = [name for name in (_group(run.delivery, run), run.facts.key) if name is not None]
                 chain = next((self._busy[name] for name in names if name in self._busy), None)
                 if chain is None:
-                    run.chain = chain = Waiting()
+                    run.chain = chain = WaitingBehind()
                     first.append(run)
                 else:
                     chain.waiting.append(run.delivery)

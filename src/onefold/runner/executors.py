@@ -4,7 +4,7 @@ A lane takes units of work (one run, or a group of runs) and says when each is d
 the marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a
 lane has threads or tasks, because a run is marked as started when it is claimed.
 Never here: which run comes next, settling of single runs. Invariant: every unit that was submitted is answered by exactly
-one `Done`, whatever its handlers do; only a handler that never ends keeps its own unit.
+one `LaneReport`, whatever its handlers do; only a handler that never ends keeps its own unit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Unit(Struct, frozen=True):
     grouped: bool = False
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class LaneReport(Struct, frozen=True, kw_only=True):
     """What a lane reports.
 
     Args:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # for annotations only
     from onefold.runner.execution import Execution
     from onefold.runner.runner import Runner
 
-    Report = Callable[[Done], None]
+    Report = Callable[[LaneReport], None]
 
     PerformGroup = Callable[[Sequence[Execution]], Sequence[Execution]]
     """As `Grouper.perform`."""
@@ -102,7 +102,7 @@ class Threads:
         """Start the threads."""
         for thread in self._threads:
             thread.start()
-        self._report(Done(lane=self, slots=self.slots))
+        self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
         """Hand a unit to the next free thread."""
@@ -123,15 +123,15 @@ class Threads:
         while (unit := self._inbox.get()) is not None:
             self._report(self._perform(unit))
 
-    def _perform(self, unit: Unit) -> Done:
+    def _perform(self, unit: Unit) -> LaneReport:
         try:
             if unit.grouped:
-                return Done(lane=self, unit=unit, ready=self._perform_group(unit.runs))
+                return LaneReport(lane=self, unit=unit, ready=self._perform_group(unit.runs))
             for run in unit.runs:
                 self._runner.perform(run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
-            return Done(lane=self, unit=unit, error=error)
-        return Done(lane=self, unit=unit)
+            return LaneReport(lane=self, unit=unit, error=error)
+        return LaneReport(lane=self, unit=unit)
 
 
 class Here(Threads):

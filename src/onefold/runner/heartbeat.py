@@ -41,7 +41,7 @@ Stop = Callable[[Execution, Outcome], None]
 """Stops a run's handler where it can be stopped (task, process), or notifies it (thread)."""
 
 
-class Bell:
+class ThreadBell:
     """A waiter for one thread that others may ring, from signal handlers too; rings while nobody waits are kept as one."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Periodic:
         self._clock = clock
         self._failed = failed
         self._ended = False
-        self.bell = Bell()
+        self.bell = ThreadBell()
         self._thread = threading.Thread(target=self._run, name=f"onefold-{name}", daemon=True)
 
     def start(self) -> None:

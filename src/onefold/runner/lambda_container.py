@@ -5,7 +5,7 @@ opened stay usable in the next invocation. With a concurrency of 1 plain functio
 any Lambda handler. A pool whose invocation ended with an exception is not used again.
 
 `MappedQueue` is the Queue contract for the runner, which settles here as everywhere. Deleting costs no call: what is done
-is noted in `Answered`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
+is noted in `BatchAnswer`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
 mapping does by itself; moving to the dead-letter queue is done here, and then the message is done. What cannot be hidden or
 moved now stays, and comes back when its visibility ends. Waiting costs receives here: a message that only waits and is
 about to be given up by its queue is sent again, delayed, as a new one with the same key, and then deleted (its attempts are
@@ -27,7 +27,7 @@ from msgspec import Struct, structs
 from onefold import errors
 from onefold.contracts.entries import Entry, Sent
 from onefold.limits import DELAY_MS_MAX
-from onefold.runner.executors import Done, Here, Threads
+from onefold.runner.executors import Here, LaneReport, Threads
 from onefold.runner.settlement import JointTransaction
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     """Called with the queue, how many of its messages could not be hidden or moved, and why."""
 
 
-class Answered:
+class BatchAnswer:
     """What the answer of the invocation under way will say. Safe from any thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -134,7 +134,7 @@ class MappedQueue:
     def __init__(
         self,
         queue: Queue,
-        answered: Answered,
+        answered: BatchAnswer,
         failed: Callable[[str, int, errors.OnefoldError], None],
         *,
         receives_max: int | None = None,
@@ -332,7 +332,7 @@ class ExecutorPool:
         lease_ms: int,
     ) -> None:
         self.broken = False
-        self.answered = Answered(clock)
+        self.answered = BatchAnswer(clock)
         self._open_queue = backend.open_queue
         self._queues: dict[str, MappedQueue] = {}
         self._receives_max = receives_max
@@ -341,7 +341,7 @@ class ExecutorPool:
             self.backend = structs.replace(self.backend, effects=_joined(self.backend, effects))
         self.runner = make_runner(self.backend, lease_ms)
         self.runner.dropped_ms = FIFO_DROPPED_MS
-        self.reports: deque[Done] = deque()
+        self.reports: deque[LaneReport] = deque()
         self.bell = threading.Event()
         self._clock = clock
         self._entropy = entropy
@@ -410,7 +410,7 @@ class ExecutorPool:
     def _perform_group(self, runs: Sequence[Execution]) -> Sequence[Execution]:
         return self._grouper.perform(runs)
 
-    def _report(self, done: Done) -> None:
+    def _report(self, done: LaneReport) -> None:
         self.reports.append(done)
         self.bell.set()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onefold import errors
 from onefold.record.delivery import Failed, LeaseGone
 from onefold.runner import calling
-from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, Done, Unit
+from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, LaneReport, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -227,7 +227,7 @@ class Invocation:
 
     # -- waiting and settling ----------------------------------------------------------------------------------------
 
-    def _await(self) -> list[Done]:
+    def _await(self) -> list[LaneReport]:
         """What has been performed: as soon as all that runs is, or a few milliseconds after the first of it."""
         reports, since_ms = self._pool.reports, None
         while True:
@@ -270,7 +270,7 @@ class Invocation:
             run.ctx.lease_lost = True
         self._pool.way_of(run.job)[0].stop(run)
 
-    def _settle(self, reports: Sequence[Done]) -> None:
+    def _settle(self, reports: Sequence[LaneReport]) -> None:
         """Settle what has been performed, and go on with what waited behind it."""
         performed: list[Execution] = []
         ready: list[Execution] = []

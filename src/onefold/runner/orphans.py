@@ -43,7 +43,7 @@ _OTHERS: Final = "(others)"
 _HIDDEN_MIN: Final = 1_000  # so many are remembered before those that are visible again are forgotten
 
 
-class Waiting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is noted of messages that wait for one job.
 
     Args:
@@ -135,11 +135,11 @@ class Orphans:
         self._told[queue, name] = now_ms
         wall_ms = self._clock.now_ms()
         self._report(delivery, {"job": name, "why": why[:500], "given_up_in_ms": ends_at_ms - wall_ms})
-        note = Waiting(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
+        note = WaitingForJob(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
         with suppress(errors.OnefoldError):  # it was reported; another worker, or the next time, notes it
             self._note(queue, name, note)
 
-    def _note(self, queue: str, name: str, note: Waiting) -> None:
+    def _note(self, queue: str, name: str, note: WaitingForJob) -> None:
         found = self._state.get([PLACE + queue])[0]
         kept = {
             other: one
@@ -155,10 +155,10 @@ def _later(hidden: Mapping[str, int], now_ms: int) -> dict[str, int]:
     return {receipt: at_ms for receipt, at_ms in hidden.items() if at_ms > now_ms}
 
 
-def decoded(value: bytes) -> dict[str, Waiting]:
+def decoded(value: bytes) -> dict[str, WaitingForJob]:
     """What was noted of a queue, by job; empty where another version wrote it otherwise."""
     try:
-        return msgspec.json.decode(value, type=dict[str, Waiting])
+        return msgspec.json.decode(value, type=dict[str, WaitingForJob])
     except msgspec.MsgspecError:
         return {}
 

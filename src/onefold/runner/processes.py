@@ -27,7 +27,7 @@ from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, wire
 from onefold.runner.context import Context
 from onefold.runner.execution import Execution
-from onefold.runner.executors import Done, Unit
+from onefold.runner.executors import LaneReport, Unit
 from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -227,13 +227,13 @@ class Slot:
                     break
                 for run in unit.runs:
                     self._lane.runner.perform(run, self)
-                self._lane.report(Done(lane=self._lane, unit=unit, slots=0 if self._child is None else 1))
+                self._lane.report(LaneReport(lane=self._lane, unit=unit, slots=0 if self._child is None else 1))
             if self._child is not None:
                 self._lane.dismiss(self._child)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
             self.abandon()
             self._bury()
-            self._lane.report(Done(lane=self._lane, slots=0, error=error))
+            self._lane.report(LaneReport(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
         """Start a child and report its slot; False when the lane has ended meanwhile.
@@ -255,7 +255,7 @@ class Slot:
                 if number + 1 < _START_TRIES:
                     self._lane.pause(_START_PAUSE_MS << number)
             else:
-                self._lane.report(Done(lane=self._lane))
+                self._lane.report(LaneReport(lane=self._lane))
                 return True
         raise errors.UsageError(
             f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",

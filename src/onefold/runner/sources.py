@@ -37,7 +37,7 @@ _SCHEDULED = "Scheduled Event"
 _SHOWN_FIELDS = 8
 
 
-class Meta(Struct, frozen=True, kw_only=True):
+class EnvelopeMeta(Struct, frozen=True, kw_only=True):
     """One envelope that was taken off; for people and for handlers, never for keys.
 
     Args:
@@ -61,7 +61,7 @@ class Unwrapped(Struct, frozen=True):
     """A message for the job: the payload's JSON text, and the envelopes, outermost first."""
 
     payload: str
-    meta: tuple[Meta, ...] = ()
+    meta: tuple[EnvelopeMeta, ...] = ()
 
 
 class NotAJob(Struct, frozen=True):
@@ -116,7 +116,7 @@ _TEXT = msgspec.json.Decoder(str)
 _RAW_LIST = msgspec.json.Decoder(list[Raw])
 
 Attributes = Mapping[str, Attribute]
-_Step = tuple[str, Meta]  # text inside, and the envelope it was in
+_Step = tuple[str, EnvelopeMeta]  # text inside, and the envelope it was in
 _Unwrap = Callable[[str, Attributes], _Step | NotAJob]
 
 
@@ -137,7 +137,7 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
     if source == "json":
         return Unwrapped(body)
     text = body
-    metas: list[Meta] = []
+    metas: list[EnvelopeMeta] = []
     names = source.split(">")
     while names:
         name = names.pop(0)
@@ -198,11 +198,11 @@ def recognise(body: str) -> str:
 
 
 def _json(body: str, attributes: Attributes) -> _Step:
-    return body, Meta(source="json", attributes=_texts(attributes))
+    return body, EnvelopeMeta(source="json", attributes=_texts(attributes))
 
 
 def _plain_text(body: str, attributes: Attributes) -> _Step:
-    return codec.encode(body).decode(), Meta(source="text", attributes=_texts(attributes))
+    return codec.encode(body).decode(), EnvelopeMeta(source="text", attributes=_texts(attributes))
 
 
 def _s3(body: str, attributes: Attributes) -> _Step | NotAJob:
@@ -212,7 +212,7 @@ def _s3(body: str, attributes: Attributes) -> _Step | NotAJob:
     if _records_of(fields) != "aws:s3":
         raise _other(body, "an S3 event notification")
     first = msgspec.json.decode(_RAW_LIST.decode(fields["Records"])[0], type=_S3Record)
-    meta = Meta(
+    meta = EnvelopeMeta(
         source="s3",
         kind=first.eventName,
         origin=first.s3.bucket.name,
@@ -251,7 +251,7 @@ def _sns(body: str, attributes: Attributes) -> _Step:
         )
     if envelope.Type != "Notification" or envelope.Message is None:
         raise _other(body, "an SNS envelope", _RAW_DELIVERY)
-    meta = Meta(
+    meta = EnvelopeMeta(
         source="sns",
         id=envelope.MessageId,
         kind=envelope.Subject,
@@ -277,7 +277,7 @@ def _eventbridge(body: str, attributes: Attributes) -> _Step:
             "an EventBridge event",
             'If the rule\'s target has an input transformer, declare source="json"; otherwise find who sends here.',
         ) from None
-    meta = Meta(
+    meta = EnvelopeMeta(
         source="eventbridge",
         id=event.id,
         kind=event.detail_type,
@@ -302,7 +302,7 @@ def _scheduler(body: str, attributes: Attributes) -> _Step:
     if recognise(body) in ("scheduler", "eventbridge"):
         text, meta = _eventbridge(body, attributes)
         return text, msgspec.structs.replace(meta, source="scheduler")
-    meta = Meta(
+    meta = EnvelopeMeta(
         source="scheduler",
         id=texts.get("EXECUTION_ID"),
         origin=texts.get("SCHEDULE_ARN"),

@@ -1,9 +1,9 @@
 """The lane for coroutines: one event loop in one thread, a task for each run. Imported only where a job is a coroutine.
 
 `perform` is `Runner.perform`, `calling.call` and `probing.probe`, awaited: what the backend has to do, and a probe that is a
-plain function, happen in a thread, so that they do not hold up the loop.
-Never here: which run comes next, settling. Invariant: every run that was submitted is answered by exactly one `Done`, and a
-task that is cancelled still comes to an outcome: what its run was cut for, or what it raised.
+plain function, happen in a thread, so that they do not hold up the loop. Never here: which run comes next, settling.
+Invariant: every run that was submitted is answered by exactly one `LaneReport`, and a task that is cancelled still comes to
+an outcome: what its run was cut for, or what it raised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, context
 from onefold.runner.context import Context
 from onefold.runner.execution import Execution
-from onefold.runner.executors import Done, Unit
+from onefold.runner.executors import LaneReport, Unit
 from onefold.runner.handlers import Job
 from onefold.runner.runner import Runner
 
@@ -96,7 +96,7 @@ class Tasks:
         """Start the loop's thread."""
         self._loop = asyncio.new_event_loop()
         self._thread.start()
-        self._report(Done(lane=self, slots=self.slots))
+        self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
         """Make a task of each run."""
@@ -138,9 +138,9 @@ class Tasks:
         try:
             await perform(self._runner, run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
-            self._report(Done(lane=self, unit=unit, error=error))
+            self._report(LaneReport(lane=self, unit=unit, error=error))
         else:
-            self._report(Done(lane=self, unit=unit))
+            self._report(LaneReport(lane=self, unit=unit))
         finally:
             del self._tasks[run]
 

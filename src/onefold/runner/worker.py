@@ -29,7 +29,7 @@ from onefold.contracts.queue import Delivery
 from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner.context import watch_pools
 from onefold.runner.execution import Execution
-from onefold.runner.executors import Done, Threads, Unit
+from onefold.runner.executors import LaneReport, Threads, Unit
 from onefold.runner.grouping import Grouper
 from onefold.runner.handlers import Job
 from onefold.runner.heartbeat import Heartbeat, Periodic, Watchdog
@@ -178,7 +178,7 @@ class ExitReport(Struct, frozen=True, kw_only=True):
     not_taken: Mapping[str, int] = {}
 
 
-class Rate:
+class GrowthRate:
     """How fast a count grows. Noted by one thread, read by any."""
 
     def __init__(self) -> None:
@@ -267,10 +267,10 @@ class Worker:
             tasks=self._make_tasks() if any(job.is_async for job in jobs) else None,
             children=self._children(spawn),
         )
-        self._done: deque[Done] = deque()
+        self._done: deque[LaneReport] = deque()
         self._running: set[Execution] = set()
         self._started = 0
-        self._rate = Rate()
+        self._rate = GrowthRate()
         self._idle = False
         self._draining = False
         self._stopping = False
@@ -538,13 +538,13 @@ class Worker:
 
     # -- from the other threads --------------------------------------------------------------------------------------
 
-    def _report(self, done: Done) -> None:
+    def _report(self, done: LaneReport) -> None:
         self._done.append(done)
         if self._idle:
             self._wake()
 
     def _fail(self, error: BaseException) -> None:
-        self._report(Done(lane=self._threads, slots=0, error=error))
+        self._report(LaneReport(lane=self._threads, slots=0, error=error))
 
     def _stop(self, run: Execution, outcome: Outcome) -> None:
         """Stop a run's handler, or notify it."""

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from onefold import errors, limits
 from onefold.contracts.state import Change
 from onefold.runner import runs
-from onefold.runner.heartbeat import Bell
+from onefold.runner.heartbeat import ThreadBell
 from onefold.runner.runs import send_looks
 from onefold.runtime.events import Sinks
 from onefold.runtime.names import take
@@ -76,7 +76,7 @@ class Scheduler:
         self._agenda = Agenda()
         self._undelivered = UndeliveredTicks(self._writer, self._schedules, self._agenda)
         self._superseded: set[str] = set()
-        self._bell = Bell()
+        self._bell = ThreadBell()
         self._stopping = False
         self._started = False
         self.sent: int = 0

@@ -25,10 +25,10 @@ from onefold.contracts.store import (
     Completed,
     Held,
     Hold,
+    ManualDecision,
     OutboxItem,
     Outcome,
     RecordKey,
-    Ruling,
     Status,
     Unknown,
 )
@@ -295,7 +295,7 @@ class RecordAdminContract(StoreHarness):
     def test_a_parked_operation_is_settled_as_done(self) -> None:
         hold = self.claim().hold
         assert self.write(hold, unknown(parked=True))
-        assert self.records.settle(KEY, Ruling(done=True, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW + 9)
+        assert self.records.settle(KEY, ManualDecision(done=True, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW + 9)
         answer = self.ask("B", NOW + 9)
         assert answer == Completed(result=b"5", completed_at_ms=NOW + 9, hold=hold, outbox=[])
         record = self.record()
@@ -304,19 +304,19 @@ class RecordAdminContract(StoreHarness):
 
     def test_a_result_is_corrected_where_it_is_still_the_one(self) -> None:
         hold = self.claim().hold
-        ruling = Ruling(done=True, result=b"6", expires_at_ms=NOW + KEPT_MS)
-        corrects_5 = replace(ruling, corrects=b"5")
+        decision = ManualDecision(done=True, result=b"6", expires_at_ms=NOW + KEPT_MS)
+        corrects_5 = replace(decision, corrects=b"5")
         assert not self.records.settle(KEY, corrects_5, NOW + 9)  # it runs
         assert self.write(hold, complete(b"5"))
-        assert not self.records.settle(KEY, replace(ruling, corrects=b"4"), NOW + 9)
-        assert not self.records.settle(KEY, ruling, NOW + 9)  # nothing is parked
+        assert not self.records.settle(KEY, replace(decision, corrects=b"4"), NOW + 9)
+        assert not self.records.settle(KEY, decision, NOW + 9)  # nothing is parked
         assert self.records.settle(KEY, corrects_5, NOW + 9)
         assert self.ask("B", NOW + 9) == Completed(result=b"6", completed_at_ms=NOW + 9, hold=hold, outbox=[])
 
     def test_a_parked_operation_is_settled_as_not_done(self) -> None:
         hold = self.claim().hold
         assert self.write(hold, unknown(parked=True, crashed=True))
-        assert self.records.settle(KEY, Ruling(done=False, result=b"", expires_at_ms=NOW + KEPT_MS), NOW + 9)
+        assert self.records.settle(KEY, ManualDecision(done=False, result=b"", expires_at_ms=NOW + KEPT_MS), NOW + 9)
         assert not self.write(hold, complete())
         record = self.record()
         assert (record.status, record.result, record.expires_at_ms) == ("released", None, NOW + KEPT_MS)
@@ -327,7 +327,7 @@ class RecordAdminContract(StoreHarness):
     def test_only_what_is_parked_is_settled(self) -> None:
         def settle(key: RecordKey) -> list[bool]:
             return [
-                self.records.settle(key, Ruling(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW)
+                self.records.settle(key, ManualDecision(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW)
                 for done in (True, False)
             ]
 
@@ -359,5 +359,7 @@ class RecordAdminContract(StoreHarness):
         for done in (True, False):
             hold = self.claim(key=f"{done}").hold
             assert self.write(hold, unknown(parked=True))
-            assert self.records.settle(hold.key, Ruling(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW)
+            assert self.records.settle(
+                hold.key, ManualDecision(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS), NOW
+            )
         assert self.records.count_completed(NOW, NOW + 1000) == {"job": 1}

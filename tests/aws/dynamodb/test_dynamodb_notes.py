@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onefold import errors
-from onefold.contracts.store import Claimed, RecordKey, Ruling
+from onefold.contracts.store import Claimed, ManualDecision, RecordKey
 from onefold.engines.aws.dynamodb import notes
 from onefold.engines.aws.dynamodb.backend import DynamoBackend
 from onefold.testing.records import KEPT_MS, NOW, ask, complete, unknown
@@ -123,7 +123,7 @@ def test_only_what_is_parked_is_listed_as_parked(books: DynamoBackend) -> None:
     holds = [answer.hold for answer in answers if isinstance(answer, Claimed)]
     assert books.store.write([(hold, unknown(parked=True)) for hold in holds[:4]], NOW) == [True] * 4
     assert books.store.write([(holds[0], unknown(parked=True)), (holds[4], unknown())], NOW) == [False, True]
-    assert books.records.settle(holds[1].key, Ruling(done=True, result=b"1", expires_at_ms=NOW + KEPT_MS), NOW)
+    assert books.records.settle(holds[1].key, ManualDecision(done=True, result=b"1", expires_at_ms=NOW + KEPT_MS), NOW)
     assert {record.key for record in books.records.scan(parked=True)} == {holds[place].key for place in (0, 2, 3)}
     assert books.records.scan(parked=True, status="completed") == []
     assert len(books.records.scan(parked=True, status="unknown", limit=2)) == 2

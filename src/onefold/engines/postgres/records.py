@@ -38,10 +38,10 @@ from onefold.contracts.store import (
     Claimed,
     Complete,
     Hold,
+    ManualDecision,
     Outcome,
     Record,
     RecordKey,
-    Ruling,
     Status,
     StoreCapabilities,
     key_range,
@@ -473,9 +473,9 @@ class PostgresRecords:
         rows = self._server.run(lambda link: ask(link, self._server.sql(_FIND), values))
         return [record_of(row) for row in rows]
 
-    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+    def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-        step = partial(transitions.settle, ruling=ruling, now_ms=now_ms)
+        step = partial(transitions.settle, decision=decision, now_ms=now_ms)
         place = ident(key)
 
         def run(link: Link) -> bool:

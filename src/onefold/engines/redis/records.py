@@ -35,7 +35,17 @@ from msgspec import Struct
 
 from onefold import errors, forks, limits
 from onefold.contracts import transitions
-from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey, Ruling, Status, StoreCapabilities
+from onefold.contracts.store import (
+    Answer,
+    Ask,
+    Hold,
+    ManualDecision,
+    Outcome,
+    Record,
+    RecordKey,
+    Status,
+    StoreCapabilities,
+)
 from onefold.engines.redis.layout import ABSENT, SHELVES, Names, StoredRecord, decode, encode, job_place, key_at, shelf
 from onefold.engines.redis.server import RedisServer
 
@@ -383,9 +393,11 @@ class RedisRecords:
             found = {record.key: record for record in newest}
         return list(found.values())
 
-    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+    def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-        steps: list[tuple[RecordKey, Step[bool]]] = [(key, partial(transitions.settle, ruling=ruling, now_ms=now_ms))]
+        steps: list[tuple[RecordKey, Step[bool]]] = [
+            (key, partial(transitions.settle, decision=decision, now_ms=now_ms))
+        ]
         (settled,) = self._changer.apply(steps, now_ms, None)
         return settled
 

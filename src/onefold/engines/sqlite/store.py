@@ -25,12 +25,12 @@ from onefold.contracts.store import (
     Complete,
     Failure,
     Hold,
+    ManualDecision,
     OutboxItem,
     Outcome,
     Record,
     RecordKey,
     Release,
-    Ruling,
     Status,
     StoreCapabilities,
     key_range,
@@ -359,16 +359,16 @@ class SqliteStore:
         values = (*key_range(key), key, limit)
         return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
-    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+    def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
 
         def run(connection: sqlite3.Connection) -> bool:
             place = ident(key)
-            _, after = transitions.settle(_find(connection, [place]).get(place), ruling, now_ms)
+            _, after = transitions.settle(_find(connection, [place]).get(place), decision, now_ms)
             if after is None:
                 return False
             _replace(connection, place, after)
-            _count(connection, Counter({key.job: 1} if ruling.done and ruling.corrects is None else {}), now_ms)
+            _count(connection, Counter({key.job: 1} if decision.done and decision.corrects is None else {}), now_ms)
             return True
 
         return self._engine.write(run)

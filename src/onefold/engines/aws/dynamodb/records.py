@@ -34,7 +34,7 @@ import msgspec
 
 from onefold import errors
 from onefold.contracts import transitions
-from onefold.contracts.store import Claimed, Complete, Fail, Release, Ruling, Status, StoreCapabilities, Unknown
+from onefold.contracts.store import Claimed, Complete, Fail, ManualDecision, Release, Status, StoreCapabilities, Unknown
 from onefold.engines.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
     RECORD_SORT_KEY,
@@ -500,15 +500,15 @@ class DynamoRecords:
         """
         return _newest(map(record_of, self._table.get_all(possible_places(self._table, key))), limit)
 
-    def settle(self, key: RecordKey, ruling: Ruling, now_ms: int) -> bool:
+    def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
-        decide = partial(transitions.settle, ruling=ruling, now_ms=now_ms)
+        decide = partial(transitions.settle, decision=decision, now_ms=now_ms)
         (answer,) = make(self._table, [Move(key, self._table.layout, None, won=True, decide=decide)])
         if isinstance(answer, errors.OnefoldError):
             raise answer
         if answer:
             self._notes.unpark(key)
-            self._notes.completed([key.job] if ruling.done and ruling.corrects is None else [], now_ms)
+            self._notes.completed([key.job] if decision.done and decision.corrects is None else [], now_ms)
             self._notes.flush()
         return answer
 
