@@ -226,12 +226,32 @@ def test_an_early_write_is_seen_by_others_and_leaves_them_the_turn_but_answers_o
     other.close()
 
 
-def test_early_writes_of_many_threads_share_syncs(engine: Database, disk: Disk) -> None:
+class AskedLock:
+    """A lock that counts who asked for it."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.lock, self.asked = lock, threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.asked.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_early_writes_of_many_threads_share_syncs(
+    engine: Database, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _ = in_threads(1, lambda: engine.write(note, early=True))
     assert disk.begun.acquire(timeout=PATIENCE_S)
+    lock = AskedLock(engine._log._lock)
+    monkeypatch.setattr(engine._log, "_lock", lock)
     others, answers = in_threads(20, lambda: engine.write(note, early=True))
-    while len(rows_of(engine, "here")) < 21:
-        assert answers == []
+    for _ in others:  # not only committed: who asks for a sync when the next one has begun needs another
+        assert lock.asked.acquire(timeout=PATIENCE_S)
+    assert len(rows_of(engine, "here")) == 21
+    assert answers == []
     disk.over.set()
     for thread in first + others:
         thread.join(PATIENCE_S)
