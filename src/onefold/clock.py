@@ -1,9 +1,24 @@
-"""Time comes in through here and nowhere else: two readings and one wait.
+"""Time comes in through here and nowhere else: two readings, one wait, and wall time without steps.
 
 A `Clock` gives wall time (`now_ms`, for what others read: records, messages, logs) and monotonic time
 (`monotonic_ms`, for what we hold ourselves: deadlines, rates), and it performs every wait. `SystemClock` is the real
 one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it. No other module may read a
 clock or sleep.
+
+`SteadyClock` is for leases, visibility and whatever else says how long something takes. A machine's clock is set: by hand,
+by NTP at boot, when a laptop or a virtual machine wakes up. Instants that others wrote before are then wrong by the step.
+This clock notices a step, since monotonic time has none, goes on as if there had been none, and then finds its way back:
+
+    set forward by J    it stays J behind for `HOLD_MS`, in which who is at work extends its leases to the new time
+                        (`until_ms`); then it follows. What is over then, is over by both clocks.
+    set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
+                        visible, and what lasts, lasts up to twice as long.
+
+Where records are on a server that several machines share (Redis, PostgreSQL), the server's clock takes the place of the
+machine's wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own say.
+
+Schedules and `run_at` mean the time on the wall, never a steady clock's. Invariant: `SteadyClock.now_ms` goes back by less
+than twice `STEP_MS`.
 Private: may change with any release.
 """
 
@@ -11,10 +26,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from onefold import errors, forks
+from onefold.interrupts import let_through
 
 if TYPE_CHECKING:
-    from onefold.outside import Waiter
+    from collections.abc import Callable
+
+    from onefold.outside import Clock, Waiter
 
 
 class SystemClock:
@@ -47,3 +67,204 @@ class Never:
     def wait(self, timeout_s: float) -> bool:
         """Wait the whole time."""
         return self._locked.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
+
+
+STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
+HOLD_MS: Final = 120_000  # in which who is at work extends its leases, however long they last
+_LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
+_DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
+_DRIFT_MS_MAX: Final = 5_000  # and by less than this, however long ago they were compared: kernels steer both alike
+_ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms
+_ASK_AGAIN_FAILED_MS: Final = 1_000
+_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of that
+
+
+class Offset(NamedTuple):
+    """By how much the steady clock was beside the wall at a monotonic instant: ahead, or (negative) behind.
+
+    Args:
+        by_ms: ahead of the wall. at_ms: by the machine's monotonic clock.
+    """
+
+    by_ms: int
+    at_ms: int
+
+
+class ServerTime:
+    """A server's wall time, kept between two of its answers by this machine's monotonic clock.
+
+    No lock: threads that ask at the same time both take the answer.
+
+    Args:
+        clock: the machine's.
+        ask: the server's wall time in milliseconds since the epoch; may raise OnefoldError, and is then asked again later.
+    """
+
+    def __init__(self, clock: Clock, ask: Callable[[], int]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._base_ms: int | None = None  # the server's time at monotonic zero
+        self._seen = (0, 0)  # wall and monotonic time at the last answer
+        self._due_ms = clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """The server's time; the machine's own until the server has answered once."""
+        if self._base_ms is None:
+            self.refresh()
+        return self._clock.now_ms() if self._base_ms is None else self._base_ms + self._clock.monotonic_ms()
+
+    def refresh(self) -> None:
+        """Ask the server if its last answer is a minute old, or if this machine's clock was set or suspended since."""
+        before_ms = self._clock.monotonic_ms()
+        wall_ms, seen_ms = self._seen
+        beside_ms = self._clock.now_ms() - wall_ms - (before_ms - seen_ms)
+        if before_ms < self._due_ms and (self._base_ms is None or not is_step(beside_ms, before_ms - seen_ms)):
+            return
+        self._due_ms = before_ms + _ASK_AGAIN_FAILED_MS
+        try:
+            server_ms = self._ask()
+        except errors.OnefoldError as error:
+            let_through(error)
+            return  # whoever needs the server hears of it from the call that needs it
+        after_ms = self._clock.monotonic_ms()
+        if self._base_ms is None or after_ms - before_ms <= _ANSWER_MS_MAX:
+            self._base_ms = server_ms - (before_ms + after_ms) // 2
+            self._seen = (self._clock.now_ms(), after_ms)
+            self._due_ms = after_ms + _ASK_AGAIN_MS
+
+
+class SteadyClock:
+    """A `Clock` whose `now_ms` has no steps; safe to share between threads.
+
+    Args:
+        clock: whose wall time may be set.
+
+    Attributes:
+        wall: that clock.
+        steps: by how much it was set, in milliseconds, each time that this was noticed.
+        behind_ms: how far it was set forward and is not followed yet; 0 mostly.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall = clock
+        self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
+        self._wall_ms = clock.now_ms
+        self._lock = threading.Lock()
+        self._server: ServerTime | None = None
+        self._seen_wall_ms, self._seen_ms = clock.now_ms(), clock.monotonic_ms()
+        self.behind_ms: int = 0
+        self._hold_until_ms = 0
+        self._ahead = Offset(0, 0)
+        self._beside = False  # the wall
+        self._last_ms = 0  # answered while beside the wall
+        self.steps: list[int] = []
+        forks.in_child(self._start_anew)
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, as if the wall clock had not been set."""
+        wall_ms = self._wall_ms()
+        if 0 <= wall_ms - self._seen_wall_ms < _LOOK_MS and not self._beside:
+            return wall_ms
+        with self._lock:
+            return self._compare()
+
+    def follow(self, ask: Callable[[], int]) -> None:
+        """Go by a server's clock from now on; it is asked at the next `now_ms`.
+
+        Args:
+            ask: as `ServerTime` takes it.
+        """
+        with self._lock:
+            self._server = ServerTime(self.wall, ask)
+            self._wall_ms = self._server.now_ms
+            self._seen_wall_ms, self._seen_ms = 1 << 62, -1  # nothing of this clock was seen yet
+
+    def fresh_ms(self) -> int:
+        """`now_ms`, for the start of a lease: a server whose clock this goes by has been asked within the last minute."""
+        if self._server is not None:
+            self._server.refresh()
+        return self.now_ms()
+
+    @property
+    def offset(self) -> Offset:
+        """How far beside the wall it is."""
+        with self._lock:
+            self._compare()
+            now_ms = self.monotonic_ms()
+            return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
+
+    def adopt(self, offset: Offset) -> None:
+        """Be as far beside the wall as another process of this machine was, which has noticed a step before."""
+        with self._lock:
+            self._compare()
+            if self._beside:
+                return
+            now_ms = self.monotonic_ms()
+            since_ms = max(now_ms - offset.at_ms, 0)
+            if offset.by_ms > 0:
+                self._ahead = Offset(max(offset.by_ms - since_ms // 2, 0), now_ms)
+            elif since_ms < HOLD_MS:
+                self.behind_ms, self._hold_until_ms = -offset.by_ms, now_ms + HOLD_MS - since_ms
+            self._beside = bool(self._ahead.by_ms or self.behind_ms)
+
+    def stepped(self, by_ms: int) -> None:
+        """Take the wall as set by so much just now: another process's note shows that it was, since it was written."""
+        with self._lock:
+            self._compare()
+            self._step(by_ms, self.monotonic_ms())
+
+    def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
+        """As the clock it was made from."""
+        return self.wall.wait(waiter, timeout_ms)
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have had it
+
+    def _compare(self) -> int:
+        wall_ms, now_ms = self._wall_ms(), self.monotonic_ms()
+        passed_ms = now_ms - self._seen_ms
+        step_ms = wall_ms - self._seen_wall_ms - passed_ms if self._seen_ms >= 0 else 0
+        self._seen_wall_ms, self._seen_ms = wall_ms, now_ms
+        if is_step(step_ms, passed_ms):
+            self._step(step_ms, now_ms)
+        if not self._beside:
+            return wall_ms
+        if self.behind_ms and now_ms >= self._hold_until_ms:
+            self.behind_ms = 0
+        ahead_ms = self._ahead_ms(now_ms)
+        self._beside = bool(self.behind_ms or ahead_ms)
+        self._last_ms = max(self._last_ms, wall_ms - self.behind_ms + ahead_ms)
+        return self._last_ms
+
+    def _step(self, step_ms: int, now_ms: int) -> None:
+        self.steps.append(step_ms)
+        beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
+        self._last_ms = 0
+        self._ahead = Offset(max(beside_ms, 0), now_ms)
+        if beside_ms < -self.behind_ms:  # also at a second step: leases end by what it was when they were extended
+            self._hold_until_ms = now_ms + HOLD_MS
+        self.behind_ms = max(-beside_ms, 0)
+        self._beside = beside_ms != 0
+
+    def _ahead_ms(self, now_ms: int) -> int:
+        return max(self._ahead.by_ms - (now_ms - self._ahead.at_ms) // 2, 0)
+
+
+def is_step(step_ms: int, passed_ms: int) -> bool:
+    """Whether the wall and the monotonic clock, by `step_ms` apart after `passed_ms`, differ by more than they drift."""
+    return abs(step_ms) >= max(STEP_MS, min(passed_ms // _DRIFT_SHARE, _DRIFT_MS_MAX))
+
+
+def lease_from_ms(clock: Clock) -> int:
+    """The present, for whoever begins or extends a lease."""
+    return clock.fresh_ms() if type(clock) is SteadyClock else clock.now_ms()
+
+
+def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:
+    """The instant at which a lease of `for_ms` from `now_ms`, which `clock` has just said, ends by the time of then."""
+    return now_ms + for_ms + clock.behind_ms if type(clock) is SteadyClock else now_ms + for_ms
+
+
+def steady(clock: Clock) -> SteadyClock:
+    """A clock without steps; itself if it is one."""
+    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.architecture import source
 
-ROOMS = ("onefold.engines.", "onefold.forks", "onefold.private_files", "onefold.steady_clock", "onefold.runner.once")
+ROOMS = ("onefold.engines.", "onefold.forks", "onefold.private_files", "onefold.clock", "onefold.runner.once")
 OF_THE_SYSTEM = {
     "OSError", "EnvironmentError", "IOError", "TimeoutError", "ConnectionError", "InterruptedError", "BlockingIOError",
     "FileNotFoundError", "FileExistsError", "NotADirectoryError", "PermissionError", "ConnectionRefusedError",

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from onefold.clock import SystemClock
+from onefold.clock import HOLD_MS, SteadyClock, SystemClock
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.steady_clock import HOLD_MS, SteadyClock
 
 HOUR_MS = 3_600_000
 

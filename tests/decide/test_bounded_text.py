@@ -20,8 +20,8 @@ import onefold
 from onefold import codec
 from onefold.check.facts import Unresolved
 from onefold.check.intrinsics import Intrinsics
+from onefold.contracts.entries import check_attributes
 from onefold.contracts.queue import Attribute, Delivery
-from onefold.contracts.rules import check_attributes
 from onefold.errors import PayloadError
 from onefold.events.patterns import compile_filters, undotted
 from onefold.local.message_operations import _stored

@@ -13,6 +13,7 @@ import pytest
 
 import onefold
 from onefold import errors, limits
+from onefold.clock import HOLD_MS, SteadyClock
 from onefold.contracts.commit import Settlement
 from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
@@ -27,7 +28,6 @@ from onefold.runner.settlement import backend_of
 from onefold.runner.worker import WorkerSettings
 from onefold.runner.worker_setup import make_runner
 from onefold.runtime.events import Sinks
-from onefold.steady_clock import HOLD_MS, SteadyClock
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
 LEASE_MS = 30_000

@@ -16,6 +16,7 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.clock import SteadyClock
 from onefold.contracts.store import Hold, RecordKey
 from onefold.contracts.verbs import Store
 from onefold.engines.sqlite.engine import SqliteEngine
@@ -23,7 +24,6 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.call_leases import LeaseKeeper
-from onefold.steady_clock import SteadyClock
 from tests.run.bench import Elsewhere, Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onefold import errors
+from onefold.clock import HOLD_MS, Offset, SteadyClock, lease_from_ms, steady, until_ms
 from onefold.manual_clock import ManualClock
-from onefold.steady_clock import HOLD_MS, Offset, SteadyClock, lease_from_ms, steady, until_ms
 from onefold.testing.records import LEASE_MS, NOW
 
 HOUR_MS = 3_600_000

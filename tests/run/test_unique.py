@@ -40,7 +40,7 @@ class Mill:
             return
 
         class Failing:
-            def send(self, entries: object) -> Any:
+            def send(self, entries: object, *, whole: bool) -> Any:
                 raise error
 
         queues.open = lambda name: Failing()
@@ -78,7 +78,7 @@ def die_while_sending(mill: Mill) -> None:
     write, claim = store.write, store.claim
 
     class Dying:
-        def send(self, entries: object) -> Any:
+        def send(self, entries: object, *, whole: bool) -> Any:
             store.write = store.claim = lambda *given: (_ for _ in ()).throw(Crash())
             raise Crash
 
@@ -179,8 +179,8 @@ def test_a_worker_that_is_quicker_than_the_sender_s_last_word_runs_the_job(mill:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._queue, name)
 
-        def send(self, entries: Any) -> Any:
-            answers = self._queue.send(entries)
+        def send(self, entries: Any, *, whole: bool) -> Any:
+            answers = self._queue.send(entries, whole=whole)
             engine.queues.open = opened
             loose.run()
             names.extend(loose.names())
@@ -363,12 +363,12 @@ def test_no_message_is_older_than_its_reservation(mill: Mill, monkeypatch: pytes
             found = opened(name)
             send = found.send
 
-            def sent(entries: Any) -> Any:
-                answers = send(entries)
+            def sent(entries: Any, *, whole: bool) -> Any:
+                answers = send(entries, whole=whole)
                 world.clock.advance(1)
                 return answers
 
-            monkeypatch.setattr(type(found), "send", lambda _, entries: sent(entries))
+            monkeypatch.setattr(type(found), "send", lambda _, entries, *, whole: sent(entries, whole=whole))
             return found
 
         monkeypatch.setattr(queues, "open", slow)

@@ -29,7 +29,7 @@ from onefold.maps.state import MapState, OtherDriverError
 from onefold.runner import runs
 from onefold.runner.runs import report_refused, send_looks
 from onefold.runtime.events import Event, Sinks, kept
-from onefold.runtime.transactions import transaction
+from onefold.runtime.outgoing import transaction
 
 if TYPE_CHECKING:
     from onefold.app import App

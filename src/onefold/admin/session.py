@@ -24,8 +24,8 @@ from onefold.engines.urls import is_records_alone
 from onefold.entropy import SystemEntropy
 from onefold.registry import Registry
 from onefold.runner.handlers import Job, run_of
+from onefold.runtime.outgoing import transaction, wake_workers
 from onefold.runtime.runtime import Runtime
-from onefold.runtime.transactions import transaction, wake_workers
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine

@@ -1,22 +1,26 @@
-"""The values of sending, the Queue contract's other half: a message to be sent, and what the queue answers.
+"""Sending, the Queue contract's other half: a message to be sent, the rules that it must keep, and what the queue answers.
 
-Apart from `queue.py` because a function that only works off messages sends none: it receives and settles.
-
-Never here: what was received, when and where to send, the rules that a message must keep (`rules.py`).
+The rules are SQS's, with its codes and texts, from the AWS documentation and from what AWS was seen to do; every queue
+checks its entries by them (`check_entry`), so whoever sends to a queue need not.
 An outbox item for an event bus of a server has `bus_place(name)` where others have a queue's name. On AWS a bus is
 EventBridge's, and a put is a send to its place: each entry's body is one entry of PutEvents, as JSON. The embedded engine
 has no such places: its buses are rules of the app (`events/bus.py`). No queue's name is a place.
+Never here: what was received, when and where to send.
 Invariant: a message that was `Sent` is durable; of one that was `Refused` nothing was stored.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from onefold import limits
 from onefold.contracts.queue import Attribute
+from onefold.contracts.settings import QueueSettings
 
 if TYPE_CHECKING:
     from onefold.contracts.store import OutboxItem
@@ -80,6 +84,10 @@ class Refused(Struct, frozen=True, gc=False):
     message: str
 
 
+NOT_SENT: Final = Refused("NotSent", "Another message of the same call was refused, and all were to be sent or none.")
+"""What `send(..., whole=True)` answers for a message that is good, beside one that is not."""
+
+
 def from_outbox(item: OutboxItem) -> Entry:
     """An item of a run's outbox as a message to be sent."""
     return Entry(
@@ -104,3 +112,206 @@ def bus_place(name: str) -> str:
 def bus_of(place: str) -> str | None:
     """The bus that a place names; None for a queue's name."""
     return place.removeprefix(_PLACE) if place.startswith(_PLACE) else None
+
+
+ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
+NUMBER_DIGITS_MAX: Final = 38  # SQS developer guide, message metadata: precision of a Number
+NUMBER_CHARS_MAX: Final = 1_024  # ours: the longest number within the bounds below has 170, and zeros may lead it
+NUMBER_EXPONENT_MIN: Final = -128  # same: from 10^-128
+NUMBER_EXPONENT_MAX: Final = 126  # same: to 10^+126
+
+# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. _FORBIDDEN is what is not in
+# _ALLOWED, spelt out: as a complement of it the pattern would take ten times as long to compile.
+_FORBIDDEN = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
+_ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
+_ID = r"[!-~]{1,128}"  # ASCII letters, digits and all its punctuation; no space
+_ATTRIBUTE_NAME = r"[\w.\-]+"  # letters of any alphabet: AWS was seen to accept them, though it says A-Z a-z
+_NUMBER = r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
+
+_INVALID = "InvalidParameterValue"
+
+
+def check_entry(entry: Entry, settings: QueueSettings) -> Refused | None:
+    """Why a queue with these settings would not accept `entry`; None when it would."""
+    body = entry.body
+    if type(body) is not str:
+        return Refused(_INVALID, f"The message body must be text, not {type(body).__name__}.")
+    if not body:
+        return Refused("MissingParameter", "The request must contain the parameter MessageBody.")
+    if body.isascii():
+        size = len(body)
+        clean = body.isprintable() or re.search(_FORBIDDEN, body) is None
+    else:
+        clean = re.search(_FORBIDDEN, body) is None
+        size = len(body.encode()) if clean else 0
+    if not clean:
+        return Refused("InvalidMessageContents", _bad_character(body, "message body"))
+    if entry.attributes:
+        wrong = check_attributes(entry.attributes)
+        if wrong is not None:
+            return wrong
+        size += _attribute_bytes(entry.attributes)
+    if size > settings.message_bytes_max:
+        return Refused(
+            _INVALID,
+            "One or more parameters are invalid. Reason: Message must be shorter than "
+            f"{settings.message_bytes_max} bytes.",
+        )
+    if entry.delay_ms is not None or entry.run_at_ms is not None:
+        wrong = _check_times(entry, settings.fifo)
+        if wrong is not None:
+            return wrong
+    return _check_ids(entry, settings)
+
+
+def too_many_attributes(count: int) -> str:
+    """SQS's words for a message with more than 10 user attributes."""
+    return f"Number of message attributes [{count}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}]."
+
+
+def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
+    """Why SQS would not accept these user attributes; None when it would."""
+    if len(attributes) > limits.ATTRIBUTES_MAX:
+        return Refused(_INVALID, too_many_attributes(len(attributes)))
+    for name, attribute in attributes.items():
+        wrong, value = _name_problem(name), attribute.value
+        if wrong is None:
+            if attribute.type == "String" and type(value) is str and value and value.isprintable():
+                continue  # nearly all of them
+            wrong = _value_problem(name, attribute)
+        if wrong is not None:
+            return Refused(_INVALID, wrong)
+    return None
+
+
+def _bad_character(text: str, where: str) -> str:
+    found = re.search(_FORBIDDEN, text)
+    code = f"#x{ord(found.group()):X}" if found else "?"
+    return f"Invalid binary character '{code}' was found in the {where}, the set of allowed characters is {_ALLOWED}."
+
+
+def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
+    """What SQS counts beside the body: UTF-8 bytes of every attribute's name, type and value."""
+    size = 0
+    for name, attribute in attributes.items():
+        value, kind = attribute.value, attribute.type
+        size += len(name) if name.isascii() else len(name.encode())
+        size += len(kind) if kind.isascii() else len(kind.encode())
+        size += len(value.encode()) if isinstance(value, str) and not value.isascii() else len(value)
+    return size
+
+
+@lru_cache(maxsize=256)  # senders use the same few names again and again
+def _name_problem(name: str) -> str | None:
+    if not name:
+        return "The message attribute '' must contain non-empty message attribute name."
+    if len(name) > limits.ATTRIBUTE_NAME_CHARS_MAX:
+        return "Message (user) attribute names must be shorter than 256 Bytes"
+    if not re.fullmatch(_ATTRIBUTE_NAME, name) or ".." in name:
+        return (
+            f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
+            "underscore (_), hyphen (-), and period (.) characters, no two periods in a row."
+        )
+    if name.lower().startswith(("aws.", "amazon.", ".")) or name.endswith("."):
+        return (
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved "
+            "for internal use. Additionally, they cannot start or end with '.'."
+        )
+    return None
+
+
+def _value_problem(name: str, attribute: Attribute) -> str | None:
+    kind = attribute.type.partition(".")[0]
+    value = attribute.value
+    if (
+        kind not in ("String", "Number", "Binary")
+        or len(attribute.type) > ATTRIBUTE_TYPE_CHARS_MAX
+        or (not attribute.type.isprintable() and re.search(_FORBIDDEN, attribute.type))
+    ):
+        return (
+            f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
+            "prefixes is Binary, Number, and String."
+        )
+    if not isinstance(value, bytes if kind == "Binary" else str):
+        field = "Binary" if kind == "Binary" else "String"
+        return f"The message attribute '{name}' with type '{attribute.type}' must use field '{field}'."
+    if not value:
+        return f"Message (user) attribute '{name}' must contain a non-empty value of type '{attribute.type}'."
+    if isinstance(value, str):
+        if not value.isprintable() and re.search(_FORBIDDEN, value):
+            return _bad_character(value, f"message attribute '{name}'")
+        if kind == "Number" and not _is_number(value):
+            return f"Can't cast the value of message (user) attribute '{name}' to a number."
+    return None
+
+
+def _is_number(text: str) -> bool:
+    if len(text) > NUMBER_CHARS_MAX or not re.fullmatch(_NUMBER, text):
+        return False
+    from decimal import Decimal
+
+    number = Decimal(text)
+    if not number:
+        return True
+    digits = "".join(map(str, number.as_tuple().digits)).strip("0")
+    exponent = number.adjusted()
+    in_range = NUMBER_EXPONENT_MIN <= exponent < NUMBER_EXPONENT_MAX
+    return len(digits) <= NUMBER_DIGITS_MAX and (in_range or (exponent == NUMBER_EXPONENT_MAX and digits == "1"))
+
+
+def _check_times(entry: Entry, fifo: bool) -> Refused | None:
+    delay_ms, run_at_ms = entry.delay_ms, entry.run_at_ms
+    if delay_ms is not None and run_at_ms is not None:
+        return Refused(_INVALID, f"delay_ms ({delay_ms}) and run_at_ms ({run_at_ms}) exclude each other: give one.")
+    if run_at_ms is not None and type(run_at_ms) is not int:
+        return Refused(_INVALID, f"run_at_ms must be whole milliseconds since the epoch, not {run_at_ms!r}.")
+    if delay_ms is None:
+        return None
+    if type(delay_ms) is not int or not 0 <= delay_ms <= limits.DELAY_MS_MAX:
+        return Refused(
+            _INVALID,
+            f"Value {_seconds(delay_ms)} for parameter DelaySeconds is invalid. Reason: Must be >= 0 and <= 900, "
+            "if provided.",
+        )
+    if fifo and delay_ms:
+        return Refused(_INVALID, _not_for_type(_seconds(delay_ms), "DelaySeconds"))
+    return None
+
+
+def _check_ids(entry: Entry, settings: QueueSettings) -> Refused | None:
+    group, dedup_id = entry.group, entry.dedup_id
+    if group is not None and not re.fullmatch(_ID, group):
+        return Refused(_INVALID, _bad_id(group, "MessageGroupId"))
+    if dedup_id is not None:
+        if not settings.fifo:
+            return Refused(_INVALID, _not_for_type(dedup_id, "MessageDeduplicationId"))
+        if not re.fullmatch(_ID, dedup_id):
+            return Refused(_INVALID, _bad_id(dedup_id, "MessageDeduplicationId"))
+    if settings.fifo:
+        if group is None:
+            return Refused("MissingParameter", "The request must contain the parameter MessageGroupId.")
+        if dedup_id is None and not settings.content_dedup:
+            return Refused(
+                _INVALID,
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+                "explicitly",
+            )
+    return None
+
+
+def _not_for_type(value: object, parameter: str) -> str:
+    return (
+        f"Value {value} for parameter {parameter} is invalid. Reason: The request include parameter that is not "
+        "valid for this queue type."
+    )
+
+
+def _bad_id(value: str, parameter: str) -> str:
+    return (
+        f"Value {value} for parameter {parameter} is invalid. Reason: {parameter} can only include alphanumeric "
+        "and punctuation characters. 1 to 128 in length."
+    )
+
+
+def _seconds(duration_ms: object) -> object:
+    return f"{duration_ms / 1000:g}" if isinstance(duration_ms, int) else duration_ms

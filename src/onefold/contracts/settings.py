@@ -1,7 +1,7 @@
 """The settings of a queue, and which of them SQS accepts: what declaring and working need of the operator's verbs, too.
 
 `check_settings` refuses a queue that cannot be, `check_target` one that cannot take another's dead letters. Ranges are
-SQS's, from the AWS documentation. The rules for messages are in `rules.py`, the verbs in `admin.py`.
+SQS's, from the AWS documentation. The rules for messages are in `entries.py`, the verbs in `admin.py`.
 Never here: how a backend keeps settings. Invariant: equal settings make equal queues, and what is accepted, SQS accepts.
 """
 

@@ -34,8 +34,14 @@ class Queue(Protocol):
     name: str
     capabilities: QueueCapabilities
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
         """Accept messages durably; on return the accepted ones survive a crash of this machine.
+
+        Each entry is checked here, by the queue's settings (`check_entry`).
+
+        Args:
+            whole: all or none: where one is refused, none is sent, and the others are answered `NOT_SENT`. What SQS itself
+                refuses of a batch, when it has come through the checks, leaves the others sent.
 
         Raises:
             StorageBusy: nothing was accepted (disk full, file locked).

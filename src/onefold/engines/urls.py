@@ -28,12 +28,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from msgspec import Struct
 
 from onefold import errors, redact, settings
-from onefold.clock import SystemClock
+from onefold.clock import SystemClock, steady
 from onefold.contracts.verbs import Store
 from onefold.engines.composite import CompositeEngine, NoQueues
 from onefold.entropy import SystemEntropy
 from onefold.outside import Clock, Entropy
-from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine, RecordBackend

@@ -27,9 +27,8 @@ from msgspec import Struct
 from onefold import duration, errors, forks, limits
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
 from onefold.contracts.engine import Engine
-from onefold.contracts.entries import Entry, Refused, Sent, bus_place
+from onefold.contracts.entries import Entry, Refused, Sent, bus_place, check_entry
 from onefold.contracts.queue import Attribute
-from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
 from onefold.duration import Duration
@@ -42,8 +41,8 @@ from onefold.options import Queue
 from onefold.record.envelopes import EntryFault, Envelope, EventEntry, Origin, entry_of, event_id, request_of, sealed
 from onefold.runner import context
 from onefold.runner.declaring import queue_of
+from onefold.runtime.outgoing import transaction, wake_workers
 from onefold.runtime.runtime import Runtime
-from onefold.runtime.transactions import transaction, wake_workers
 
 ACCOUNT: Final = "000000000000"  # as the local SQS says by default
 REGION: Final = "us-east-1"

@@ -24,9 +24,8 @@ from msgspec import Raw, Struct
 
 from onefold import codec, errors
 from onefold.codec import payload_type
-from onefold.contracts.entries import Entry
+from onefold.contracts.entries import Entry, check_entry
 from onefold.contracts.queue import Delivery
-from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem, RecordKey
 from onefold.duration import Duration

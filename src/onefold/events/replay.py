@@ -23,7 +23,7 @@ from onefold import errors
 from onefold.contracts.documents import change
 from onefold.contracts.state import Change, Versioned
 from onefold.record.envelopes import replayed
-from onefold.runtime.transactions import transaction
+from onefold.runtime.outgoing import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

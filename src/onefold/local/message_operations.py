@@ -1,6 +1,6 @@
 """The operations on messages: send, receive, delete and change of visibility, each alone and in batches.
 
-What a message may contain is checked by `contracts/rules`, when the engine is asked to accept it; here requests become
+What a message may contain is checked by `contracts/entries.py`, when the engine is asked to accept it; here requests become
 entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that it can
 compare; a Number is stored without its extra zeros.
 Not here: those rules; waiting, order and counts (the engine's and `queues.py`'s). Invariants: a
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from onefold import limits
-from onefold.contracts import rules
+from onefold.contracts import entries as rules
 from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Delivery, RetryIn
 from onefold.local import aws_errors, identifiers

@@ -38,7 +38,7 @@ from onefold.local.faults import FaultInjector
 from onefold.local.history import MessageHistory
 from onefold.local.timers import Timer, Timers
 from onefold.local.waiters import Waiters, WaitingReceiver
-from onefold.runtime.transactions import transaction
+from onefold.runtime.outgoing import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from onefold import duration, errors, limits
 from onefold.codec import PayloadCodec, digest, payload_type
+from onefold.contracts.entries import check_entry
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
-from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration

@@ -125,9 +125,9 @@ class StepFunctionsQueue:
         self._queue = queue
         self._buried = buried
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
         """As the real queue's."""
-        return self._queue.send(entries)
+        return self._queue.send(entries, whole=whole)
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
         """Nothing."""

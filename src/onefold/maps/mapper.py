@@ -52,9 +52,8 @@ from onefold.maps.state import MapState, OtherDriverError, VersionedMapState
 from onefold.runner import runs
 from onefold.runner.completion import Closer
 from onefold.runner.context import Context
-from onefold.runtime.outgoing import Outgoing
+from onefold.runtime.outgoing import Outgoing, transaction
 from onefold.runtime.runtime import Runtime
-from onefold.runtime.transactions import transaction
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

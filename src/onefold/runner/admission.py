@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onefold import errors
+from onefold.clock import until_ms
 from onefold.contracts.documents import change
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.store import Complete, Fail, Release, Unknown
@@ -25,7 +26,6 @@ from onefold.record import breaker, rate
 from onefold.record.breaker import Answer, Breaker, BreakerPolicy
 from onefold.record.delivery import Decision, Detail
 from onefold.runner.execution import Execution
-from onefold.steady_clock import until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from onefold import errors, forks
-from onefold.steady_clock import SteadyClock, lease_from_ms, until_ms
+from onefold.clock import SteadyClock, lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class LeaseKeeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
 
     A lease that is lost, or over, while its call runs is logged. When the machine's clock is set forward, all are renewed
-    before the time without steps follows it, however long they last (`steady_clock.HOLD_MS`).
+    before the time without steps follows it, however long they last (`clock.HOLD_MS`).
 
     Args:
         lost: is called with what was lost.

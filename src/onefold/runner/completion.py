@@ -29,7 +29,7 @@ from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.handlers import Job
 from onefold.runner.runs import RunState
-from onefold.runtime.transactions import transaction
+from onefold.runtime.outgoing import transaction
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine

@@ -31,8 +31,7 @@ from onefold.runner.context import Context
 from onefold.runner.handlers import positional
 from onefold.runner.runs import RunState
 from onefold.runtime.events import Event, kept_text
-from onefold.runtime.outgoing import Outgoing
-from onefold.runtime.transactions import transaction
+from onefold.runtime.outgoing import Outgoing, transaction
 
 if TYPE_CHECKING:
     from onefold.runtime.runtime import Runtime

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from msgspec.structs import replace
 
 from onefold import duration, errors, forks, owner_process
-from onefold.clock import Never
+from onefold.clock import Never, SteadyClock, until_ms
 from onefold.codec import digest, outline, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.queue import Delivery
@@ -46,7 +46,6 @@ from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 from onefold.runtime.events import Event, Sinks, is_kept, kept_text
 from onefold.runtime.names import take
-from onefold.steady_clock import SteadyClock, until_ms
 
 if TYPE_CHECKING:
     from onefold.contracts.commit import Verdict

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from onefold import errors
+from onefold.clock import HOLD_MS, SteadyClock, lease_from_ms, until_ms
 from onefold.contracts.store import Hold
 from onefold.record import attempt as script
 from onefold.record import lease
@@ -25,7 +26,6 @@ from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner import calling
 from onefold.runner.execution import Execution, InFlight, InFlightDelivery
 from onefold.runner.settlement import Backend
-from onefold.steady_clock import HOLD_MS, SteadyClock, lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

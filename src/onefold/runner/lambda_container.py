@@ -146,9 +146,9 @@ class MappedQueue:
         self._failed = failed
         self._receives_max = receives_max
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
         """As the real queue's."""
-        return self._queue.send(entries)
+        return self._queue.send(entries, whole=whole)
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
         """Nothing: the mapping receives."""

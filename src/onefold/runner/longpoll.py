@@ -198,9 +198,9 @@ class LongPoll:
 
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
         """As the queue's."""
-        return self._queue.send(entries)
+        return self._queue.send(entries, whole=whole)
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """As the queue's."""

@@ -16,7 +16,7 @@ from itertools import starmap
 from typing import Literal, ParamSpec, TypeVar
 
 from onefold import duration, errors
-from onefold.clock import SystemClock
+from onefold.clock import SteadyClock, SystemClock
 from onefold.contracts.store import Claimed, Completed, Running
 from onefold.contracts.verbs import Store
 from onefold.duration import Duration
@@ -31,7 +31,6 @@ from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
 from onefold.runtime.events import Sink, Sinks, checked_sinks
 from onefold.runtime.names import declare
-from onefold.steady_clock import SteadyClock
 
 A = ParamSpec("A")
 R = TypeVar("R")

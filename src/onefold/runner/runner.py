@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from onefold import errors
+from onefold.clock import lease_from_ms, until_ms
 from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
 from onefold.contracts.state import group_flag
 from onefold.contracts.store import Ask, Claimed, Conflict
@@ -39,7 +40,6 @@ from onefold.runner.handlers import run_of
 from onefold.runner.reports import Reports
 from onefold.runner.settlement import Settler, effect_happened
 from onefold.runtime.events import kept_text
-from onefold.steady_clock import lease_from_ms, until_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

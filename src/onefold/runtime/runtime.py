@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors, forks
-from onefold.clock import Never
+from onefold.clock import Never, steady
 from onefold.contracts.settings import differences, is_workable
 from onefold.engines import urls
 from onefold.registry import Registry
-from onefold.runtime import sending
+from onefold.runtime import outgoing as sending
 from onefold.runtime.names import take
-from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from onefold.clock import SteadyClock
     from onefold.contracts.engine import Engine
     from onefold.contracts.ledger import History
     from onefold.contracts.settings import QueueSettings
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from onefold.runner.handlers import Job
     from onefold.runtime.events import Sink, Sinks
     from onefold.runtime.outgoing import Outgoing, Receipt
-    from onefold.steady_clock import SteadyClock
 
 
 class Runtime:

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from onefold import errors
 from onefold.contracts.state import Change
 from onefold.runtime.events import Event, Sinks, kept
+from onefold.runtime.outgoing import transaction
 from onefold.runtime.runtime import Runtime
-from onefold.runtime.transactions import transaction
 
 
 class Due(NamedTuple):

@@ -13,7 +13,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from onefold import limits
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, WRONG, QueueHarness
 
 if TYPE_CHECKING:
@@ -260,6 +260,19 @@ class FifoContract(QueueHarness):
         assert isinstance(first, Sent)
         assert second == Sent(first.message_id, first.sequence, duplicate=queue.capabilities.inspectable)
         assert queue.send([Entry(body="three", group="a", dedup_id="d")]) == [second]
+        assert self.bodies(queue) == ["one"]
+
+    def test_a_call_that_is_refused_as_a_whole_is_not_remembered(self) -> None:
+        """Ours: the same messages are sent again without the one that was refused."""
+        queue = self.fifo()
+        good = Entry(body="one", group="a", dedup_id="d")
+        answers = queue.send([good, Entry(body="two", group="no spaces", dedup_id="e")], whole=True)
+        assert answers[0] is NOT_SENT
+        assert isinstance(answers[1], Refused)
+        assert self.bodies(queue) == []
+        (sent,) = queue.send([good], whole=True)
+        assert isinstance(sent, Sent)
+        assert not sent.duplicate
         assert self.bodies(queue) == ["one"]
 
     def test_the_window_is_five_minutes_also_after_a_delete(self) -> None:

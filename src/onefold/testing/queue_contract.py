@@ -17,7 +17,7 @@ Never here: how a queue stores. Invariant: passing means that a worker may be mo
 from __future__ import annotations
 
 from onefold import errors
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Bury, Reason, RetryIn
 from onefold.testing.fifo_contract import FifoContract
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, WRONG, sorted_bodies
@@ -55,6 +55,16 @@ class QueueContract(FifoContract, ServingContract):
         assert [type(answer) for answer in answers] == [Sent, Refused, Sent]
         assert sorted_bodies(self.receive(queue)) == ["a", "b"]
         assert queue.send([]) == []
+
+    def test_a_call_can_be_accepted_as_a_whole_or_not_at_all(self) -> None:
+        """Ours: what `send_many` and a transaction promise, without a check of their own."""
+        queue = self.queue()
+        answers = queue.send([Entry(body="a"), Entry(body=""), Entry(body="b")], whole=True)
+        assert [answers[0], answers[2]] == [NOT_SENT, NOT_SENT]
+        assert answers[1] == self.refused(queue, body="")
+        assert self.receive(queue) == []
+        assert [type(answer) for answer in queue.send([Entry(body="a"), Entry(body="b")], whole=True)] == [Sent, Sent]
+        assert sorted_bodies(self.receive(queue)) == ["a", "b"]
 
     def test_the_size_counts_bytes_of_body_and_attributes(self) -> None:
         """DG quotas-messages: names, types and values of attributes count too."""

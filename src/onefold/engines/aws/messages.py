@@ -5,8 +5,8 @@ into one of ours; text that a String may not hold goes as bytes. A receipt of ou
 handle
 and, where the body is in S3, its key: everything a delete needs, in any process.
 
-Never here: calls, S3, rules of what SQS accepts (`contracts/rules.py`). Invariant: what `entry_of` writes, `received` reads
-back equal; a message that somebody else wrote is read without an error, whatever it holds.
+Never here: calls, S3, rules of what SQS accepts (`contracts/entries.py`). Invariant: what `entry_of` writes, `received`
+reads back equal; a message that somebody else wrote is read without an error, whatever it holds.
 
 Sources: SQS API reference, Message, SendMessageBatchRequestEntry; SQS developer guide, "Amazon SQS message quotas"; Lambda
 developer guide, "Using Lambda with Amazon SQS" (the event); the large-payload form is that of AWS's extended client
@@ -25,8 +25,8 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.contracts.entries import check_attributes
 from onefold.contracts.queue import Attribute, Reason, reason_of
-from onefold.contracts.rules import check_attributes
 
 if TYPE_CHECKING:
     from onefold.engines.aws.payloads import Payloads

@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from onefold import errors, limits
-from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
+from onefold.contracts.entries import DERIVED_DEDUP, NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.queue import CLAIMS, Attribute, Reason, text_at
-from onefold.contracts.rules import check_entry
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.aws import batches, messages
 from onefold.engines.aws.batches import FailedEntry
@@ -151,10 +150,12 @@ def send(
     payloads: Payloads | None,
     later: Later | None = None,
     signer: Callable[[], Signer],
+    whole: bool = False,
 ) -> list[Sent | Refused]:
     """Send entries to a queue; one answer each, in order.
 
     Args:
+        whole: nothing is sent where one of them is refused here.
         later: for messages that are due later than SQS delays them; None to refuse those.
         signer: asked for by entries that claim something beside their body, and for derived deduplication ids.
 
@@ -189,6 +190,10 @@ def send(
                 answers[place] = _too_large(limit, offloads=True)
                 continue
         forms[place] = made
+    if whole and answers:
+        if payloads is not None and stored:
+            payloads.delete(list(stored.values()))
+        return [answers.get(place, NOT_SENT) for place in range(len(entries))]
     now = {place: form for place, form in forms.items() if place not in late}
     sent = deliver(catalogue, name, list(now.values())) if now else []
     answers |= dict(zip(now, sent, strict=True))

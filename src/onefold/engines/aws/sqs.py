@@ -199,9 +199,10 @@ class SqsQueue:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Accept messages; `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
+        """Accept messages; with `whole` none, where one is refused before it is sent.
 
+        A `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
         Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not say (on FIFO queues a
         duplicate has the first one's message id).
 
@@ -213,7 +214,7 @@ class SqsQueue:
         now_ms = sqs.clock.now_ms()
         return sending.send(
             sqs.catalogue, self.name, entries, now_ms=now_ms, payloads=sqs.payloads, later=sqs.later,
-            signer=lambda: sqs.signer,
+            signer=lambda: sqs.signer, whole=whole,
         )  # fmt: skip
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -433,8 +434,8 @@ class EventBusQueue:
         self._session = session
         self._bus = bus
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Put events; a `Sent` names the event's id.
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:  # noqa: ARG002 - the contract's
+        """Put events; a `Sent` names the event's id. EventBridge checks each by itself.
 
         Raises:
             TransientError: some were not taken for now; others may have been. UsageError: not allowed, no credentials.

@@ -11,8 +11,7 @@ from typing import Literal
 
 from onefold import errors
 from onefold.contracts.admin import Edit, Peeked
-from onefold.contracts.entries import Entry
-from onefold.contracts.rules import check_entry
+from onefold.contracts.entries import Entry, check_entry
 from onefold.engines.sqlite.fifo import body_digest
 from onefold.engines.sqlite.rows import (
     Catalogue,

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors, forks
+from onefold.clock import steady
 from onefold.contracts.admin import Transferred
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.connection import LentConnection, Readers, connect_reader, connect_writer, data_version
@@ -31,7 +32,6 @@ from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, Log, OpenFile
 from onefold.engines.sqlite.refusals import DiskFull, kept_turn
 from onefold.engines.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.interrupts import ignored, is_of_a_signal
-from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.outside import Clock

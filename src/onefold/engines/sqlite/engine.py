@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote
 
 from onefold import errors, forks, limits, owner_process, private_files
+from onefold.clock import steady
 from onefold.contracts.engine import WakeableWaiter
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
@@ -29,7 +30,6 @@ from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
 from onefold.interrupts import ignored
-from onefold.steady_clock import steady
 
 if TYPE_CHECKING:
     from onefold.contracts.admin import RecordAdmin
@@ -43,7 +43,7 @@ _SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the f
 # A worker maintains every 500 ms: a fifth of its time while there is much to remove, else a two-hundredth.
 _SWEEP_SHARE_MS = 100
 _LOOK_SHARE_MS = 25
-_NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `steady_clock.STEP_MS` meanwhile
+_NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `clock.STEP_MS` meanwhile
 
 
 class SqliteEngine:

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 
 from onefold import limits
 from onefold.contracts.admin import Remembered
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.queue import JOB_ATTRIBUTE
-from onefold.contracts.rules import check_entry
 from onefold.contracts.state import Change
 from onefold.engines.sqlite.rows import (
     Found,
@@ -130,14 +129,14 @@ _PROMOTED_AT_ONCE = 1_000
 
 
 def send_in(
-    connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int
+    connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int, *, whole: bool
 ) -> list[Sent | Refused]:
     """Accept messages in the order given; a deduplication id seen within 5 minutes is answered with the first one's."""
     settings = row.settings
     answers: list[Sent | Refused | None] = [check_entry(entry, settings) for entry in entries]
     good = [index for index, answer in enumerate(answers) if answer is None]
-    if not good:
-        return answers  # type: ignore[return-value]  # every answer is a refusal
+    if not good or (whole and len(good) < len(entries)):
+        return [answer or NOT_SENT for answer in answers]
     promote_in(connection, row, now_ms, None)
     first = draw_ids(connection, len(good))
     later: list[NewMessage] = []

@@ -1,6 +1,6 @@
 """The time that processes on one file share, when the machine's clock was set while they used it.
 
-Each notices a step by itself (`steady_clock.py`). Who opens the file later learns of it from a row (`onefold_state`, name
+Each notices a step by itself (`clock.py`). Who opens the file later learns of it from a row (`onefold_state`, name
 `onefold/clock`) that says what the wall clock was at a monotonic instant: since both go on together, any other wall time now
 is a step, whether or not somebody has noticed it yet. Without such a row, the file says: written later than now, it
 says that the clock was set back.
@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 
 from onefold import limits
-from onefold.clock import SystemClock
+from onefold.clock import STEP_MS, Offset, SteadyClock, SystemClock, is_step
 from onefold.interrupts import ignored
-from onefold.steady_clock import STEP_MS, Offset, SteadyClock, is_step
 
 _NAME: Final = "onefold/clock"
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"

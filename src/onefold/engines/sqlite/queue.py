@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors
-from onefold.contracts.entries import Entry, Refused, Sent
+from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent, check_entry
 from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
-from onefold.contracts.rules import check_entry
 from onefold.engines.sqlite import fifo
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.fifo import body_digest
@@ -93,15 +92,15 @@ class SqliteQueue:
         self._clock = engine.clock
         self._was_empty = False
 
-    def send(self, entries: Sequence[Entry]) -> list[Sent | Refused]:
-        """Accept messages; on return the accepted ones are on disk. They are queued in the order given.
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
+        """Accept messages, with `whole` all or none; on return the accepted ones are on disk, in the order given.
 
         Raises:
             StorageBusy: nothing was accepted.
             NotFoundError: the queue was dropped.
         """
         return self._engine.write(
-            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms()),
+            lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms(), whole=whole),
             early=not self._is_fifo,  # FIFO: a duplicate is answered with the first one's id, which must be on disk
             adds=True,
         )
@@ -192,16 +191,16 @@ class SqliteQueue:
 
 
 def send_in(
-    connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int
+    connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int, *, whole: bool = False
 ) -> list[Sent | Refused]:
     """`Queue.send` inside the transaction open on `connection`."""
     settings = row.settings
     if settings.fifo:
-        return fifo.send_in(connection, row, entries, now_ms)
+        return fifo.send_in(connection, row, entries, now_ms, whole=whole)
     answers: list[Sent | Refused | None] = [check_entry(entry, settings) for entry in entries]
     good = answers.count(None)
-    if not good:
-        return answers  # type: ignore[return-value]  # every answer is a refusal
+    if not good or (whole and good < len(entries)):
+        return [answer or NOT_SENT for answer in answers]
     first = number = draw_ids(connection, good)
     token, accepted, is_timed = row.token, [], False
     for place, entry in enumerate(entries):

@@ -256,7 +256,7 @@ def set_visible_in(
 
     Args:
         ends: the receive is over (a retry later): its owner's death must not cut the wait short.
-        behind_ms: by how much the clock will jump when it follows the wall (`steady_clock.py`). Who is at work with a
+        behind_ms: by how much the clock will jump when it follows the wall (`clock.py`). Who is at work with a
             message extends beyond that; who gives it back (0 s, or uncounted) does not wait for it.
     """
     for _, change in changes:
