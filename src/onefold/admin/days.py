@@ -230,11 +230,19 @@ def _unknown(session: AdminSession, schedules: Mapping[str, Schedule], name: str
     titles = {one.run.title for one in runs.read_all(state, runs.names(state)[-_TITLES_MAX:]) if one is not None}
     known = sorted({*schedules, *titles})
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if session.jobs is None:
+        return errors.NotFoundError(
+            f"No schedule {name!r} is known in {session.url}.",
+            meaning="No app was named, and no run of it began here.",
+            todo="Name the app behind the date, for example shop:app."
+            + (
+                f" Or did you mean {near[0]}?" if near else f" Runs began of: {', '.join(known[:10])}." if known else ""
+            ),
+        )
     there = f"There are: {', '.join(known[:10])}." if known else "No schedule is declared, and no run ever began."
-    unnamed = "No app was named, and no" if session.jobs is None else "No"
     return errors.NotFoundError(
         f"There is no schedule {name!r} in {session.url}.",
-        meaning=f"{unnamed} run of it began here.",
+        meaning="No run of it began here.",
         todo=f"Did you mean {near[0]}?" if near else there,
     )
 
