@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
 import onefold
-from onefold.admin import dead_letters, editing, held, queues, redrive, why
+from onefold.admin import dead_letters, editing, queues, redrive, why
 from onefold.admin.dead_letters import Select, find, one_of
 from onefold.contracts.admin import Edit
 from onefold.contracts.ledger import Row
@@ -105,41 +103,3 @@ def test_another_key_by_hand_is_in_both_stories(there: Open) -> None:
     old, new = (story(there, key).lines[-1] for key in ("a", "b"))
     assert (old.event, old.text) == ("edit", "its message was given another key: b")
     assert (new.event, new.text) == ("edit", "payload changed in the dead-letter queue (order_id); its key was a")
-
-
-def test_a_call_that_its_probe_completed_is_not_said_to_have_run(there: Open) -> None:
-    guard = functools.partial(
-        onefold.once, key="{order}", name="bank", store=there.session.engine.store, clock=there.clock
-    )
-
-    @guard(on_unknown=lambda order: onefold.Done("r-1"))
-    def pay(order: str) -> str:
-        raise onefold.OutcomeUnknown("the bank did not answer")
-
-    with pytest.raises(onefold.OutcomeUnknown):
-        pay("k-1")
-    there.clock.advance(60_000)
-    assert pay("k-1") == "r-1"
-    (found,) = why.explain(there.without_app(), "k-1").stories
-    assert [line.text for line in found.lines if line.event == "completed"] == [
-        "completed with what the probe found; its record is kept"
-    ]
-
-
-def test_runs_of_a_call_have_one_number_and_no_budget(there: Open) -> None:
-    said: list[str] = []
-
-    @onefold.once(key="{order}", name="bank", store=there.session.engine.store, clock=there.clock, on_unknown="hold")
-    def pay(order: str) -> str:
-        found = why.explain(there.without_app(), "k-1").stories[0]
-        said.extend([found.text, next(line.rule for line in reversed(found.lines) if line.event == "started")])
-        raise onefold.OutcomeUnknown("the bank did not answer")
-
-    with pytest.raises(onefold.OutcomeUnknown):
-        pay("k-1")
-    held.settle(there.without_app(), "k-1", done=False)
-    there.clock.advance(1_000)
-    with pytest.raises(onefold.OutcomeUnknown):
-        pay("k-1")
-    assert [said[0][:15], said[2][:15]] == ["Running: run 1,", "Running: run 2,"]
-    assert [said[1], said[3]] == ["fence 1", "fence 2; 1 run before a person settled it"]

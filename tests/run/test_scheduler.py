@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onefold import App, Job, Tick, errors
+from onefold.contracts.state import Change
 from onefold.manual_clock import ManualClock
 from onefold.runner import runs
 from onefold.runtime.events import Sinks
@@ -271,6 +272,31 @@ def test_other_times_count_from_the_next_start(path: Path) -> None:
         assert [event.detail["expression"] for event in new.told.of("schedule-changed")] == ["cron(30 * * * ? *)"]
         assert new.step(30 * MINUTE_MS) == 1
         assert new.ticks() == ["2026-06-01T02:00:00Z", "2026-06-01T02:30:00Z"]
+
+
+@pytest.mark.parametrize("stored", [b"[]", b"\xff", b'{"app": 1}'])
+def test_a_schedule_whose_state_cannot_be_read_is_reported_and_waits_while_the_others_go_on(
+    path: Path, stored: bytes
+) -> None:
+    clock = clock_at("2026-06-01T01:59:00")
+    with places(Place(path, clock, HOURLY)) as (place,):
+
+        @place.app.schedule(HOURLY, name="other")
+        def other(tick: Tick) -> None: ...
+
+        state = place.app.runtime().engine.state
+        assert state.put([Change("schedule/nightly", stored, 0)]) == [True]
+        scheduler = Scheduler(place.app.runtime(), Sinks([place.told]))
+        scheduler.catch_up()
+        clock.advance(MINUTE_MS)
+        assert scheduler.catch_up() == 1
+        assert place.waiting() == ["other/2026-06-01T02:00:00Z"]
+        (event,) = place.told.of("schedule-unreadable")
+        assert event.detail["schedule"] == "nightly"
+        assert "'schedule/nightly' in the engine's state cannot be read" in str(event.detail["why"])
+        (kept,) = state.get(["schedule/nightly"])
+        assert kept is not None
+        assert kept.value == stored
 
 
 def test_of_two_schedulers_with_other_times_the_one_that_started_later_counts(path: Path) -> None:

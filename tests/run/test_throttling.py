@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 import onefold
 from onefold.contracts.queue import Delivery
+from onefold.contracts.state import Change
 from tests.run.bench import Bench, Process, opened
 
 Order = dict[str, str]
@@ -84,6 +86,47 @@ def test_a_limit_per_key_holds_each_key_by_itself_and_keeps_nothing_of_those_tha
         bench.clock.advance(1_000)
         process.run()
         assert done(process) == 4
+        assert held(bench) == {}
+
+
+@pytest.mark.parametrize("throttle", [{"concurrency": 1}, {"rate": "1/s"}])
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\U0001f600"])
+def test_a_limit_by_a_long_value_counts_it_as_any_other(throttle: dict[str, Any], letter: str) -> None:
+    app = mill(onefold.Throttle(**throttle, per="{customer}"))
+    with opened(app) as bench:
+        ends = ("", "1", "1", "2")
+        send(app, *({"id": str(place), "customer": letter * 400 + end} for place, end in enumerate(ends)))
+        process = bench.process()
+        ready = process.begin(one_each(bench, 4))
+        assert [run.payload["id"] for run in ready] == ["0", "1", "3"]
+        names = bench.runtime.engine.state.names("")
+        assert all(len(name) <= 300 and len(name.encode()) <= 1_024 for name in names)
+        process.perform(ready)
+        bench.clock.advance(2_000)
+        process.run()
+        assert done(process) == 4
+
+
+def test_what_limits_by_a_value_have_left_is_swept() -> None:
+    app = mill(onefold.Throttle(rate="1/s", concurrency=1, per="{customer}"))
+    with opened(app) as bench:
+        send(app, *({"id": str(place), "customer": str(place)} for place in range(250)))
+        process, state = bench.process(), bench.runtime.engine.state
+        process.run()
+        assert done(process) == 250
+        state.put([Change("slots/grind/old", b"{}", 0), Change("slots/grinder/1", b"{}", 0)])
+        assert len(state.names("rate/grind/")) == 250
+        sweep = process.runner.admission.sweep
+        bench.clock.advance(1_000)
+        send(app, {"id": "later", "customer": "1"})
+        (running,) = process.begin(one_each(bench, 1))
+        bench.clock.advance(999)
+        sweep(app.jobs.values())
+        assert (len(state.names("rate/grind/")), state.names("slots/")) == (1, ["slots/grind/1", "slots/grinder/1"])
+        process.perform([running])
+        bench.clock.advance(1)
+        sweep(app.jobs.values())
+        assert (state.names("rate/"), state.names("slots/")) == ([], ["slots/grinder/1"])
 
 
 def test_a_rate_holds_back_what_comes_too_soon_and_the_slot_with_it() -> None:

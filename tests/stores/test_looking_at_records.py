@@ -258,21 +258,3 @@ def test_commands_take_the_url_of_a_store(place: Place, charge: Any, tmp_path: P
     refused = commands.run("dlq", "list", "--url", place.url)
     assert refused.returncode != 0
     assert "is a store for records; it has no queues" in refused.stderr
-
-
-def test_a_prefix_without_records_is_not_taken_for_one_that_is_idle(server: str, tmp_path: Path) -> None:
-    url = f"{server}{'&' if '?' in server else '?'}prefix=nobody:"
-    shown = Commands(tmp_path).run("status", url).stdout
-    assert "No record is here: nothing was called yet, or its records have another prefix" in shown
-    onefold.once(key="{order}", name="now", store=onefold.store(url))(charged)("o-1")
-    try:
-        gap, table = Commands(tmp_path).run("status", url).stdout.splitlines()[1:3]
-        assert (gap, table.split()[0]) == ("", "job")
-    finally:
-        with redis_books.client(server) as direct:
-            for key in list(direct.scan_iter("*nobody:*")):
-                direct.delete(key)
-
-
-def charged(order: str) -> str:
-    return order

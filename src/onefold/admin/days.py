@@ -16,12 +16,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.admin import why
 from onefold.admin.session import AdminSession
+from onefold.contracts.documents import reader
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.reconcile import findings
@@ -48,6 +48,9 @@ _TROUBLE: Final = ("tick-refused", "tick-dropped", "dead-letter")
 _FORM: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
 
 Fired = Literal["fired", "not-fired", "ahead", "before"]
+
+
+_state_of = reader(ScheduleState, None)
 
 
 class TimeRange(Struct, frozen=True, kw_only=True):
@@ -230,19 +233,11 @@ def _unknown(session: AdminSession, schedules: Mapping[str, Schedule], name: str
     titles = {one.run.title for one in runs.read_all(state, runs.names(state)[-_TITLES_MAX:]) if one is not None}
     known = sorted({*schedules, *titles})
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if session.jobs is None:
-        return errors.NotFoundError(
-            f"No schedule {name!r} is known in {session.url}.",
-            meaning="No app was named, and no run of it began here.",
-            todo="Name the app behind the date, for example shop:app."
-            + (
-                f" Or did you mean {near[0]}?" if near else f" Runs began of: {', '.join(known[:10])}." if known else ""
-            ),
-        )
     there = f"There are: {', '.join(known[:10])}." if known else "No schedule is declared, and no run ever began."
+    unnamed = "No app was named, and no" if session.jobs is None else "No"
     return errors.NotFoundError(
         f"There is no schedule {name!r} in {session.url}.",
-        meaning="No run of it began here.",
+        meaning=f"{unnamed} run of it began here.",
         todo=f"Did you mean {near[0]}?" if near else there,
     )
 
@@ -282,7 +277,7 @@ class _DayLookup:
         self.known = False  # whether any run of it began
         self._first_ms: int | None = None  # the earliest of these
         value = session.engine.state.get([PREFIX + name])[0]
-        self._schedule_state = msgspec.json.decode(value.value, type=ScheduleState) if value is not None else None
+        self._schedule_state = _state_of(value.value) if value is not None else None
 
     # -- which runs ------------------------------------------------------------------------------------------------------
 

@@ -55,9 +55,9 @@ def stopped(session: AdminSession, queue: str | None = None) -> list[Stopped]:
     names = session.engine.state.names(group_flag(queue, "") if queue is not None else STOPPED_PREFIX)
     found = []
     for name, value in zip(names, session.engine.state.get(names), strict=True):
-        _, source, group = name.split("/", 2)
-        if value is not None:
-            found.append(Stopped(queue=source, group=group, by=value.value.decode()))
+        _, source, group = (*name.split("/", 2), "")[:3]
+        if value is not None and group:
+            found.append(Stopped(queue=source, group=group, by=value.value.decode(errors="replace")))
     return found
 
 
@@ -299,7 +299,7 @@ def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool 
         ):
             return False
     in_flight = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
-    if any(one.message_id == flag.value.decode() for one in in_flight):
+    if any(one.message_id == flag.value.decode(errors="replace") for one in in_flight):
         return False  # it is the one that is run; when it is done the flag goes with it
     if in_flight:
         return None

@@ -24,15 +24,13 @@ from onefold.contracts.store import RecordKey
 from onefold.record import breaker
 from onefold.record.breaker import Breaker
 from onefold.record.failures import is_named
-from onefold.runner.admission import breaker_name
+from onefold.runner.admission import breaker_name, breaker_of
 from onefold.runner.handlers import Job
 from onefold.runtime.names import PREFIX, Taken, decoded, place_of
 from onefold.runtime.outgoing import Receipt
 
 if TYPE_CHECKING:
     from onefold.app import App
-
-_breaker_of = msgspec.json.Decoder(Breaker).decode
 
 
 class Paused(Struct, frozen=True, kw_only=True):
@@ -94,7 +92,7 @@ def paused(session: AdminSession) -> list[Paused]:
     names = session.engine.state.names(prefix)
     found = []
     for name, stored in zip(names, session.engine.state.get(names), strict=True):
-        value = _breaker_of(stored.value) if stored is not None else breaker.CLOSED
+        value = breaker_of(stored.value) if stored is not None else breaker.CLOSED
         if value.is_open:
             job = name.removeprefix(prefix)
             found.append(Paused(job=job, until_ms=value.until_ms, pauses=value.pauses, summary=value.summary))
@@ -125,7 +123,7 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
         resumed = breaker.resume(before)
         return resumed.breaker if resumed.event is not None else before, resumed.event is not None
 
-    _, done = change(session.engine.state, breaker_name(job), _breaker_of, breaker.CLOSED, decide)
+    _, done = change(session.engine.state, breaker_name(job), breaker_of, breaker.CLOSED, decide)
     if done is None:
         raise errors.TransientError(
             f"The circuit breaker of {job} is being changed by workers.", todo="Run it again now."

@@ -98,7 +98,6 @@ class Status(Struct, frozen=True, kw_only=True):
     Args:
         url, at_ms: which, and when.
         has_queues: False for a store for records, where there is never one.
-        is_empty: such a store holds no record at all.
         queues, jobs: each by name. warnings: what needs a person, most urgent first.
     """
 
@@ -108,7 +107,6 @@ class Status(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobStatus, ...]
     warnings: tuple[Warning, ...]
     has_queues: bool = True
-    is_empty: bool = False
 
 
 def status(session: AdminSession, queue: str | None = None) -> Status:
@@ -147,7 +145,6 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         jobs=found,
         warnings=warnings,
         has_queues=session.has_queues,
-        is_empty=not session.has_queues and not session.engine.records.scan(limit=1),
     )
 
 

@@ -37,11 +37,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _URL = re.compile(r"(?:sqlite|aws|dynamodb|rediss?|postgres(?:ql)?)://")
 _ANY_URL = re.compile(r"([A-Za-z][\w+.-]*)://")
-_FEW_SLASHES = re.compile(r"(sqlite|aws|dynamodb|rediss?|postgres(?:ql)?):/(?!/)")
 _URLS = "sqlite:///PATH, aws://REGION, dynamodb://REGION/TABLE, redis://HOST/0, postgresql://HOST/DATABASE"
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_DOTTED_APP = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 _MEMORY = "sqlite://:memory:"
 
 
@@ -78,8 +76,7 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
             if is_url(word) or (url is None and _FORM.fullmatch(word) and _is_file_here(word.partition(":")[0])):
                 kind = "the URL of an engine or store" if is_url(word) else "an app"
                 shown = shown_url(word).strip("'") if is_url(word) else word
-                pasted = "URL" if "@" in word or masked(word) != word else shlex.quote(word)
-                example = f"{click.get_current_context().command_path} {names} {pasted}"
+                example = f"{click.get_current_context().command_path} {names} {shown}"
                 raise click.UsageError(f"{names} is missing: {shown} is {kind}. Write: {example}")
         return None, list(words)
     if not wanted and len(words) == 1:
@@ -111,19 +108,12 @@ def not_a_target(word: str, *, nor: str = "") -> UsageError:
         todo = "Write an app, for example shop:app, or such a URL."
         what = f"{shown_url(word)}: there is no engine or store {scheme[1]!r}"
         return UsageError(f"{what}{f', and it is not {nor}' if nor else ''}.", meaning=meaning, todo=todo)
-    slashes = _FEW_SLASHES.match(word)
-    if slashes is not None:
-        todo = f"A URL has two slashes behind {slashes[1]}: or three before a file's path: {_URLS}."
-    elif is_app(word):
-        todo = f"An app is named without --url: {word}"
-    elif stem.endswith(".py"):
+    if stem.endswith(".py"):
         todo = f"Did you mean {'.'.join(Path(stem).with_suffix('').parts)}:{attribute or 'app'}?"
     elif word.endswith(_DATABASES) or Path(word).is_file():
         todo = f"Did you mean sqlite:///{word}?"
     elif _is_module(stem) and stem.isidentifier():
         todo = f"Did you mean {stem}:app?"
-    elif re.fullmatch(_DOTTED_APP, word) and _is_module(word.rpartition(".")[0]):
-        todo = f"Did you mean {word.rpartition('.')[0]}:{word.rpartition('.')[2]}?"
     shown = shown_url(word) if "@" in word or "//" in word or stem in SERVERS else repr(word)
     what = f"{shown} is neither an app (module:attribute) nor the URL of an engine or store"
     return UsageError(f"{what}{f', nor {nor}' if nor else ''}.", meaning=meaning, todo=todo)
@@ -227,7 +217,11 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
         raise UsageError(f"Both an app ({app}) and --url {shown_url(url)} were given.", todo="Give one of them.")
     if url is not None and not is_url(url):
         raise not_a_target(url)
-    words = named(app, url)
+    words = app or (f"--url {url}" if url is not None else "")
+    if masked(words) != words:
+        words = "--url URL"  # the one that was given: commands are copied into tickets
+    elif words:
+        words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)
     if app is None and url is None:
         app = os.environ.get("ONEFOLD_APP")
     if app is not None and is_url(app):
@@ -241,14 +235,6 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
     if is_records_alone(url) and not records:
         NoQueues(url).refuse()
     return Target(None, url, words)
-
-
-def named(app: str | None, url: str | None) -> str:
-    """How a target is named on a command line again; without a URL that holds a secret, since commands are copied."""
-    words = app or (f"--url {url}" if url is not None else "")
-    if masked(words) != words:
-        return "--url URL"
-    return f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words) if words else ""
 
 
 def find_app(app: str | None) -> Target:

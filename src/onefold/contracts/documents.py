@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from onefold import errors
 from onefold.contracts.state import Change
 
 if TYPE_CHECKING:
@@ -18,8 +19,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A")
+E = TypeVar("E")
 
 TRIES: Final = 20  # each means that another process changed the document just now
+
+
+def reader(kind: type[T], empty: E) -> Callable[[bytes], T | E]:
+    """Reads documents that may be lost: one that cannot be read counts as absent, and the next write replaces it.
+
+    Args:
+        kind: what the JSON is. empty: what an absent document is.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(value: bytes) -> T | E:
+        try:
+            return decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return empty
+
+    return read
+
+
+def decode(name: str, value: bytes, decoder: Callable[[bytes], T]) -> T:
+    """Read a document that must not be lost.
+
+    Raises:
+        StorageError: it cannot be read; names it.
+    """
+    try:
+        return decoder(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise errors.StorageError(
+            f"The document {name!r} in the engine's state cannot be read: {error}.",
+            meaning="Another version of onefold wrote it, or somebody changed it. It was left as it is.",
+            todo="Use the version that wrote it, or restore it; remove it only if what it describes may begin anew.",
+        ) from error
 
 
 def change(

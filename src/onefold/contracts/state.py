@@ -8,6 +8,7 @@ Never here: business data, anything that grows with the number of messages. Inva
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +18,8 @@ from onefold import errors
 NAME_CHARS_MAX: Final = (
     300  # of every backend: the shortest key that one of them has (DynamoDB, 1,024 bytes) has room for it
 )
+_NAME_BYTES_MAX: Final = 1_000
+_DIGEST_CHARS: Final = 32
 STOPPED_PREFIX: Final = "stopped/"  # what the flags of stopped FIFO groups begin with
 REPAIRED_GROUPS: Final = "repaired-groups"  # what the repair of a file found: `{"at_ms": ..., "messages": [ids]}`
 VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
@@ -51,6 +54,16 @@ class Change(Struct, frozen=True, gc=False):
 def group_flag(queue: str, group: str) -> str:
     """The name that says a FIFO group is stopped; its value is the id of the message that stopped it."""
     return f"{STOPPED_PREFIX}{queue}/{group}"
+
+
+def bounded_name(prefix: str, rest: str) -> str:
+    """A name that State takes, made of a prefix and of what may be of any length: a digest is in place of its end then."""
+    name = prefix + rest
+    if len(name) <= NAME_CHARS_MAX and len(name.encode("utf-8", "replace")) <= _NAME_BYTES_MAX:
+        return name
+    digest = blake2b(rest.encode("utf-8", "replace"), digest_size=_DIGEST_CHARS // 2).hexdigest()
+    head = name[: NAME_CHARS_MAX - _DIGEST_CHARS - 1].encode("utf-8", "replace")[: _NAME_BYTES_MAX - _DIGEST_CHARS - 1]
+    return f"{head.decode('utf-8', 'ignore')}~{digest}"
 
 
 def check(change: Change) -> None:

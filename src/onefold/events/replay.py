@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.documents import change
+from onefold.contracts.documents import change, decode
 from onefold.contracts.state import Change, Versioned
 from onefold.record.envelopes import replayed
 from onefold.runtime.outgoing import transaction
@@ -224,5 +224,5 @@ def _place(replay: Replay) -> str:
 
 def _read(state: State, place: str) -> tuple[Replay, int] | None:
     value: Versioned | None = state.get([place])[0]
-    replay = None if value is None else _replay_of(value.value)
+    replay = None if value is None else decode(place, value.value, _replay_of)
     return None if value is None or replay is None else (replay, value.version)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
+from onefold.contracts import documents
 from onefold.contracts.state import Change
 from onefold.maps.sources import Position, SourceIdentity
 from onefold.runner.runs import MAP_PREFIX
@@ -100,6 +101,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 state_of: Final = msgspec.json.Decoder(MapState).decode
+_state_or_none = documents.reader(MapState, None)
 
 
 class VersionedMapState(Struct, frozen=True):
@@ -134,14 +136,17 @@ def check_name(run: str) -> None:
 def read(state: State, run: str) -> VersionedMapState | None:
     """A map run by its name; None when there is none."""
     found = state.get([PREFIX + run])[0]
-    return None if found is None else VersionedMapState(state_of(found.value), found.version)
+    if found is None:
+        return None
+    return VersionedMapState(documents.decode(PREFIX + run, found.value, state_of), found.version)
 
 
 def read_all(state: State) -> list[MapState]:
-    """All map runs, by name."""
+    """All map runs that can be read, by name."""
     names = list(state.names(PREFIX))
     pages = (state.get(names[first : first + _PAGE]) for first in range(0, len(names), _PAGE))
-    return [state_of(one.value) for page in pages for one in page if one is not None]
+    found = (_state_or_none(one.value) for page in pages for one in page if one is not None)
+    return [one for one in found if one is not None]
 
 
 def must_read(state: State, run: str) -> VersionedMapState:

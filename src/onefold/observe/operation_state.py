@@ -112,7 +112,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
 def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> OperationState:
     left_ms = record.lease_until_ms - evidence.now_ms
     started = record.started_fence == record.fence
-    what = f"run {record.attempts_total or record.attempts}" if started else "a claim that has not started"
+    what = f"run {record.attempts}" if started else "a claim that has not started"
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
     if evidence.owner_dead:
         return _ended(what, record, live, left_ms, evidence)

@@ -305,6 +305,10 @@ def _edit(detail: Detail) -> Description:
     return text + (f"; its key was {old_key}" if old_key is not None else ""), _said_why(detail, "")
 
 
+def _removed(detail: Detail) -> Description:
+    return "message deleted by an operator", _said_why(detail, "")
+
+
 def _settled(detail: Detail) -> Description:
     word = "done" if detail.get("done") else "not done: it may run again"
     again = ", with another result than before" if detail.get("corrected") else ""
@@ -345,7 +349,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "resent": _resent,
     "redrive": _redrive,
     "edit": _edit,
-    "removed": lambda detail: ("message deleted by an operator", _said_why(detail, "")),
+    "removed": _removed,
     "settled": _settled,
 }
 _WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Description]] = {
@@ -525,16 +529,11 @@ def _of_record(evidence: Evidence) -> list[Line]:
     run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts
-        since = "a person settled it" if _is_call(evidence) else "this budget"
-        earlier = f"; {counted(before, 'run')} before {since}" if before else ""
+        earlier = f"; {counted(before, 'run')} before this budget" if before else ""
         tell(record.started_at_ms, "started", f"{run} started", f"fence {record.started_fence}{earlier}")
     by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)
     if record.status == "completed" and "completed" not in names and not by_hand:
-        since_ms = record.started_at_ms or record.created_at_ms
-        rows = (row for row in evidence.rows if row.event == "probe" and row.at_ms >= since_ms)
-        found = any(row.detail.get("answer") == "done" for row in rows)
-        text = "completed with what the probe found" if found else f"{run} completed"
-        tell(record.updated_at_ms, "completed", f"{text}; its record is kept", lifetime(evidence))
+        tell(record.updated_at_ms, "completed", f"{run} completed; its record is kept", lifetime(evidence))
     failed = record.status in ("failed", "unknown") and record.failure is not None
     since_ms = record.started_at_ms or record.created_at_ms
     if failed and not any(row.event in _FAILED_ROWS and row.at_ms >= since_ms for row in evidence.rows):

@@ -12,7 +12,7 @@ has room for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
-from onefold.contracts.documents import change
+from onefold.contracts.documents import change, reader
 from onefold.contracts.engine import Engine
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import VALUE_BYTES_MAX
@@ -201,7 +201,7 @@ def example_of(item: SurveyedOperation) -> Example:
 
 # -- writing down ----------------------------------------------------------------------------------------------------
 
-_outcome_of: Callable[[bytes], ReconcileOutcome | None] = msgspec.json.Decoder(ReconcileOutcome).decode
+_outcome_of = reader(ReconcileOutcome, None)
 
 
 def state_name(run: str) -> str:

@@ -134,6 +134,11 @@ def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> TakenTo
     return TakenTokens(granted, Bucket(level, at_ms), wait_ms)
 
 
+def is_full(bucket: Bucket, rate: Rate, now_ms: int) -> bool:
+    """Whether a bucket is what one never used is, so that it need not be kept."""
+    return take(bucket, rate, rate.burst_max, now_ms).granted == rate.burst_max
+
+
 # ------------------------------------------------------------------------------------------------------------- slots
 
 Slots = Mapping[str, int]  # holder -> instant (ms) until which it holds a slot unless renewed

@@ -11,16 +11,15 @@ process has it, and is released at most once: when its run is settled or could n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
 from onefold.clock import until_ms
-from onefold.contracts.documents import change
+from onefold.contracts.documents import change, reader
 from onefold.contracts.queue import RetryIn
+from onefold.contracts.state import Change, bounded_name
 from onefold.contracts.store import Complete, Fail, Release, Unknown
 from onefold.record import breaker, rate
 from onefold.record.breaker import Answer, Breaker, BreakerPolicy
@@ -30,16 +29,22 @@ from onefold.runner.execution import Execution
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
     from onefold.outside import Clock
+    from onefold.runner.handlers import Job
 
 Tell = Callable[[str, Execution, Detail], None]
 
+SLOTS: Final = "slots/"
+BUCKETS: Final = "rate/"
 CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _UNSEEN = (None, 0)
+_SWEPT_MAX = 10_000  # values of a job in one look; the next look goes on
+_SWEPT_PAGE = 100
 _BEATEN_MS = 50  # others changed a value every time: the delivery comes back
 
-_breaker_of = msgspec.json.Decoder(Breaker).decode
-_slots_of = msgspec.json.Decoder(dict[str, int]).decode
-_bucket_of: Callable[[bytes], rate.Bucket | None] = msgspec.json.Decoder(rate.Bucket).decode
+# Documents that cannot be read count as absent: a limit too few for a moment, not a worker of other jobs that ends.
+breaker_of = reader(Breaker, breaker.CLOSED)
+_slots_of = reader(dict[str, int], None)
+_bucket_of = reader(rate.Bucket, None)
 
 
 class Admission:
@@ -121,7 +126,7 @@ class Admission:
             )
             return found.breaker, found.event
 
-        changed, event = change(self._state, name, _breaker_of, breaker.CLOSED, decide)
+        changed, event = change(self._state, name, breaker_of, breaker.CLOSED, decide)
         if event is not None:
             tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
         self._remember(name, changed)
@@ -135,12 +140,36 @@ class Admission:
         for name, holders in held.items():
 
             def extend(
-                slots: dict[str, int], name: str = name, holders: Sequence[str] = holders
-            ) -> tuple[dict[str, int], None]:
+                slots: dict[str, int] | None, name: str = name, holders: Sequence[str] = holders
+            ) -> tuple[dict[str, int] | None, None]:
                 # Looked up at every try: a slot that was given back meanwhile must not be taken again.
-                return slots | {one: until for one in holders if (name, one) in self._slots}, None
+                return (slots or {}) | {one: until for one in holders if (name, one) in self._slots} or None, None
 
-            change(self._state, name, _slots_of, _no_slots(), extend)
+            change(self._state, name, _slots_of, None, extend)
+
+    def sweep(self, jobs: Iterable[Job[Any, Any]]) -> None:
+        """Remove what limits with a key have left in State: buckets that are full again, slots that nobody has."""
+        now_ms = self._clock.now_ms()
+        for job in jobs:
+            if job.limit is None or job.limit.key is None:
+                continue
+            allowed = job.limit.rate
+            for prefix in (f"{BUCKETS}{job.name}/", f"{SLOTS}{job.name}/"):
+                names = self._state.names(prefix)[:_SWEPT_MAX]
+                for first in range(0, len(names), _SWEPT_PAGE):
+                    page = names[first : first + _SWEPT_PAGE]
+                    idle = []
+                    for name, found in zip(page, self._state.get(page), strict=True):
+                        if found is None:
+                            continue
+                        if name.startswith(SLOTS):
+                            is_idle = all(until <= now_ms for until in (_slots_of(found.value) or {}).values())
+                        else:
+                            bucket = _bucket_of(found.value)
+                            is_idle = bucket is None or allowed is None or rate.is_full(bucket, allowed, now_ms)
+                        if is_idle:
+                            idle.append(Change(name, None, found.version))
+                    self._state.put(idle)
 
     # -- breakers ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +182,7 @@ class Admission:
             found = breaker.admit(value, self._policy, _operation(run), now_ms)
             return found.breaker, found
 
-        changed, found = change(self._state, name, _breaker_of, breaker.CLOSED, decide)
+        changed, found = change(self._state, name, breaker_of, breaker.CLOSED, decide)
         self._remember(name, changed)
         if found is None:
             return _BEATEN_MS, "the circuit breaker is being changed by others"
@@ -165,7 +194,7 @@ class Admission:
         if self._clock.monotonic_ms() < believed_until_ms:
             return seen
         found = self._state.get([name])[0]
-        return self._remember(name, None if found is None else _breaker_of(found.value))
+        return self._remember(name, None if found is None else breaker_of(found.value))
 
     def _remember(self, name: str, value: Breaker | None) -> Breaker | None:
         if value == breaker.CLOSED:  # it holds nothing back and remembers nothing
@@ -194,12 +223,16 @@ class Admission:
         if run.job.limit is None or run.job.limit.concurrency is None:
             return
         part = run.job.limit.key.of(run.payload) if run.job.limit.key is not None and run.facts.key is not None else ""
-        name, holder = f"slots/{run.job.name}/{part}", f"{self._owner}/{run.delivery.receipt}"
+        name, holder = bounded_name(SLOTS, f"{run.job.name}/{part}"), f"{self._owner}/{run.delivery.receipt}"
         if (name, holder) not in self._slots:
             return
         self._slots.discard((name, holder))
         now_ms = self._clock.now_ms()
-        change(self._state, name, _slots_of, _no_slots(), lambda slots: (rate.vacate(slots, holder, now_ms), None))
+
+        def vacate(slots: dict[str, int] | None) -> tuple[dict[str, int] | None, None]:
+            return rate.vacate(slots or {}, holder, now_ms) or None, None  # with the last one goes the document
+
+        change(self._state, name, _slots_of, None, vacate)
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
         now_ms = self._clock.now_ms()
@@ -208,28 +241,24 @@ class Admission:
             found = rate.take(value, allowed, 1, now_ms)
             return found.bucket, found
 
-        _, found = change(self._state, f"rate/{run.job.name}/{part}", _bucket_of, None, decide)
+        _, found = change(self._state, bounded_name(BUCKETS, f"{run.job.name}/{part}"), _bucket_of, None, decide)
         return _BEATEN_MS if found is None else int(found.wait_ms)
 
     def _occupy(self, run: Execution, count_max: int, part: str) -> int:
         now_ms, holder = self._clock.now_ms(), f"{self._owner}/{run.delivery.receipt}"
-        name = f"slots/{run.job.name}/{part}"
+        name = bounded_name(SLOTS, f"{run.job.name}/{part}")
 
-        def decide(value: dict[str, int]) -> tuple[dict[str, int], rate.Occupied]:
-            found = rate.occupy(value, holder, count_max, now_ms + self._lease_ms, now_ms)
+        def decide(value: dict[str, int] | None) -> tuple[dict[str, int], rate.Occupied]:
+            found = rate.occupy(value or {}, holder, count_max, now_ms + self._lease_ms, now_ms)
             return found.slots, found
 
-        _, found = change(self._state, name, _slots_of, _no_slots(), decide)
+        _, found = change(self._state, name, _slots_of, None, decide)
         if found is None:
             return _BEATEN_MS
         if found.granted:
             self._slots.add((name, holder))
             return 0
         return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
-
-
-def _no_slots() -> dict[str, int]:
-    return {}
 
 
 def _operation(run: Execution) -> str:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
+from onefold.contracts.documents import reader
 from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.handlers import Job
@@ -47,6 +48,9 @@ class _Turn(Struct, frozen=True, omit_defaults=True):
 
     not_before_ms: int = 0
     took_ms: int = 0
+
+
+_turn_of = reader(_Turn, _Turn())
 
 
 def title_of(waits_for: object, annotation: object, job: str) -> str:
@@ -173,7 +177,11 @@ class Closer:
     def _look_at(self, name: str, turns: bool) -> bool:
         place = runs.OPEN_PREFIX + name
         standing = self._engine.state.get([place])[0]
-        found = runs.read(self._engine.state, name)
+        try:
+            found = runs.read(self._engine.state, name)
+        except errors.StorageError:  # who asks for the run is shown why it cannot be read; the others go on
+            self._forget(name)
+            return False
         if standing is None or (found is not None and found.run.title not in self._jobs):
             self._forget(name)
             return False
@@ -181,7 +189,7 @@ class Closer:
             if found.run.failure is not None:  # its dispatch goes on later, and then touches it again
                 self._forget(name)
             return False
-        turn, now_ms = msgspec.json.decode(standing.value, type=_Turn), self._clock.now_ms()
+        turn, now_ms = _turn_of(standing.value), self._clock.now_ms()
         if turns and now_ms < turn.not_before_ms <= now_ms + _PAUSE_MS_MAX:
             return False
         took_ms = max(self._took_ms.get(name, 0), turn.took_ms)

@@ -190,12 +190,12 @@ class Runner:
             run = Execution(job, delivery, facts, payload)
             if stopped and delivery.group is not None:
                 flag = stopped.get(group_flag(delivery.queue, delivery.group))
-                if flag is not None and flag.value.decode() == delivery.message_id:
+                if flag is not None and flag.value.decode(errors="replace") == delivery.message_id:
                     run.stopping = (
                         flag.version
                     )  # also of a job that stops no group: a redrive begins with the group's first
                 elif flag is not None and job.policy.after_failure == "stop":
-                    facts = msgspec.structs.replace(facts, stopped=flag.value.decode())
+                    facts = msgspec.structs.replace(facts, stopped=flag.value.decode(errors="replace"))
                     run = Execution(job, delivery, facts, payload)
             runs.append(run)
         return runs

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits
+from onefold.contracts.documents import decode, reader
 from onefold.contracts.state import Change
 from onefold.runtime.events import Event
 
@@ -215,17 +216,26 @@ def encode(run: RunState) -> bytes:
     return msgspec.json.encode(run)
 
 
+_run_of: Final = msgspec.json.Decoder(RunState).decode
+_run_or_none = reader(RunState, None)
+
+
 def read(state: State, name: str) -> Standing | None:
-    """A run by its name; None when there is none."""
-    return read_all(state, [name])[0]
+    """A run by its name; None when there is none.
+
+    Raises:
+        StorageError: what is stored of it cannot be read.
+    """
+    found = state.get([place(name)])[0]
+    return None if found is None else Standing(decode(place(name), found.value, _run_of), found.version)
 
 
 def read_all(state: State, names: Sequence[str]) -> list[Standing | None]:
-    """Runs by their names, in order; None where there is none."""
+    """Runs by their names, in order; None where there is none, or none that can be read."""
     found: list[Standing | None] = []
     for first in range(0, len(names), _PAGE):
         for value in state.get([place(name) for name in names[first : first + _PAGE]]):
-            run = None if value is None else msgspec.json.decode(value.value, type=RunState)
+            run = None if value is None else _run_or_none(value.value)
             found.append(None if value is None or run is None else Standing(run, value.version))
     return found
 

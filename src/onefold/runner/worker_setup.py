@@ -13,6 +13,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.contracts.state import group_flag
+from onefold.interrupts import ignored
 from onefold.record import failures  # noqa: F401 - now: the first failure may come when no file can be opened
 from onefold.runner.admission import Admission
 from onefold.runner.completion import Closer
@@ -74,7 +75,8 @@ def make_worker(
     def dead(owner: str) -> None:
         heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
 
-    expiring = _Expiring(runtime, runner, names)
+    mine = [job for job in jobs.values() if job.policy.queue in names]
+    hourly = _Hourly(runtime, runner, names, mine)
     steps_told = len(runtime.steady.steps)
 
     def maintain() -> int:
@@ -85,10 +87,9 @@ def make_worker(
                 Event(at_ms=runtime.clock.now_ms(), name="clock-set", actor=runtime.owner, detail={"by_ms": by_ms})
             )
             steps_told += 1
-        return runtime.engine.maintain(dead) + runner.closer.look() + expiring.look()
+        return runtime.engine.maintain(dead) + runner.closer.look() + hourly.look()
 
     waiter = runtime.engine.waiter()
-    mine = [job for job in jobs.values() if job.policy.queue in names]
     return Worker(
         runner,
         backend,
@@ -150,10 +151,14 @@ def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: s
     return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None
 
 
-class _Expiring:
-    """Warns of dead letters and held messages before they are gone: looks once an hour, where looking receives nothing."""
+class _Hourly:
+    """Once an hour: removes what limits left behind, and warns of dead letters and held messages before they are gone.
 
-    def __init__(self, runtime: Runtime, runner: Runner, names: Sequence[str]) -> None:
+    Only where looking receives nothing.
+    """
+
+    def __init__(self, runtime: Runtime, runner: Runner, names: Sequence[str], jobs: Sequence[Job[Any, Any]]) -> None:
+        self._jobs = jobs
         self._runtime = runtime
         self._runner = runner
         found = [runtime.settings[name] for name in names if name in runtime.settings]
@@ -166,6 +171,8 @@ class _Expiring:
         if clock.monotonic_ms() < self._due_ms:
             return 0
         self._due_ms = clock.monotonic_ms() + limits.HOUR_MS
+        with ignored(errors.UsageError):  # a role may not list names
+            self._runner.admission.sweep(self._jobs)
         for name in self._queues:
             if not engine.queues.open(name).capabilities.inspectable:
                 continue  # a look would cost receives; an alarm on AWS says from the first dead letter on

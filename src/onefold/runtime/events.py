@@ -107,6 +107,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "map-empty": Meaning("warning", "brief", "a map run was started, and its source has no items"),
     "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
     "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),
+    "schedule-unreadable": Meaning(
+        "critical", "brief", "what is stored of a schedule cannot be read: it sends no ticks"
+    ),
     "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
     "clock-set": Meaning("warning", "brief", "the machine's clock was set forward or back"),
     "scheduler-started": Meaning("info", "full", "a scheduler started"),

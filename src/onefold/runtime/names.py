@@ -17,7 +17,6 @@ import os
 import shlex
 import warnings
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,7 +25,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.documents import TRIES
-from onefold.contracts.state import NAME_CHARS_MAX, Change
+from onefold.contracts.state import Change, bounded_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import State, Store
 
 PREFIX: Final = "operation/"
-_DIGEST_CHARS: Final = 32
 
 
 class Taken(Struct, frozen=True, kw_only=True):
@@ -54,10 +52,7 @@ class Taken(Struct, frozen=True, kw_only=True):
 
 def place_of(name: str) -> str:
     """Where State has the taker of a name."""
-    if len(PREFIX + name) <= NAME_CHARS_MAX:
-        return PREFIX + name
-    digest = blake2b(name.encode(), digest_size=_DIGEST_CHARS // 2).hexdigest()
-    return f"{PREFIX}{name[: NAME_CHARS_MAX - len(PREFIX) - _DIGEST_CHARS - 1]}~{digest}"
+    return bounded_name(PREFIX, name)
 
 
 def decoded(value: bytes | None) -> Taken | None:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors, limits
+from onefold.contracts.documents import decode
 from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.heartbeat import ThreadBell
@@ -76,6 +77,7 @@ class Scheduler:
         self._agenda = Agenda()
         self._undelivered = UndeliveredTicks(self._writer, self._schedules, self._agenda)
         self._superseded: set[str] = set()
+        self._unreadable: set[str] = set()
         self._bell = ThreadBell()
         self._stopping = False
         self._started = False
@@ -172,14 +174,22 @@ class Scheduler:
             )
 
     def _states(self, names: Sequence[str]) -> Iterator[tuple[str, ScheduleState | None, int]]:
-        """States of schedules: name, value, version."""
+        """States of schedules: name, value, version. One that cannot be read is reported, and left out."""
         for chunk in _chunks(names, _READ):
             found = self._engine.state.get([PREFIX + name for name in chunk])
             for name, value in zip(chunk, found, strict=True):
                 if value is None:
                     yield name, None, 0
+                    continue
+                try:
+                    state = decode(PREFIX + name, value.value, _state_of)
+                except errors.StorageError as error:  # its ticks wait for a person; those of the others do not
+                    if name not in self._unreadable:
+                        self._unreadable.add(name)
+                        self._writer.report(self._writer.event("schedule-unreadable", name, {"why": str(error)[:500]}))
                 else:
-                    yield name, _state_of(value.value), value.version
+                    self._unreadable.discard(name)
+                    yield name, state, value.version
 
     def _register(self, names: Sequence[str], *, ours: bool = True) -> int:
         """Put schedules on the agenda, and write those that are new, that changed, or that are ahead of the clock.

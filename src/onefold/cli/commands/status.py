@@ -83,15 +83,10 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
         parts.append(_queues(status))
     elif status.has_queues:
         parts.append(Text("No queue yet: it is made when an app first sends or runs."))
-    elif status.is_empty:
-        parts.append(
-            Text("No record is here: nothing was called yet, or its records have another prefix, schema, table or")
-        )
-        parts.append(Text("database."))
     elif not status.jobs:
         parts.append(Text("Records alone. No call was completed within the last hour."))
     if status.jobs:
-        parts += [*([Text()] if status.queues or status.has_queues else []), _jobs(status)]
+        parts += [Text(), _jobs(status)]
     for warning in status.warnings:
         parts += [
             Text(),

@@ -67,17 +67,9 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
         days.range_of(text)  # before anything is opened
     except UsageError as error:
         if app is None and url is None:
-            if text[:4].isdecimal():
-                raise
             raise target.not_a_target(text, nor="a date") from None
-        ways = (
-            redact.command("onefold why", text, f"--job {redact.shell_word(name)}"),
-            redact.command("onefold why", name),
-        )
-        of_job, alone = (render.with_target(way, target.named(app, url)) for way in ways)
-        raise UsageError(
-            error.what, todo=f"{error.todo} Of a key alone: {alone}. Of the key {text} of a job: {of_job}"
-        ) from None
+        alone = render.with_target(redact.command("onefold why", name), app or f"--url {url}")
+        raise UsageError(error.what, todo=f"{error.todo} Of a key alone: {alone}") from None
     found = target.find(app, url)
     answer = days.explain(found.session, found.app.schedules if found.app is not None else {}, name, text)
     return Answer(answer, draw=lambda: _draw_day(answer, found.words), code=int(not answer.is_right))

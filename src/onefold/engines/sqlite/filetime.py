@@ -32,6 +32,7 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
+_SANE_MS: Final = 2**53  # beyond it no clock is
 _FRESH_MS: Final = (
     100  # a row that is further off than this is written anew: NTP slews by less than that in three minutes
 )
@@ -74,7 +75,8 @@ def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
 def _row(connection: sqlite3.Connection) -> _Row | None:
     found = connection.execute(_READ, (_NAME,)).fetchone()
     try:
-        return None if found is None else msgspec.json.decode(found[0], type=_Row)
+        row = None if found is None else msgspec.json.decode(found[0], type=_Row)
+        return row if row is None or max(map(abs, (row.by_ms, row.at_ms, row.wall_ms))) < _SANE_MS else None
     except (
         msgspec.MsgspecError,
         TypeError,
