@@ -31,6 +31,7 @@ from onefold.options import (
     Function,
     ItemCatch,
     ItemRetry,
+    LambdaSettings,
     Queue,
     Retry,
     Throttle,
@@ -186,9 +187,6 @@ class App:
         Raises:
             UsageError: an option out of its range. In Lambda: the engine cannot be opened.
         """
-        from onefold.lambda_function import LambdaHandler  # and what only a function in Lambda needs
-        from onefold.runner.lambda_container import LambdaSettings
-
         settings = LambdaSettings(
             concurrency=concurrency,
             margin_ms=duration.to_ms(margin, "margin"),
@@ -196,7 +194,7 @@ class App:
             heartbeat=heartbeat,
             raise_for_batch=raise_for_batch,
         )
-        return LambdaHandler(self._runtime, settings)
+        return aws.LambdaHandler(self._runtime, settings)
 
     @contextmanager
     def reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:

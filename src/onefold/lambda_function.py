@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from onefold import errors, maps, observe, redact
 from onefold.clock import Never
 from onefold.engines import urls
+from onefold.options import LambdaSettings
 from onefold.runner.admission import Admission
-from onefold.runner.lambda_container import ExecutorPool, LambdaSettings, LateCloser
+from onefold.runner.lambda_container import ExecutorPool, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of

@@ -308,3 +308,43 @@ class Queue(Struct, frozen=True):
     def name(self) -> str:
         """The queue's name."""
         return self.settings.name
+
+
+OnFailure = Literal["group", "batch"]
+"""What a message that stays holds up: what is behind it in its FIFO group, or everything behind it in the batch."""
+
+
+class LambdaSettings(Struct, frozen=True, kw_only=True):
+    """What a user may choose about a Lambda handler.
+
+    Args:
+        concurrency: plain functions at one time, 1 or more; 1: in the invoking thread, one after the other. By default as
+            many as a mapping's default batch has: what is claimed together is marked as started, so it must start together.
+        tasks: coroutines at one time, 1 or more.
+        margin_ms: kept back of an invocation's time for settling; at most half of that time is.
+        on_failure: what a message that stays holds up; `batch` counts on a standard queue too.
+        heartbeat: extend leases and visibilities while handlers run, instead of leases that last for the whole invocation.
+        raise_for_batch: raise when not one message of a batch is done.
+    """
+
+    concurrency: int = 10
+    tasks: int = 100
+    margin_ms: int = 1_000
+    on_failure: OnFailure = "group"
+    heartbeat: bool = False
+    raise_for_batch: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be worked with.
+
+        Raises:
+            UsageError: a value out of its range.
+        """
+        for name, least in (("concurrency", 1), ("tasks", 1), ("margin_ms", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise errors.UsageError(
+                    f"{name}={value!r} is out of range.", todo=f"It is a whole number, {least} or more."
+                )
+        if self.on_failure not in ("group", "batch"):
+            raise errors.UsageError(f"on_failure={self.on_failure!r} is not known.", todo="It is group or batch.")

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from onefold.local import log_output
-from onefold.local.log_output import LogOutput
+from onefold.local import outcomes as log_output
+from onefold.local.outcomes import LogOutput
 
 LINE = "x" * 1_000
 FULL = 65_536  # what a pipe holds on Linux

@@ -9,7 +9,7 @@ import pytest
 
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.local.identifiers import attributes_md5, body_md5
-from onefold.local.records import WireForm, event_bytes, event_size, record_bytes, record_of
+from onefold.local.mapping import WireForm, event_bytes, event_size, record_bytes, record_of
 
 FORM = WireForm(
     queue_arn=lambda name: f"arn:aws:sqs:us-east-1:123456789012:{name}",

@@ -24,7 +24,7 @@ from onefold.engines.aws.messages import of_lambda
 from onefold.entropy import SeededEntropy
 from onefold.local.batching import read_answer
 from onefold.local.identifiers import attributes_md5, body_md5
-from onefold.local.records import WireForm, record_of
+from onefold.local.mapping import WireForm, record_of
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.settlement import Backend, backend_of

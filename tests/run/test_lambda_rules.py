@@ -13,7 +13,7 @@ from onefold.runner.lambda_handler import answer, failures
 from onefold.runner.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
 
 if TYPE_CHECKING:
-    from onefold.runner.lambda_container import OnFailure
+    from onefold.options import OnFailure
 
 DONE, STAYS = "done", "stays"
 GROUPS = ("a", "b")

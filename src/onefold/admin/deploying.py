@@ -24,6 +24,7 @@ from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
 from onefold.deploy.changes import Difference, StackEvent, StackState, differences, read_template
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
+from onefold.engines.aws.dynamodb.items import MARKER
 
 if TYPE_CHECKING:
     from onefold.engines.aws.session import Session
@@ -175,8 +176,6 @@ class Deployment:
             )
 
     def _is_migrated(self, table: str) -> bool:
-        from onefold.engines.aws.dynamodb.schema import MARKER  # of an extra
-
         client = self._session.client("dynamodb")
         with self._errors("dynamodb:GetItem", f"table {table}"):
             item = client.get_item(TableName=table, Key=MARKER, ConsistentRead=True).get("Item", {})

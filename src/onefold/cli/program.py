@@ -61,13 +61,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
     "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
     "synth": (
-        "onefold.cli.commands.synth",
-        "command",
+        "onefold.cli.commands.deploy",
+        "synth_command",
         "An app's infrastructure as CloudFormation or Terraform.",
     ),
     "package": ("onefold.cli.commands.deploy", "package_command", "The functions' zip, the same bytes every time."),
     "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS by a change set, shown and followed."),
-    "diff": ("onefold.cli.commands.diff", "command", "What a deployment would change in the template."),
+    "diff": ("onefold.cli.commands.deploy", "diff_command", "What a deployment would change in the template."),
     "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),
     "completion": ("onefold.cli.program", "completion", "Shell completion for bash, zsh or fish."),
 }

@@ -31,9 +31,8 @@ from onefold.local.settings import (
     check_function,
     check_mapping,
 )
-from onefold.options import Function, Queue
+from onefold.options import Function, LambdaSettings, Queue
 from onefold.runner.handlers import Job
-from onefold.runner.lambda_container import LambdaSettings
 
 ROOM_FACTOR: Final = 2
 FINISH_MS: Final = 10 * limits.SECOND_MS  # ours: for the records and the answer of a batch

@@ -5,32 +5,131 @@ over; how many there are follows `batching.py`. As on AWS the mapping never chan
 when the receive that took it ends, and what is throttled for longer than that has spent its receive.
 Never here: rules (they are decided there), containers. Invariant: a message is deleted only after its function's answer, or
 because no filter takes it.
+
+The event is each delivery as the record a handler sees. A record is made and encoded once; an event is records with a frame
+around them, so whoever cuts batches knows the size of the event from the sizes of its records. Everything in a record's
+`attributes` is a string, numbers included. What belongs to AWS's wire (ids, receipt handles, digests) is handed in as
+`WireForm`, so a handler sees the same values as a consumer of the queue.
+
+Source: Lambda developer guide, "Using Lambda with Amazon SQS", the example events for standard and FIFO queues.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import base64
+from collections import abc
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct, structs
 
 from onefold import errors, limits
-from onefold.contracts.queue import Delivery
+from onefold.contracts.queue import Attribute, Delivery
 from onefold.events.patterns import compile_filters
 from onefold.local import batching as deciding
-from onefold.local import outcomes, records
+from onefold.local import outcomes
 from onefold.local.batching import BatchRule, Scale, Seen
 from onefold.local.functions import MACHINE_MAX, ServedFunction
 from onefold.local.history import time_of_day
 from onefold.local.outcomes import Answered, Outcome, Throttled
 from onefold.local.queues import LocalQueues
-from onefold.local.records import WireForm
 from onefold.local.settings import EVENT_BYTES_MAX, MappingSettings
 from onefold.local.timers import Timer
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
+
+
+EVENT_SOURCE: Final = "aws:sqs"
+
+_HEAD = b'{"Records":['
+_TAIL = b"]}"
+
+
+class WireForm(Struct, frozen=True, kw_only=True):
+    """How AWS's wire writes what a delivery holds.
+
+    Args:
+        queue_arn: of a queue by its name.
+        message_id: as the wire has it, of the engine's.
+        receipt: the receipt handle of a delivery.
+        sequence: the wire's sequence number, of the engine's.
+        sender_id: who sent, the same for all.
+        body_md5, attributes_md5: the digests; the second None without attributes.
+    """
+
+    queue_arn: Callable[[str], str]
+    message_id: Callable[[str], str]
+    receipt: Callable[[Delivery], str]
+    sequence: Callable[[str], str]
+    sender_id: str
+    body_md5: Callable[[str], str]
+    attributes_md5: Callable[[abc.Mapping[str, Attribute]], str | None]
+
+
+def record_of(delivery: Delivery, form: WireForm) -> dict[str, Any]:
+    """One delivery as a record; plain values, in the order of AWS's examples."""
+    record: dict[str, Any] = {
+        "messageId": form.message_id(delivery.message_id),
+        "receiptHandle": form.receipt(delivery),
+        "body": delivery.body,
+        "attributes": _attributes(delivery, form),
+        "messageAttributes": {name: _message_attribute(one) for name, one in delivery.attributes.items()},
+    }
+    digest = form.attributes_md5(delivery.attributes)
+    if digest is not None:
+        record["md5OfMessageAttributes"] = digest
+    record["md5OfBody"] = form.body_md5(delivery.body)
+    record["eventSource"] = EVENT_SOURCE
+    record["eventSourceARN"] = arn = form.queue_arn(delivery.queue)
+    record["awsRegion"] = arn.split(":", 4)[3]
+    return record
+
+
+def _attributes(delivery: Delivery, form: WireForm) -> dict[str, str]:
+    found = {
+        "ApproximateReceiveCount": str(delivery.receive_count),
+        "SentTimestamp": str(delivery.sent_at_ms),
+        "SenderId": form.sender_id,
+        "ApproximateFirstReceiveTimestamp": str(delivery.first_received_at_ms),
+    }
+    if delivery.sequence is not None:
+        found["SequenceNumber"] = form.sequence(delivery.sequence)
+    if delivery.group is not None:
+        found["MessageGroupId"] = delivery.group
+    if delivery.dedup_id is not None:
+        found["MessageDeduplicationId"] = delivery.dedup_id
+    if delivery.trace is not None:
+        found["AWSTraceHeader"] = delivery.trace
+    if delivery.source is not None:
+        found["DeadLetterQueueSourceArn"] = form.queue_arn(delivery.source)
+    return found
+
+
+def _message_attribute(attribute: Attribute) -> dict[str, Any]:
+    value = attribute.value
+    told = (
+        {"stringValue": value} if isinstance(value, str) else {"binaryValue": base64.b64encode(value).decode("ascii")}
+    )
+    return {**told, "stringListValues": [], "binaryListValues": [], "dataType": attribute.type}
+
+
+def record_bytes(delivery: Delivery, form: WireForm) -> bytes:
+    """One record as JSON, to be put into an event."""
+    return msgspec.json.encode(record_of(delivery, form))
+
+
+def event_bytes(records: Sequence[bytes]) -> bytes:
+    """The event of these records, 1 or more, as JSON: what a function is invoked with."""
+    return _HEAD + b",".join(records) + _TAIL
+
+
+def event_size(record_sizes: Sequence[int]) -> int:
+    """How many bytes the event of records of these sizes has."""
+    return len(_HEAD) + sum(record_sizes) + max(len(record_sizes) - 1, 0) + len(_TAIL)
+
 
 LOOK_MS = limits.SECOND_MS  # how often the concurrency is worked out anew
 _PAUSE_MS = limits.SECOND_MS  # after an error that is nobody's answer: a dropped queue, a locked file
@@ -247,7 +346,7 @@ class Mapping:
             if taken and first_at_ms is None:
                 first_at_ms = timers.now_ms()
             for place, one in enumerate(taken):
-                if batch and records.event_size([*sizes, len(one.record)]) > self._rule.event_bytes_max:
+                if batch and event_size([*sizes, len(one.record)]) > self._rule.event_bytes_max:
                     return batch, taken[place:]
                 batch.append(one)
                 sizes.append(len(one.record))
@@ -283,7 +382,7 @@ class Mapping:
         taken, others = [], []
         for delivery in found:
             if self._filters.keep(delivery.body):
-                taken.append(_Taken(delivery, records.record_bytes(delivery, self._form)))
+                taken.append(_Taken(delivery, record_bytes(delivery, self._form)))
             else:
                 others.append(delivery)
                 self._tell(delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted")
@@ -345,7 +444,7 @@ class Mapping:
 
     async def _invoked(self, batch: Sequence[_Taken], request_id: str) -> Outcome | None:
         """The function's answer; None when it was throttled until a message of the batch became visible again."""
-        event = records.event_bytes([one.record for one in batch])
+        event = event_bytes([one.record for one in batch])
         timers, tries = self._queues.timers, 0
         until_ms = _visible_at_ms(batch) or 0
         for one in batch:

@@ -21,10 +21,9 @@ from onefold.contracts.state import Change
 from onefold.local.containers import Kill
 from onefold.local.functions import ServedFunction
 from onefold.local.mapping import Mapping as Poller
-from onefold.local.mapping import MappingStats
+from onefold.local.mapping import MappingStats, WireForm
 from onefold.local.outcomes import LogLine
 from onefold.local.queues import LocalQueues
-from onefold.local.records import WireForm
 from onefold.local.settings import FunctionSettings, MappingSettings, check_function, check_mapping
 
 if TYPE_CHECKING:

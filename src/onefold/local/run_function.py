@@ -26,9 +26,9 @@ from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
 from onefold.local.functions import FunctionStats, ServedFunction
 from onefold.local.history import MessageHistory
+from onefold.local.mapping import WireForm
 from onefold.local.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.local.queues import LocalQueues
-from onefold.local.records import WireForm
 from onefold.local.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
 from onefold.local.sqs_service import SENDER_ID
 from onefold.local.timers import Timers

@@ -25,9 +25,10 @@ from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryI
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
+from onefold.options import LambdaSettings
 from onefold.record.delivery import Failed, Outcome
 from onefold.runner.handlers import Job
-from onefold.runner.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
+from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
 from onefold.runner.lambda_handler import remaining_ms_of
 from onefold.runner.lambda_invocation import Invocation
 from onefold.runtime.outgoing import Outgoing

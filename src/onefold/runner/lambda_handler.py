@@ -28,7 +28,8 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
-from onefold.runner.lambda_container import ExecutorPool, ExecutorPools, LambdaSettings
+from onefold.options import LambdaSettings
+from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
 from onefold.runner.lambda_invocation import Invocation
 
 if TYPE_CHECKING:

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from onefold.contracts.queue import Delivery
+    from onefold.options import LambdaSettings, OnFailure
     from onefold.outside import Clock
     from onefold.record.delivery import Failed, Outcome
     from onefold.runner.execution import Execution
     from onefold.runner.handlers import Job
-    from onefold.runner.lambda_container import ExecutorPool, LambdaSettings, OnFailure
+    from onefold.runner.lambda_container import ExecutorPool
 
 LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
 LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten

@@ -11,6 +11,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.store import Claimed, Complete, Completed, Fail, RecordKey, Unknown
 from onefold.engines.aws.dynamodb import migration, schema
 from onefold.engines.aws.dynamodb.backend import DynamoBackend
+from onefold.engines.aws.dynamodb.items import MARKER
 from onefold.testing.records import BROKEN, KEPT_MS, LEASE_MS, NOW, ask
 from tests.aws.dynamodb.tables import OpenBooks
 
@@ -29,7 +30,7 @@ def old_table(url: str, open_books: OpenBooks, *, marked: bool) -> DynamoBackend
     """A table as earlier versions left it: none of them marked it."""
     books = open_books(url, batched=False)
     if not marked:
-        books.table.call("delete_item", Key=schema.MARKER)
+        books.table.call("delete_item", Key=MARKER)
     return books
 
 
@@ -73,7 +74,7 @@ def test_a_process_of_layout_2_refuses_a_table_that_was_used_in_layout_1(moto: s
                 new.store.claim([ask("a", "B")], LATER)
             with pytest.raises(errors.UsageError, match="layout 1"):
                 new.check()
-        assert new.table.bare().get(schema.MARKER) == books.table.get(schema.MARKER)
+        assert new.table.bare().get(MARKER) == books.table.get(schema.MARKER)
         (again,) = reopened(books, moto, open_books, 1).store.claim([ask("a", "B")], LATER)
         assert isinstance(again, Claimed)
         assert again.hold.fence == 2
@@ -88,13 +89,13 @@ def test_a_process_of_layout_1_refuses_a_table_of_layout_2(moto: str, open_books
 
 def test_the_first_process_on_an_empty_table_makes_it_one_of_layout_2(url: str, open_books: OpenBooks) -> None:
     books = open_books(url, batched=False, layout=2)
-    books.table.call("delete_item", Key=schema.MARKER)  # as CloudFormation makes a table
+    books.table.call("delete_item", Key=MARKER)  # as CloudFormation makes a table
     first, second = (reopened(books, url, open_books, 2) for _ in range(2))
     (answer,) = first.store.claim([ask("a")], NOW)
     assert isinstance(answer, Claimed)
     (other,) = second.store.claim([ask("a", "B")], NOW)
     assert not isinstance(other, Claimed)
-    item = books.table.get(schema.MARKER)
+    item = books.table.get(MARKER)
     assert item is not None
     assert item["layout"] == {"N": "2"}
 
@@ -103,7 +104,7 @@ def test_a_table_that_create_makes_has_its_layout_at_once(moto: str, open_books:
     for layout in (1, 2):
         books = open_books(moto, create=False, layout=layout)
         schema.create(books.table.bare())
-        item = books.table.bare().get(schema.MARKER)
+        item = books.table.bare().get(MARKER)
         assert item is not None
         assert item["layout"] == {"N": str(layout)}
 
@@ -186,7 +187,7 @@ def test_a_migration_that_is_killed_at_any_call_goes_on_at_the_next_try(moto: st
         except KilledError:
             kills += 1
             left = -1
-            item = bare.get(schema.MARKER)
+            item = bare.get(MARKER)
             assert item is not None
             assert item["layout"] == {"N": "1"}, "never called migrated before it is"
         else:

@@ -1,13 +1,16 @@
-"""`onefold package` and `onefold deploy`: the functions' zip; its upload, the change set, the question, and what came of it.
+"""`onefold package`, `deploy`, `synth` and `diff`: the functions' zip, the app's infrastructure as a template, and its stack.
 
-Shows and asks; what is in the zip and how is `deploy/package.py`'s, every other step `admin/deploying.py`'s. Never here:
-what a change or failure means. Invariants: the hash that is printed is that of the file that is there; nothing is carried
-out that was not shown, and nothing that holds messages or records is replaced or deleted without a yes to just that.
+Draws and asks; what is in the zip and how is `deploy/package.py`'s, what is in a template the writers', every step of a
+deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the hash that is printed is that
+of the file that is there; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
+messages or records without a yes to just that; `synth` makes no AWS call, and without --output nothing but the template goes
+to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 that it could not be found out.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,21 +20,23 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from onefold.admin.deploying import Deployment, location_of
+from onefold.admin.deploying import Comparison, Deployment, location_of
 from onefold.app import App
 from onefold.cli import render, stack_options, target
+from onefold.cli.main import text_of
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, Style
 from onefold.clock import SystemClock
+from onefold.deploy import cloudformation, terraform
 from onefold.deploy import package as packing
 from onefold.deploy.apply import ChangeSet, Deployed, Uploaded
-from onefold.deploy.changes import ResourceChange, StackEvent
+from onefold.deploy.changes import Difference, ResourceChange, StackEvent
 from onefold.deploy.package import Built, PackageSettings, hash_of
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.sources import root_of
 from onefold.deploy.stack import stack_of
 from onefold.entropy import SystemEntropy
-from onefold.errors import UsageError
+from onefold.errors import OnefoldError, UsageError
 from onefold.observe.wording import counted
 
 BUILD_DIR = ".onefold/build"
@@ -88,7 +93,7 @@ def package_command(app: str | None, output: str | None, extras: tuple[str, ...]
     if word is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or set ONEFOLD_APP.")
     built = build(word, output, wanted, extras)
-    return Answer(built, draw=lambda: _draw(built))
+    return Answer(built, draw=lambda: _draw_package(built))
 
 
 def build(
@@ -147,7 +152,7 @@ def _store(records: str) -> tuple[str, ...]:
     )
 
 
-def _draw(built: Built) -> None:
+def _draw_package(built: Built) -> None:
     render.line(f"{built.path}   {megabytes(built.zipped_bytes)} ({megabytes(built.unzipped_bytes)} unzipped)", "bold")
     render.line(f"  sha256   {built.sha256}")
     render.line(f"  app      {', '.join(built.modules)}")
@@ -365,3 +370,140 @@ def _draw_end(done: Deployed) -> None:
         render.line(f"  to do    {done.failure.todo}", "cyan")
     if done.todo:
         render.line(f"  stack    {done.todo}", "cyan")
+
+
+# -- synth: the template --------------------------------------------------------------------------------------------
+
+
+_WRITERS = {
+    "cloudformation": (cloudformation.template, cloudformation.to_json),
+    "yaml": (cloudformation.template, cloudformation.to_yaml),
+    "terraform": (terraform.module, terraform.to_json),
+}
+
+
+@declared(
+    "synth",
+    example="onefold synth shop:app --prefix prod- > template.json\n"
+    "onefold synth shop:app --format yaml\n"
+    "onefold synth shop:app --format terraform --output infrastructure/main.tf.json",
+)
+@click.argument("app", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(_WRITERS)),
+    default="cloudformation",
+    show_default=True,
+    help="CloudFormation as JSON or YAML, or Terraform JSON.",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it there.")
+@stack_options.stack_options
+def synth_command(app: str | None, form: str, output: Path | None, choices: dict[str, Any]) -> Answer:
+    """Write an app's queues, functions, record table, roles and alarms as a template.
+
+    The same app gives the same bytes. Sizes are worked out: a queue's visibility timeout from its function's timeout, that
+    from its jobs' timeouts. What is declared and AWS will not do is said on standard error. Nothing is created;
+    `onefold deploy` does that.
+    """
+    plan = stack_options.planned(app, choices)
+    stack_options.report_notes(plan)
+    as_value, as_text = _WRITERS[form]
+    if output is None:
+        return Answer(as_value(plan), draw=lambda: click.echo(as_text(plan), nl=False))
+    try:
+        output.write_text(as_text(plan), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}.", todo="Choose another file.") from error
+    summary = {
+        "output": str(output),
+        "format": form,
+        "stack": plan.name,
+        "queues": [queue.settings.name for queue in plan.queues],
+        "functions": [function.name for function in plan.functions],
+        "table": plan.table,
+        "alarms": len(plan.alarms),
+        "notes": plan.notes,
+    }
+    return Answer(summary, draw=lambda: _draw_synth(summary))
+
+
+def _draw_synth(summary: dict[str, Any]) -> None:
+    count = f"{len(summary['queues'])} queues, {len(summary['functions'])} functions, {summary['alarms']} alarms"
+    render.line(f"{summary['output']}: {summary['format']} of {summary['stack']}: {count}.")
+
+
+# -- diff ------------------------------------------------------------------------------------------------------------
+
+
+DIFFERENT: Final = 1
+DIFF_FAILED: Final = 2
+_VALUE_CHARS_MAX: Final = 100
+_SIGNS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
+
+
+@declared("diff", example="onefold diff shop:app --prefix prod-\nonefold diff shop:app --json")
+@click.argument("app", required=False)
+@stack_options.placing
+@stack_options.stack_options
+def diff_command(
+    app: str | None, stack: str | None, region: str | None, endpoint: str | None, choices: stack_options.Choices
+) -> Answer:
+    """Show what differs between the deployed template and the one the app would be deployed with.
+
+    By resource and property, both values. Nothing is changed, not even a change set is made; whether a resource would be
+    replaced is shown by onefold deploy --dry-run. Exit codes here: 0 no difference, 1 differences, 2 an error.
+    """
+    try:
+        plan = stack_options.planned(app, choices)
+        place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+        deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
+        click.get_current_context().call_on_close(deployment.close)
+        compared = deployment.compare()
+    except OnefoldError as error:
+        return _diff_failed(error)
+    code = DIFFERENT if compared.differences else 0
+    return Answer(compared, draw=lambda: _draw_comparison(compared), code=code)
+
+
+def _diff_failed(error: OnefoldError) -> Answer:
+    """An error under this command's own exit code; elsewhere 1 is an error, and here a difference."""
+    parts = {"code": error.code, "what": error.what, "meaning": error.meaning, "todo": error.todo}
+    render.note(text_of(error))
+    return Answer({"error": parts}, code=DIFF_FAILED)
+
+
+def _draw_comparison(compared: Comparison) -> None:
+    if not compared.differences:
+        render.line(f"Stack {compared.stack} ({compared.status}) has the template the app would be deployed with.")
+        return
+    if compared.status == "ABSENT":
+        render.line(f"There is no stack {compared.stack} yet: everything is new.")
+    title = ""
+    for one in compared.differences:
+        sign, style = _SIGNS[one.kind]
+        here = " ".join(part for part in (one.section, one.name, one.type and f"({one.type})") if part)
+        if not one.path:
+            render.line(f"{sign} {here}", style)  # type: ignore[arg-type]  # one of Style's words
+            title = ""
+            continue
+        if here != title:
+            render.line(f"~ {here}", "yellow")
+            title = here
+        render.line(f"    {sign} {one.path}: {_values(one)}", style)  # type: ignore[arg-type]
+    counts = {kind: sum(one.kind == kind for one in compared.differences) for kind in _SIGNS}
+    render.line()
+    render.line(", ".join(f"{count} {kind}" for kind, count in counts.items() if count), "bold")
+
+
+def _values(one: Difference) -> str:
+    if one.kind == "added":
+        return _text(one.after)
+    if one.kind == "removed":
+        return _text(one.before)
+    return f"{_text(one.before)} -> {_text(one.after)}"
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 3]}..."

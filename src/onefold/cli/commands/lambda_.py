@@ -23,8 +23,9 @@ from onefold.clock import SystemClock
 from onefold.contracts.settings import QueueSettings
 from onefold.duration import to_text
 from onefold.entropy import SystemEntropy
-from onefold.local import log_output, serving
+from onefold.local import outcomes as log_output
 from onefold.local import run_function as functions
+from onefold.local import serving
 from onefold.local.fault_rules import parse_faults
 from onefold.local.outcomes import LogLine
 from onefold.local.run_function import RunReport, RunSettings

@@ -15,7 +15,8 @@ from onefold.cli.program import Answer, declared
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.errors import UsageError
-from onefold.local import log_output, serving
+from onefold.local import outcomes as log_output
+from onefold.local import serving
 from onefold.local.fault_rules import parse_faults
 from onefold.local.outcomes import LogLine
 from onefold.local.request_handler import is_loopback

@@ -45,6 +45,8 @@ Value = dict[str, Any]
 Item = dict[str, Value]
 Layout = Literal[1, 2]
 
+MARKER_PARTITION: Final = "~layout"
+MARKER: Final[Item] = {"pk": {"S": MARKER_PARTITION}, "sk": {"S": MARKER_PARTITION}}  # the item that says which layout
 RECORD_SORT_KEY: Final = "record"  # of layout 2; each sort key of a record of layout 1 holds a `#`
 ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
 PARTITION_KEY_BYTES_MAX: Final = 2_048  # same

@@ -25,7 +25,16 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.store import RecordKey
 from onefold.engines.aws.dynamodb import notes, schema
-from onefold.engines.aws.dynamodb.items import RECORD_SORT_KEY, Item, key_of, names_of, number, place_of, stamp_of
+from onefold.engines.aws.dynamodb.items import (
+    MARKER,
+    RECORD_SORT_KEY,
+    Item,
+    key_of,
+    names_of,
+    number,
+    place_of,
+    stamp_of,
+)
 from onefold.engines.aws.dynamodb.table import GETS_MAX, ConditionFailed, Insert, Table
 from onefold.engines.aws.session import aws_errors, code_of
 
@@ -103,7 +112,7 @@ def migrate(table: Table, report: Report) -> LayoutSurvey:
 
 
 def _is_done(table: Table) -> bool:
-    item = table.get(schema.MARKER)
+    item = table.get(MARKER)
     return item is not None and "moving" not in item and item["layout"]["N"] == "2"
 
 

@@ -19,16 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import botocore.exceptions
 
 from onefold import errors
-from onefold.engines.aws.dynamodb.items import TTL_ATTRIBUTE, number
+from onefold.engines.aws.dynamodb.items import MARKER, TTL_ATTRIBUTE, number
 from onefold.engines.aws.dynamodb.table import Table
 from onefold.engines.aws.session import aws_errors, code_of
 
 if TYPE_CHECKING:
     from onefold.engines.aws.dynamodb.items import Item, Value
-
-
-MARKER_PARTITION: Final = "~layout"
-MARKER: Final[Item] = {"pk": {"S": MARKER_PARTITION}, "sk": {"S": MARKER_PARTITION}}
 
 
 def check_layout(table: Table) -> None:
