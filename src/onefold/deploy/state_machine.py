@@ -197,7 +197,7 @@ def _quoted(text: str) -> str:
 
 
 def _item(spec: MapSpec) -> Json:
-    payload: Json = {"onefold": {"map": spec.name, "run.$": _path(spec, "run")}}
+    payload: Json = {"onefold": {"map": spec.name, "run.$": _run_path(spec)}}
     payload |= {"item.$": "$.item"} if spec.batch is None else {"items.$": "$.Items"}
     own: Json = {
         "ErrorEquals": list(_LAMBDA_ERRORS),
@@ -219,9 +219,9 @@ def _item(spec: MapSpec) -> Json:
     return found
 
 
-def _path(spec: MapSpec, name: str) -> str:
-    """Where a child's input says what all children share."""
-    return f"$.{name}" if spec.batch is None else f"$.BatchInput.{name}"
+def _run_path(spec: MapSpec) -> str:
+    """Where a child's input says which run it belongs to."""
+    return "$.run" if spec.batch is None else "$.BatchInput.run"
 
 
 def _retrier(rule: Retrier) -> Json:
@@ -286,7 +286,7 @@ def _tell(spec: MapSpec, queue: str) -> Json:
         "Cause.$": "$.failure.Cause",
         "Input.$": "$.item" if spec.batch is None else "$.Items",
         "Map": spec.name,
-        "Name.$": f"States.Format('{{}}/{{}}', {_path(spec, 'run')}, $$.Execution.Name)",
+        "Name.$": f"States.Format('{{}}/{{}}', {_run_path(spec)}, $$.Execution.Name)",
     }
     parameters: Json = {"QueueUrl": _place(f"queue_url.{names.logical_id(queue)}"), "MessageBody": message}
     if queue.endswith(".fifo"):

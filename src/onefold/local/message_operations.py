@@ -25,7 +25,7 @@ from onefold.local import aws_errors, identifiers
 from onefold.local.aws_errors import AwsError
 from onefold.local.identifiers import handle_of, message_uuid, receipt_of, sequence_number
 from onefold.local.queue_attributes import WAIT_S_MAX
-from onefold.local.sqs_service import SqsCaller, SqsService
+from onefold.local.sqs_service import SENDER_ID, SqsCaller, SqsService
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
@@ -329,7 +329,7 @@ def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen
 def system_attributes(sqs: SqsService, delivery: Delivery) -> dict[str, str]:
     """Everything SQS says of a message beside its contents; all values are text, times in milliseconds."""
     found = {
-        "SenderId": sqs.sender_id,
+        "SenderId": SENDER_ID,
         "SentTimestamp": str(delivery.sent_at_ms),
         "ApproximateReceiveCount": str(delivery.receive_count),
         "ApproximateFirstReceiveTimestamp": str(delivery.first_received_at_ms),

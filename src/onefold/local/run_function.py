@@ -77,14 +77,14 @@ class RunReport(Struct, frozen=True, kw_only=True):
     code: int
 
 
-def wire_form(address: identifiers.QueueAddresses, sender_id: str = SENDER_ID) -> WireForm:
+def wire_form(address: identifiers.QueueAddresses) -> WireForm:
     """How a server at `address` writes what a delivery holds."""
     return WireForm(
         queue_arn=address.arn,
         message_id=identifiers.message_uuid,
         receipt=lambda delivery: identifiers.handle_of(delivery.queue, delivery.receipt),
         sequence=lambda sequence: identifiers.sequence_number(sequence) or sequence,
-        sender_id=sender_id,
+        sender_id=SENDER_ID,
         body_md5=identifiers.body_md5,
         attributes_md5=identifiers.attributes_md5,
     )

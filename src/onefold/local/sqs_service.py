@@ -105,7 +105,6 @@ class SqsService:
         queues: the queues.
         addresses: their URLs and ARNs.
         metadata_store: what is kept of them beside their settings.
-        sender_id: the SenderId of every message.
         recreate_wait: a name may be used again 60 seconds after its queue was deleted, as on AWS.
     """
 
@@ -115,13 +114,11 @@ class SqsService:
         addresses: QueueAddresses,
         metadata_store: QueueMetadataStore,
         *,
-        sender_id: str = SENDER_ID,
         recreate_wait: bool = True,
     ) -> None:
         self.queues = queues
         self.addresses = addresses
         self.metadata_store = metadata_store
-        self.sender_id = sender_id
         self.recreate_wait = recreate_wait
         self.attempts: ReceiveAttempts = ReceiveAttempts()
         self._names: dict[tuple[str, str], str] = {}  # the engine's, by region and name; of other regions than our own

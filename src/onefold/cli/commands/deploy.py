@@ -1,4 +1,4 @@
-"""`onefold package`, `deploy`, `synth` and `diff`: the functions' zip, the app's infrastructure as a template, and its stack.
+"""`onefold package`, `deploy`, `synth` and `diff`: the functions' zip, the app's infrastructure as a template, its stack.
 
 Draws and asks; what is in the zip and how is `deploy/package.py`'s, what is in a template the writers', every step of a
 deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the hash that is printed is that
