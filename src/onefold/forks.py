@@ -112,8 +112,11 @@ def go_first() -> None:
     """Have a fork wait for what is open before it takes the locks of Python's own modules, and not with them in its hands.
 
     A handler whose transaction it waits for may need them: it submits to an executor, or forks itself. Hooks are called last
-    registered first and cannot be moved, so they are registered once more when such a module came after them.
+    registered first and cannot be moved, so they are registered once more when such a module came after them: asked when an
+    engine is opened, and before each transaction in which others' code runs.
     """
+    if _here.hooked == len(_LOCKING):
+        return
     found = sum(name in sys.modules for name in _LOCKING)
     if found > _here.hooked and hasattr(os, "register_at_fork"):
         first, _here.hooked = _here.hooked < 0, found

@@ -401,14 +401,16 @@ def test_a_fork_lets_a_transaction_that_wants_to_fork_itself_go_first(tmp_path: 
 
 
 WAITING_FOR_ONE_THAT_FORKS = """
-import onefold.forks
-import concurrent.futures.thread, logging, os, sys, threading
+import os, sys, threading
 from onefold import forks
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FileSettings
 from onefold.clock import SystemClock
 
+if sys.argv[2] == "before":
+    import concurrent.futures.thread, logging
 engine = Database(sys.argv[1], SystemClock(), settings=FileSettings(busy_ms=600_000))
+import concurrent.futures.thread, logging
 begun, codes = threading.Event(), []
 
 def fork():
@@ -418,14 +420,20 @@ def fork():
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def in_a_transaction():
-    engine.begin_exclusive()
+    if sys.argv[3] == "lent":
+        engine.begin_exclusive()
+        body()
+        engine.end_exclusive(commit=True)
+    else:
+        engine.together([body])
+
+def body():
     begun.set()
     while not forks._here.held:
         pass  # until the other fork is under way
     with concurrent.futures.ThreadPoolExecutor() as pool:
         codes.append(pool.submit(logging.getLogger, "another").result().name)
     fork()
-    engine.end_exclusive(commit=True)
 
 threads = [threading.Thread(target=one, daemon=True) for one in (in_a_transaction, fork)]
 threads[0].start()
@@ -439,9 +447,16 @@ os._exit(0)
 """
 
 
-def test_a_fork_that_waits_for_a_transaction_has_no_lock_of_pythons_own_modules(tmp_path: Path) -> None:
-    """Their hooks were called first where they were imported after ours: the handler waited for the fork, and it for him."""
-    command = [sys.executable, "-c", WAITING_FOR_ONE_THAT_FORKS, str(tmp_path / "a.db")]
+@pytest.mark.parametrize("imported", ["before", "after"])
+@pytest.mark.parametrize("how", ["lent", "together"])
+def test_a_fork_that_waits_for_a_transaction_has_no_lock_of_pythons_own_modules(
+    tmp_path: Path, imported: str, how: str
+) -> None:
+    """Their hooks were called first where they were imported after ours: the handler waited for the fork, and it for him.
+
+    Also where they are imported after the engine was opened, as by the program's first `logging.getLogger`.
+    """
+    command = [sys.executable, "-c", WAITING_FOR_ONE_THAT_FORKS, str(tmp_path / "a.db"), imported, how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.stdout == "['another', 1, 1, 1]\n", done.stderr
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from onefold import errors, forks
+from onefold import errors
 from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archived, archive_of
 from onefold.contracts.commit import Settlement, Verdict, lent_too_long
 from onefold.contracts.entries import Refused, from_outbox
@@ -216,7 +216,6 @@ class SqliteEffects:
         if self._connection is not None and now_ms - self._open_since_ms > self._limit_ms:
             self._commit_early()
         if self._connection is None:
-            forks.go_first()
             self._connection = self._engine.begin_exclusive()
             self._open_since_ms = now_ms = self._engine.clock.monotonic_ms()
         self._connection.execute(_SAVEPOINT)

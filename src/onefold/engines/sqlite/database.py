@@ -354,6 +354,7 @@ class Database:
             synced: as for `write`, for everything that is written until then.
         """
         me = threading.get_ident()
+        forks.go_first()
         try:
             self._take_turn()
             self._ready()
@@ -406,6 +407,7 @@ class Database:
         me = threading.get_ident()
         if self._held_by == me:
             return [self._written(call) for call in calls]
+        forks.go_first()
         self._take_turn()
         with self._turn.lock:
             self._turn.lock.release()
