@@ -27,8 +27,12 @@ from onefold.errors import PayloadError
 _FACTORIES: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, bool)
 _ALL_MAX: Final = 10  # so many fields are tried in all combinations (1,024)
 _TRIES_MAX: Final = 2_000
-_TRIES_MIN: Final = 16
-_TRIED_BYTES_MAX: Final = 8 * 1024 * 1024  # bounds what a stranger's large payload costs
+_TRIES_MIN: Final = 2  # none left out, and all
+_LOOKS_MAX: Final = (
+    20_000  # objects and fields with a default of one payload; these bound what a stranger's payload costs
+)
+_TRIED_BYTES_MAX: Final = 8 * 1024 * 1024
+_TRIED_FIELDS_MAX: Final = 400_000
 _NONE: Final = object()
 
 _Found = dict[tuple[object, str], list[tuple[dict[str, Any], str, Any]]]
@@ -38,7 +42,8 @@ def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object]
     """Whether two fingerprints are both of `value`, with some of the fields left out that have their default.
 
     A field of a type is left out everywhere or nowhere. Of more than ten fields with defaults not every combination is
-    tried, but none, all, one, two, all but one, and the last ones; of payloads over 4 KB fewer, 16 at least.
+    tried, but none, all, one, two, all but one, and the last ones; of payloads over 4 KB fewer, these two at least. Of a
+    payload that has more than 20,000 objects and fields with defaults the answer is no.
 
     Args:
         value: as its type reads it; of a guarded call, the arguments by name.
@@ -52,12 +57,13 @@ def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object]
         for name, default in (defaults or {}).items():
             if name in tree and _is_equal(tree[name], default):
                 found[None, name] = [(tree, name, tree[name])]
-        _collect(value, tree, found)
+        _Collector(found).collect(value, tree)
         whole = codec.joined(tree)
-    except (PayloadError, RecursionError):
+    except (PayloadError, RecursionError, _TooLargeError):
         return False
     missing = {own, first}
-    tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole)))
+    entries = sum(map(len, found.values())) or 1
+    tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole), _TRIED_FIELDS_MAX // entries))
     for chosen in islice(_choices(list(found.values())), tries):
         missing.discard(_without(tree, chosen))
         if not missing:
@@ -91,16 +97,36 @@ def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:
     yield from combinations(groups, 2)
 
 
-def _collect(value: object, tree: object, found: _Found) -> None:
-    """Note the fields that have their default; those that were not written out (msgspec may not) are added to the tree."""
-    if isinstance(value, list | tuple) and isinstance(tree, list):
-        for one, part in zip(value, tree, strict=False):
-            _collect(one, part, found)
-    elif isinstance(value, Mapping) and isinstance(tree, dict):
-        for name, one in value.items():
-            if isinstance(name, str) and name in tree:
-                _collect(one, tree[name], found)
-    elif isinstance(tree, dict):
+class _TooLargeError(Exception):
+    """There is more to look at than `_LOOKS_MAX`."""
+
+
+class _Collector:
+    """Notes the fields that have their default.
+
+    Those that were not written out (msgspec may not) are added to the tree.
+    """
+
+    def __init__(self, found: _Found) -> None:
+        self._found = found
+        self._left = _LOOKS_MAX
+        self._texts: dict[tuple[object, str], bytes | None] = {}  # of each default, as it is written
+
+    def collect(self, value: object, tree: object) -> None:
+        """Note those of a value, of which `tree` is the JSON."""
+        self._spend()
+        if isinstance(value, list | tuple) and isinstance(tree, list):
+            for one, part in zip(value, tree, strict=False):
+                if isinstance(part, list | dict):
+                    self.collect(one, part)
+        elif isinstance(value, Mapping) and isinstance(tree, dict):
+            for name, one in value.items():
+                if isinstance(name, str) and isinstance(tree.get(name), list | dict):
+                    self.collect(one, tree[name])
+        elif isinstance(tree, dict):
+            self._collect_fields(value, tree)
+
+    def _collect_fields(self, value: object, tree: dict[str, Any]) -> None:
         kind: Any = type(value)
         for attribute, name, default in _fields(kind):
             one = getattr(value, attribute, _NONE)
@@ -108,17 +134,32 @@ def _collect(value: object, tree: object, found: _Found) -> None:
             if name not in tree and (one is _NONE or default is _NONE or is_model):
                 continue
             part = tree[name] if name in tree else codec.parts(codec.outline(one))
-            _collect(one, part, found)
-            if default is not _NONE and _is_equal(part, default):
+            if isinstance(part, list | dict):
+                self.collect(one, part)
+            if default is _NONE:
+                continue
+            self._spend()
+            if (kind, name) not in self._texts:
+                self._texts[kind, name] = _written(default)
+            if codec.joined(part) == self._texts[kind, name]:
                 tree[name] = part
-                found.setdefault((kind, name), []).append((tree, name, part))
+                self._found.setdefault((kind, name), []).append((tree, name, part))
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLargeError
+
+
+def _written(default: object) -> bytes | None:
+    try:
+        return codec.canonical(codec.outline(default))
+    except PayloadError:
+        return None
 
 
 def _is_equal(written: object, default: object) -> bool:
-    try:
-        return codec.joined(written) == codec.canonical(codec.outline(default))
-    except PayloadError:
-        return False
+    return codec.joined(written) == _written(default)
 
 
 @lru_cache(maxsize=64)

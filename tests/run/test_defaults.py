@@ -117,6 +117,22 @@ def test_a_large_payload_is_tried_a_few_times_only(monkeypatch: pytest.MonkeyPat
     assert len(written) < 50
 
 
+@pytest.mark.parametrize("count", [2_000, 80_000])
+def test_what_is_looked_at_of_a_payload_with_many_objects_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    written: list[int] = []
+    joined, outline = codec.joined, codec.outline
+    monkeypatch.setattr(codec, "joined", lambda value: written.append(1) or joined(value))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(codec, "outline", lambda value: written.append(1) or outline(value))  # type: ignore[func-returns-value]
+    value, first = Order("1", lines=[Line("a") for _ in range(count)]), Order("1", cur="EUR")
+    bare = {"id": "1", "lines": [{"sku": "a"}] * count}
+    is_alike = payload_defaults.is_alike(value, codec.fingerprint(value), codec.fingerprint(bare))
+    assert is_alike == (count == 2_000), "a large order is still one; of a huge one nothing is looked at to the end"
+    assert not payload_defaults.is_alike(value, codec.fingerprint(value), codec.fingerprint(first))
+    assert len(written) < 50_000
+
+
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
