@@ -23,14 +23,12 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
 from onefold import errors, redact, settings
 from onefold.clock import SystemClock, steady
 from onefold.contracts.verbs import Store
-from onefold.engines.composite import CompositeEngine, NoQueues
 from onefold.entropy import SystemEntropy
 from onefold.outside import Clock, Entropy
 
@@ -107,10 +105,11 @@ def is_records_alone(url: str) -> bool:
 def _open_alone(url: str, clock: Clock, entropy: Entropy) -> Engine:
     """A store for records as an engine. No table is made, and until something is settled nothing is written."""
     backend, _ = _open_records(url, clock, entropy)
-    queues: Any = NoQueues(url)
-    return CompositeEngine(
+    queues: Any = part("composite").NoQueues(url)
+    engine: Engine = part("composite").CompositeEngine(
         url, lambda: queues, backend, known_queue=queues.open, provisioned=True, close_queues=lambda: None
     )
+    return engine
 
 
 def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
@@ -176,7 +175,7 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
         session, clock=clock, entropy=entropy, prefix=parsed.prefix, payloads=payloads, later=later,
         state=lambda: backend.state,
     )  # fmt: skip
-    return CompositeEngine(
+    engine: Engine = part("composite").CompositeEngine(
         url,
         lambda: sqs.admin,
         backend,
@@ -185,6 +184,7 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
         sweep=sweep,
         close_queues=session.close,
     )
+    return engine
 
 
 Sweep = Callable[[], int] | None
@@ -267,6 +267,8 @@ def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, 
 
 def _read_dynamodb(url: str) -> Any:
     """`dynamodb://REGION/TABLE?...` as an `aws://` URL; the table may not be left out."""
+    from urllib.parse import parse_qsl, urlencode, urlsplit  # brings ipaddress; 2 ms that a file needs not
+
     parts = urlsplit(url)
     table = parts.path.strip("/")
     if not table:
@@ -340,6 +342,8 @@ def read_aws(url: str) -> AwsUrl:
     Raises:
         UsageError: no region, an unknown option, an impossible value.
     """
+    from urllib.parse import parse_qsl, urlsplit  # as above
+
     parts = urlsplit(url)
     region = parts.netloc
     if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
