@@ -19,7 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from benchmarks import probe
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 
 if TYPE_CHECKING:
     from benchmarks.onefold_tool import Order
@@ -115,7 +115,7 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     """
     from benchmarks.onefold_tool import app, job
     from benchmarks.onefold_tool import orders as queued
-    from onefold.runner.worker import WorkerSettings
+    from onefold.options import WorkerSettings
     from onefold.runtime.events import Sinks
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms

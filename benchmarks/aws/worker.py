@@ -17,7 +17,7 @@ from botocore.httpsession import URLLib3Session
 
 from benchmarks.trials import Figures
 from onefold import App
-from onefold.runner.worker import WorkerSettings
+from onefold.options import WorkerSettings
 from onefold.runner.worker_setup import make_worker
 
 REGION = "eu-west-1"

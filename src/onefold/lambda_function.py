@@ -19,14 +19,13 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from onefold import errors, maps, observe, redact
-from onefold.clock import Never
 from onefold.engines import urls
 from onefold.options import LambdaSettings
-from onefold.runner.admission import Admission
-from onefold.runner.lambda_container import ExecutorPool, LateCloser
 from onefold.runner.lambda_handler import LambdaAdapter
-from onefold.runner.runner import Runner
+from onefold.runner.lambda_invocation import ExecutorPool
+from onefold.runner.runner import LateCloser, Runner
 from onefold.runner.settlement import backend_of
+from onefold.runner.setup import runner_on
 from onefold.runtime.events import Sinks
 from onefold.runtime.runtime import Runtime
 
@@ -125,7 +124,6 @@ class LambdaHandler:
                 adopt=wired.adopt,
                 disown=wired.disown,
                 queue_of=wired.queue_of,
-                job_of=runtime.registry.job_of,
                 settings=self._settings,
                 clock=runtime.steady,
             )
@@ -181,33 +179,15 @@ class _Wired:
             list(self._registry.jobs.values()),
             self._settings,
             clock=runtime.steady,
-            entropy=runtime.entropy,
             lease_ms=lease_ms,
         )
 
     def _make_runner(self, job_of: Callable[[Delivery], Job[Any, Any]], backend: Backend, lease_ms: int) -> Runner:
         runtime = self._runtime
-        admission = Admission(
-            backend.state,
-            clock=runtime.steady,
-            owner=runtime.owner,
-            lease_ms=lease_ms,
+        return runner_on(
+            runtime, backend, job_of, self._closer, lease_ms=lease_ms, sinks=self._sinks, history=runtime.history,
             cache_ms=BREAKER_CACHE_MS,
-        )
-        return Runner(
-            backend,
-            job_of,
-            clock=runtime.steady,
-            entropy=runtime.entropy,
-            never=Never(),
-            owner=runtime.owner,
-            lease_ms=lease_ms,
-            sinks=self._sinks,
-            history=runtime.history,
-            admission=admission,
-            closer=self._closer,
-            settings={name: queue.settings for name, queue in self._registry.queues.items()},
-        )
+        )  # fmt: skip
 
     def adopt(self, queue: str, records: Sequence[Record]) -> list[Delivery]:
         return self._adopting(queue).adopt(records, self._registry.queues[queue].settings.visibility_ms)

@@ -1,4 +1,4 @@
-"""The values one writes in a declaration: retries, dead letters, throttles, a declared queue.
+"""The values one writes in a declaration: retries, dead letters, throttles, a declared queue; settings of who runs jobs.
 
 Plain, frozen, and checked where they are used (`runner/declaring.py`), because only there is it known what they must fit.
 Their names are checked here, and `checked_options` does the same for the functions that declare.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 from msgspec import Struct, StructMeta
@@ -308,6 +308,61 @@ class Queue(Struct, frozen=True):
     def name(self) -> str:
         """The queue's name."""
         return self.settings.name
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """What a user may choose.
+
+    Args:
+        threads: for plain functions and groups, 1 or more.
+        tasks: coroutines at one time, 1 or more.
+        processes: child processes for all jobs but transactional ones; 0 for none.
+        prefetch: how many deliveries of one queue may lie in the buffer; None: what is done in 20 ms, learned as it goes.
+        group_max: runs in one group, 1 or more.
+        lease_ms: how long claims and receives hold without a heartbeat, 1,000 or more.
+        grace_ms: how long a drain waits for what runs; None: the longest timeout of any job.
+        weights: how often a queue's turn comes, 1 or more; 1 where absent.
+        until_empty: drain as soon as the queues are empty, nothing is in flight here or elsewhere. Messages that no job here
+            takes, and what waits behind them in a FIFO group, count as nothing.
+        wait_for_delayed: with until_empty: delayed messages count as not empty.
+    """
+
+    threads: int = 8
+    tasks: int = 100
+    processes: int = 0
+    prefetch: int | None = None
+    group_max: int = 100
+    lease_ms: int = 30_000
+    grace_ms: int | None = None
+    weights: Mapping[str, int] = {}
+    until_empty: bool = False
+    wait_for_delayed: bool = True
+
+    def check(self, queues: Collection[str]) -> None:
+        """Refuse what cannot be worked with.
+
+        Args:
+            queues: names of the queues to work on.
+
+        Raises:
+            UsageError: a value out of its range, no queue, a weight for another queue.
+        """
+        least = {"threads": 1, "tasks": 1, "processes": 0, "group_max": 1, "lease_ms": 1_000}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low:
+                raise errors.UsageError(f"{name}={value} is out of range.", todo=f"It is {low} or more.")
+        for name, value in (("prefetch", self.prefetch), ("grace_ms", self.grace_ms)):
+            if value is not None and value < 0:
+                raise errors.UsageError(f"{name}={value} is out of range.", todo="It is 0 or more.")
+        if not queues:
+            raise errors.UsageError("The worker has no queue.", todo="Declare a queue, or name one that is declared.")
+        for name, weight in self.weights.items():
+            if weight < 1 or name not in queues:
+                raise errors.UsageError(
+                    f"weights has {name}={weight}.",
+                    todo=f"Name queues of this worker ({', '.join(queues)}), each with 1 or more.",
+                )
 
 
 OnFailure = Literal["group", "batch"]

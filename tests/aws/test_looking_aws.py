@@ -11,7 +11,7 @@ import pytest
 import onefold
 from onefold.admin import jobs, queues, status, why
 from onefold.admin.session import AdminSession, Jobs
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.testing import sqs
 

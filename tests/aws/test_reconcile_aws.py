@@ -11,7 +11,7 @@ import onefold
 from onefold.admin import reconcile
 from onefold.admin.session import AdminSession, Jobs
 from onefold.reconcile import findings
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick

@@ -24,9 +24,8 @@ from onefold.engines.aws import signing
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.local.serving import ServeSettings, Serving
 from onefold.manual_clock import ManualClock
-from onefold.runner.grouping import Grouper
-from onefold.runner.settlement import backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.executors import Grouper
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.testing import Endpoint, inline, sqs
 from onefold.testing.endpoint import _Thread
@@ -76,7 +75,7 @@ class Bank:
         """Receive and run until nothing comes; what was given back for later stays where it is."""
         runtime = self.app.runtime()
         runner = make_runner(runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
-        grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
+        grouper = Grouper(runner)
         queues: list[Any] = [runtime.engine.queues.open(name) for name in ("mails", "payments", "orders.fifo")]
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
             victim.perform(runner, grouper, runner.begin(received))

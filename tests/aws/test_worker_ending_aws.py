@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import onefold
+from onefold.options import WorkerSettings
 from onefold.runner import longpoll
 from onefold.runner.longpoll import LongPoll
-from onefold.runner.worker import WorkerSettings
 from onefold.testing import sqs
 from tests.run.workshop import PATIENCE_S, Workshop
 

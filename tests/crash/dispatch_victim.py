@@ -9,9 +9,8 @@ import os
 from typing import Any
 
 from onefold.runner.completion import Closer
-from onefold.runner.grouping import Grouper
-from onefold.runner.settlement import backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.executors import Grouper
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.runtime.runtime import Runtime
 from tests.crash import victim
@@ -26,7 +25,7 @@ def dispatch(billing: Billing) -> None:
     runner = make_runner(
         runtime, billing.app.jobs, billing.app.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
     )
-    grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
+    grouper = Grouper(runner)
     victim.perform(runner, grouper, runner.begin(runtime.engine.queues.open("ticks").receive(1)))
 
 

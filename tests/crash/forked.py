@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onefold
-from onefold.runner.worker import WorkerSettings
+from onefold.options import WorkerSettings
 from onefold.runner.worker_setup import make_worker
 
 COUNT = 40

@@ -21,10 +21,10 @@ from onefold.engines.sqlite.processes import bury_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.execution import Execution
-from onefold.runner.grouping import Grouper
+from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Event, Sinks
 from onefold.runtime.runtime import Runtime
 from tests.crash.wires import Death, Side, Wire
@@ -133,7 +133,7 @@ class Trial:
             history="brief",
             backend=self._backend,
         )
-        self._grouper = Grouper(runner, self._backend, self.clock, runtime.entropy)
+        self._grouper = Grouper(runner)
         for _ in range(ROUNDS_MAX):
             received = [one for name in self.app.queues for one in self._receive(runtime, name)]
             if received:

@@ -18,10 +18,9 @@ from typing import Any
 
 import onefold
 from onefold.runner.execution import Execution
-from onefold.runner.grouping import Grouper
+from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
-from onefold.runner.settlement import backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.runtime.runtime import Runtime
 
@@ -70,7 +69,7 @@ class Shop:
 def work(app: onefold.App, runtime: Runtime) -> None:
     """What a worker's loop does, in this thread, until nothing is visible."""
     runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
-    grouper = Grouper(runner, backend_of(runtime.engine), runtime.clock, runtime.entropy)
+    grouper = Grouper(runner)
     while True:
         received = [one for name in app.queues for one in runtime.engine.queues.open(name).receive(10)]
         if not received:

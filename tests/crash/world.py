@@ -20,7 +20,7 @@ from onefold.record import attempt as script
 from onefold.runner import calling
 from onefold.runner.completion import Closer
 from onefold.runner.execution import Execution
-from onefold.runner.grouping import Grouper
+from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
 from onefold.runtime.events import Event, Sinks
@@ -248,7 +248,7 @@ class World:
                 assert start.refused is None
             case script.Call() if self._stage.transactional:
                 # From the first row to the commit nobody else can write: handler and settlement are one step.
-                grouper = Grouper(runner, self._backend(), self.clock, SeededEntropy(0))
+                grouper = Grouper(runner)
                 assert grouper.perform([run]) == []
                 self._rest(worker)
                 return

@@ -13,7 +13,7 @@ from onefold.admin.session import AdminSession, Jobs
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
 from onefold.testing.inline import Recorder, World

@@ -15,7 +15,7 @@ from onefold.contracts.ledger import History
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.testing.inline import Recorder, World
 

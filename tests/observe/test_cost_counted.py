@@ -12,7 +12,7 @@ import pytest
 import onefold
 from onefold.observe import cost
 from onefold.observe.cost import Path, Traffic, Way
-from onefold.runner import grouping, lambda_invocation
+from onefold.runner import executors, lambda_invocation
 from tests.emulators import servers
 from tests.observe.counting import Counting
 
@@ -143,7 +143,7 @@ def write_units(path: Path) -> float:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model counts a batch that is settled at once; on a machine that stalls for 5 ms it is settled in parts."""
     for module, name in (
-        (grouping, "COMMIT_WITHIN_MS"), (lambda_invocation, "COMMIT_WITHIN_MS"), (lambda_invocation, "GROUP_MS"),
+        (executors, "COMMIT_WITHIN_MS"), (lambda_invocation, "COMMIT_WITHIN_MS"), (lambda_invocation, "GROUP_MS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 600_000)
 

@@ -22,10 +22,10 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.execution import Execution
-from onefold.runner.grouping import Grouper
+from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Event, Sinks
 from onefold.runtime.runtime import Runtime
 
@@ -126,7 +126,7 @@ class Process:
             effects=commit.effects if commit is not None else None,
         )
         self.runner: Runner = bench.runner(self.backend, owner, Sinks([self]), history)
-        self.grouper = Grouper(self.runner, self.backend, bench.clock, SeededEntropy(1))
+        self.grouper = Grouper(self.runner)
 
     def emit(self, event: Event) -> None:
         """Keep what is told."""

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.runner.executors import COMMIT_WITHIN_MS
-from onefold.runner.grouping import EFFECT_LIMIT_MS
+from onefold.runner.executors import COMMIT_WITHIN_MS, EFFECT_LIMIT_MS
 from tests.run.bench import Bench, Fault, Process, opened
 
 Order = dict[str, Any]

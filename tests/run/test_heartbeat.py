@@ -19,14 +19,14 @@ from onefold.contracts.queue import Delivery, RetryIn
 from onefold.contracts.store import Fail, Failure
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
+from onefold.options import WorkerSettings
 from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
 from onefold.runner.execution import Execution
 from onefold.runner.heartbeat import REST_MS_MAX, Heartbeat, Periodic, ThreadBell, Watchdog
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
-from onefold.runner.worker import WorkerSettings
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from tests.run.workshop import PATIENCE_S, Told, Workshop
 
@@ -417,7 +417,7 @@ def test_a_task_that_lost_its_lease_is_cancelled_and_settles_nothing(tmp_path: P
     assert begun.wait(PATIENCE_S)
     (held,) = shop.runner.in_flight.all()
     assert held.run is not None
-    shop.worker._stop(held.run, LeaseGone())
+    shop.worker._executors.stop(held.run, LeaseGone())
     assert cleaned.wait(PATIENCE_S)
     shop.told.wait_for("lease-lost")
     shop.worker.drain()

@@ -14,7 +14,7 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
 from onefold.lambda_function import engine_url
-from onefold.runner.lambda_container import ExecutorPools
+from onefold.runner.lambda_invocation import ExecutorPools
 from tests.run.mapped import (
     REGION,
     LambdaContext,

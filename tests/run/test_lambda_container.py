@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
+from onefold.runner.lambda_invocation import ExecutorPool, ExecutorPools
 
 
 class Hands:

@@ -16,7 +16,7 @@ from onefold.clock import SystemClock
 from onefold.contracts.state import Change
 from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
-from onefold.runner.worker import WorkerSettings
+from onefold.options import WorkerSettings
 from onefold.runner.worker_setup import make_worker
 from onefold.runtime import names
 

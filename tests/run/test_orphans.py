@@ -19,9 +19,10 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
+from onefold.options import WorkerSettings
 from onefold.runner import orphans
-from onefold.runner.worker import WorkerSettings
-from onefold.runner.worker_setup import make_runner, make_worker
+from onefold.runner.setup import make_runner
+from onefold.runner.worker_setup import make_worker
 from onefold.testing import inline
 from onefold.testing.inline import Recorder, World
 from tests.run.workshop import Workshop, finished
@@ -291,8 +292,8 @@ def test_dead_letters_near_their_end_are_warned_about(tmp_path: Path) -> None:
             worker = make_worker(
                 runtime, shop.app.jobs, shop.app.job_of, settings=WorkerSettings(until_empty=True), sinks=[recorder]
             )
-            assert worker._maintain is not None
-            worker._maintain()
+            assert worker._beside.maintain is not None
+            worker._beside.maintain()
             told = [event for event in recorder.events if event.name == "dead-letters-expire"]
             assert len(told) == bool(days)
         assert told[0].detail["in"] == "orders-dead"

@@ -20,10 +20,10 @@ import pytest
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
+from onefold.options import WorkerSettings
 from onefold.outside import Waiter
 from onefold.record.delivery import LeaseGone
 from onefold.runner.processes import Children, Spawn
-from onefold.runner.worker import WorkerSettings
 from tests.run.workshop import PATIENCE_S, Workshop
 
 JOIN = "onefold.engines.sqlite.processes:join"
@@ -209,7 +209,7 @@ def test_a_lost_lease_kills_the_child_and_settles_nothing(shop: ModuleType, tmp_
     pid = int(fifo.read_text())
     (held,) = worker.runner.in_flight.all()
     assert held.run is not None
-    worker.worker._stop(held.run, LeaseGone())
+    worker.worker._executors.stop(held.run, LeaseGone())
     assert has_ended(pid)
     worker.told.wait_for("lease-lost")
     worker.worker.drain()

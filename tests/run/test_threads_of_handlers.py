@@ -19,8 +19,8 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
-from onefold.runner.worker import WorkerSettings
 from onefold.testing import inline
 
 

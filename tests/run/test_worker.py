@@ -16,9 +16,9 @@ import onefold
 from onefold import errors
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
+from onefold.options import WorkerSettings
 from onefold.runner.settlement import backend_of
-from onefold.runner.worker import WorkerSettings
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from tests.run.workshop import PATIENCE_S, Workshop, finished, working
 
 

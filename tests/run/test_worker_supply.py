@@ -15,11 +15,10 @@ from onefold import errors
 from onefold.contracts.queue import Delivery
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
-from onefold.runner.execution import InFlight
-from onefold.runner.executors import Unit
+from onefold.options import WorkerSettings
+from onefold.runner.execution import InFlight, Unit
 from onefold.runner.poll import GATHER_MS, IDLE_POLL_MS, OVER_LIMIT_MS, Feed, Poller
-from onefold.runner.worker import WorkerSettings
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from tests.run.workshop import PATIENCE_S, Workshop, working
 
@@ -247,13 +246,13 @@ def test_a_run_whose_earlier_one_ended_with_its_process_is_performed_alone(app: 
     app._runtime.clock.advance(1_000)  # type: ignore[attr-defined]
 
     shop = Workshop(app, WorkerSettings(until_empty=True))
-    submit = shop.worker._threads.submit
+    submit = shop.worker._executors.plain.submit
 
     def counted(unit: Unit) -> None:
         units.append(len(unit.runs))
         submit(unit)
 
-    shop.worker._threads.submit = counted  # type: ignore[method-assign]
+    shop.worker._executors.plain.submit = counted  # type: ignore[method-assign]
     for feed in shop.worker._poller.feeds.values():
         feed.took(8, 0)  # as after some quick runs: groups are large
     shop.start()

@@ -10,12 +10,13 @@ from typing import Any
 from onefold import App
 from onefold.contracts.verbs import Queue
 from onefold.manual_clock import ManualClock
-from onefold.runner.grouping import Grouper
+from onefold.options import WorkerSettings
 from onefold.runner.processes import Spawn
+from onefold.runner.reports import ExitReport
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
-from onefold.runner.worker import ExitReport, Worker, WorkerSettings
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
+from onefold.runner.worker import Worker
 from onefold.runtime.events import Event, Sinks
 
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second
@@ -104,14 +105,9 @@ class Workshop:
         runtime = app.runtime()
         return Worker(
             runner,
-            backend,
             queues=queues or [backend.open_queue(name) for name in app.queues],
             jobs=list(app.jobs.values()),
-            job_of=app.job_of,
-            grouper=Grouper(runner, backend, runtime.clock, runtime.entropy),
-            clock=runtime.clock,
             waiter=self.waiter,
-            wake=self.waiter.wake,
             maintain=maintain,
             hurry=runtime.engine.hurry,
             settings=settings,
@@ -119,7 +115,7 @@ class Workshop:
         )
 
     def _tell_beats(self) -> None:
-        heartbeat = self.worker._beside[1]
+        heartbeat = self.worker._beside.heartbeat
         beat = heartbeat._work
 
         def told() -> int:
@@ -145,7 +141,7 @@ class Workshop:
         end_ms = clock.monotonic_ms() + total_ms
         while clock.monotonic_ms() < end_ms:
             clock.advance(min(step_ms, end_ms - clock.monotonic_ms()))
-            self.worker._beside[1].bell.ring()  # it may have read the time before this step, and not wait yet
+            self.worker._beside.heartbeat.bell.ring()  # it may have read the time before this step, and not wait yet
             due_ms = clock.monotonic_ms() - step_ms
             with self._beaten:
                 assert self._beaten.wait_for(
@@ -165,7 +161,7 @@ class Workshop:
 
 
 def _on(runner: Runner, backend: Backend) -> Runner:
-    runner._backend = backend
+    runner.backend = backend
     runner.settler._backend = backend
     runner.reports._ledger = backend.ledger
     runner.claims._store, runner.claims._ledger = backend.store, backend.ledger

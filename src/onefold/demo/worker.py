@@ -32,9 +32,10 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey
 from onefold.demo.fulfilment import Booked, Courier, Invoice, Probe, shop
 from onefold.limits import DAY_MS
+from onefold.options import WorkerSettings
 from onefold.runner.handlers import Found
 from onefold.runner.settlement import Backend, backend_of
-from onefold.runner.worker import Worker, WorkerSettings
+from onefold.runner.worker import Worker
 from onefold.runner.worker_setup import make_worker
 
 if TYPE_CHECKING:

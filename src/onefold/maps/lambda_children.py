@@ -20,22 +20,21 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, Depth, RetryIn
+from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, RetryIn
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
 from onefold.options import LambdaSettings
 from onefold.record.delivery import Failed, Outcome
 from onefold.runner.handlers import Job
-from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
 from onefold.runner.lambda_handler import remaining_ms_of
-from onefold.runner.lambda_invocation import Invocation
+from onefold.runner.lambda_invocation import ExecutorPool, ExecutorPools, Invocation
+from onefold.runner.mapped_queue import HeldQueue
 from onefold.runtime.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
-    from onefold.contracts.verbs import Queue, Standing, Store
+    from onefold.contracts.verbs import Queue, Store
     from onefold.outside import Clock, Entropy
 
 _PERMANENT: Final = "PermanentError"
@@ -117,22 +116,12 @@ def error_name(spec: MapSpec, failed: Failed) -> str:
     return _PERMANENT if failed.kind == "permanent" and not named else short
 
 
-class StepFunctionsQueue:
+class StepFunctionsQueue(HeldQueue):
     """The queue of a map's job, for a child that is in no queue: what it sends is sent, the rest changes nothing."""
 
     def __init__(self, queue: Queue, buried: list[Bury]) -> None:
-        self.name = queue.name
-        self.capabilities = queue.capabilities
-        self._queue = queue
+        super().__init__(queue)
         self._buried = buried
-
-    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
-        """As the real queue's."""
-        return self._queue.send(entries, whole=whole)
-
-    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
-        """Nothing."""
-        return []
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """Nothing is hidden: Step Functions waits."""
@@ -146,14 +135,6 @@ class StepFunctionsQueue:
         """Note why; the state machine's result has the item."""
         self._buried.extend(burial for _, burial in burials)
         return [True] * len(burials)
-
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """As the real queue's."""
-        return self._queue.standing(receipts)
-
-    def depth(self) -> Depth:
-        """As the real queue's."""
-        return self._queue.depth()
 
 
 class StepFunctionsChildren:
@@ -236,7 +217,6 @@ class StepFunctionsChildren:
             invocation = Invocation(
                 pool,
                 [delivery],
-                self._job_of,
                 killed_at_ms=killed_at_ms,
                 settings=self._settings,
                 longest=self._longest,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -95,23 +95,6 @@ class CompleteRun(Struct, frozen=True, kw_only=True):
     expected: int
 
 
-class Closing(Protocol):
-    """What settles messages needs of a `Closer`."""
-
-    @property
-    def in_use(self) -> bool:
-        """Something of a run was ever settled here."""
-        ...
-
-    def touch(self, name: str) -> None:
-        """As `Closer.touch`."""
-        ...
-
-    def look(self, *, turns: bool = True) -> int:
-        """As `Closer.look`."""
-        ...
-
-
 class OtherRunError(Exception):
     """Another process has closed the run."""
 
@@ -123,9 +106,6 @@ class Closer:
         jobs: the app's. Only runs whose title is one of them are closed: other apps on this engine know better what waits
             for theirs. Those with `starts_after` are sent when a run of that title is complete.
         since_ms: monotonic instant from which its intervals count; now unless given.
-
-    Attributes:
-        in_use: something of a run was ever settled here.
     """
 
     def __init__(
@@ -134,7 +114,6 @@ class Closer:
         self._engine = engine
         self._jobs = jobs
         self._clock = clock
-        self.in_use = False
         self._looking = Lock()
         self._lock = Lock()
         self._touched: set[str] = set()
@@ -144,7 +123,6 @@ class Closer:
 
     def touch(self, name: str) -> None:
         """Something of this run was settled; from any thread."""
-        self.in_use = True
         with self._lock:
             self._touched.add(name)
 

@@ -4,6 +4,7 @@
     KeyOrder   which keys and FIFO groups are under way here, and what waits behind each: the second of a key begins when the
                first has been settled, so nobody waits out a lease that ends a moment later, and groups keep their order
     InFlight   every delivery from before its receive until it is settled or released; what the heartbeat extends
+    Unit       runs that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
 
 Never here: performing anything, storage, waiting; order between processes (the record's lease and the queue's group lock
 keep that). Invariant: a script is advanced only by the one who performed its step; a delivery that was put behind another
@@ -15,13 +16,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
@@ -287,3 +290,57 @@ class InFlight:
         """How many were received, and how often each event was reported of a settled delivery."""
         with self._lock:
             return dict(self._counts)
+
+
+class Unit(Struct, frozen=True):
+    """What a slot does at one time.
+
+    Args:
+        runs: to be performed, in order.
+        grouped: the runs are of repeatable or transactional jobs: they are also finished by whoever performs them.
+    """
+
+    runs: Sequence[Execution]
+    grouped: bool = False
+
+
+class LaneReport(Struct, frozen=True, kw_only=True):
+    """What a lane reports.
+
+    Args:
+        lane: whose slots changed. slots: how many are free again (or for the first time).
+        unit: what was performed; None when only slots changed.
+        ready: runs that waited behind a group and are ready to be performed.
+        error: a defect, or a backend that cannot be used: the worker must end.
+    """
+
+    lane: Lane
+    slots: int = 1
+    unit: Unit | None = None
+    ready: Sequence[Execution] = ()
+    error: BaseException | None = None
+
+
+if TYPE_CHECKING:  # for annotations only
+    Report = Callable[[LaneReport], None]
+
+    class Lane(Protocol):
+        """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
+
+        slots: int
+
+        def start(self) -> None:
+            """Begin; free slots are reported as they come."""
+            ...
+
+        def submit(self, unit: Unit) -> None:
+            """Perform a unit as soon as a slot is free; never blocks."""
+            ...
+
+        def stop(self, run: Execution) -> None:
+            """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
+            ...
+
+        def end(self, *, wait: bool) -> None:
+            """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+            ...

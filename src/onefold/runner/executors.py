@@ -1,83 +1,45 @@
-"""Lanes: where handlers of a worker run. Threads for plain functions and groups; `tasks.py` for coroutines.
+"""Where handlers run: lanes of threads, coroutines (`tasks.py`) and child processes (`processes.py`), and their free slots.
 
-A lane takes units of work (one run, or a group of runs) and says when each is done; it never touches the queue, and only
-the marking of a start and a group's commit touch the store. The control loop counts slots: it submits no more units than a
-lane has threads or tasks, because a run is marked as started when it is claimed.
-Never here: which run comes next, settling of single runs. Invariant: every unit that was submitted is answered by exactly
-one `LaneReport`, whatever its handlers do; only a handler that never ends keeps its own unit.
+A lane takes units of work (one run, or a group of runs) and reports when each is done; it never touches the queue, and only
+the marking of a start and a group's commit touch the store. `Executors` are the lanes of one worker or of one container of a
+Lambda function: whoever begins deliveries submits no more units than there are free slots, because a run is marked as
+started when it is claimed, and collects what was performed.
+
+Runs of repeatable and transactional jobs go in groups (`Grouper`): performed one after the other in one thread, committed
+together. An external effect is recorded as soon as it is done; these need not be, so one fsync serves many. A finished run
+waits for its siblings at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a savepoint: what
+one wrote is kept with its record, or taken back alone.
+Never here: which delivery comes next, settling of single runs. Invariant: every unit that was submitted is answered by
+exactly one `LaneReport`, whatever its handlers do; only a handler that never ends keeps its own unit. A handler's rows and
+its record are in the same commit, or neither is anywhere.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-GROUP_MS: Final = 5  # handlers of one group should take so long together,
-COMMIT_WITHIN_MS: Final = 5  # and a run that is over waits so long at most for its siblings
+from onefold import errors
+from onefold.contracts.store import Complete
+from onefold.record import attempt as script
+from onefold.record.delivery import LeaseGone, Outcome
+from onefold.runner.execution import LaneReport, Unit
 
-
-class Unit(Struct, frozen=True):
-    """What a slot does at one time.
-
-    Args:
-        runs: to be performed, in order.
-        grouped: the runs are of repeatable or transactional jobs: they are also finished by whoever performs them.
-    """
-
-    runs: Sequence[Execution]
-    grouped: bool = False
-
-
-class LaneReport(Struct, frozen=True, kw_only=True):
-    """What a lane reports.
-
-    Args:
-        lane: whose slots changed. slots: how many are free again (or for the first time).
-        unit: what was performed; None when only slots changed.
-        ready: runs that waited behind a group and are ready to be performed.
-        error: a defect, or a backend that cannot be used: the worker must end.
-    """
-
-    lane: Lane
-    slots: int = 1
-    unit: Unit | None = None
-    ready: Sequence[Execution] = ()
-    error: BaseException | None = None
-
-
-if TYPE_CHECKING:  # for annotations only
-    from onefold.runner.execution import Execution
+if TYPE_CHECKING:
+    from onefold.contracts.queue import Delivery
+    from onefold.contracts.verbs import EffectTransaction
+    from onefold.runner.execution import Execution, Lane, Report
+    from onefold.runner.handlers import Job
     from onefold.runner.runner import Runner
 
-    Report = Callable[[LaneReport], None]
-
-    PerformGroup = Callable[[Sequence[Execution]], Sequence[Execution]]
-    """As `Grouper.perform`."""
-
-    class Lane(Protocol):
-        """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
-
-        slots: int
-
-        def start(self) -> None:
-            """Begin; free slots are reported as they come."""
-            ...
-
-        def submit(self, unit: Unit) -> None:
-            """Perform a unit as soon as a slot is free; never blocks."""
-            ...
-
-        def stop(self, run: Execution) -> None:
-            """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
-            ...
-
-        def end(self, *, wait: bool) -> None:
-            """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
-            ...
+GROUP_MS: Final = 5  # handlers of one group should take so long together,
+COMMIT_WITHIN_MS: Final = 5  # and a run that is over waits so long at most for its siblings
+EFFECT_LIMIT_MS: Final = 1_000  # how long a handler's transaction may keep the file's other writers waiting
 
 
 class Threads:
@@ -85,13 +47,12 @@ class Threads:
 
     Args:
         count: threads, 1 or more; made once.
-        perform_group: performs and finishes the runs of a group.
     """
 
-    def __init__(self, count: int, runner: Runner, perform_group: PerformGroup, report: Report) -> None:
+    def __init__(self, count: int, runner: Runner, report: Report) -> None:
         self.slots = count
         self._runner = runner
-        self._perform_group = perform_group
+        self._grouper = Grouper(runner)
         self._report = report
         self._inbox: SimpleQueue[Unit | None] = SimpleQueue()
         self._threads = [
@@ -126,7 +87,7 @@ class Threads:
     def _perform(self, unit: Unit) -> LaneReport:
         try:
             if unit.grouped:
-                return LaneReport(lane=self, unit=unit, ready=self._perform_group(unit.runs))
+                return LaneReport(lane=self, unit=unit, ready=self._grouper.perform(unit.runs))
             for run in unit.runs:
                 self._runner.perform(run)
         except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
@@ -138,7 +99,8 @@ class Here(Threads):
     """The thread that submits, for a Lambda handler that runs one plain function after the other, or none at all."""
 
     def start(self) -> None:
-        """Nothing is to be started."""
+        """No thread is started."""
+        self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
         """Perform it now."""
@@ -146,3 +108,236 @@ class Here(Threads):
 
     def end(self, *, wait: bool) -> None:
         """Nothing runs."""
+
+
+class Grouper:
+    """Performs groups with one runner.
+
+    Args:
+        runner: performs the single runs; the transaction that transactional handlers share is its backend's.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._clock = runner.clock
+        self._quick: set[str] = set()  # jobs whose last run was over before its siblings had to be committed
+
+    def perform(self, runs: Sequence[Execution]) -> list[Execution]:
+        """Perform and finish runs in order. Answers the runs that were waiting behind them and are ready now."""
+        effects = self._effects(runs)
+        try:
+            return self._perform(runs, effects)
+        except BaseException:  # this thread ends in the middle of a handler: nobody may wait for its transaction
+            if effects is not None:
+                effects.rollback()
+            raise
+
+    def _perform(self, runs: Sequence[Execution], effects: EffectTransaction | None) -> list[Execution]:
+        ready: list[Execution] = []
+        waiting: list[Execution] = []
+        since_ms = self._clock.monotonic_ms()
+        for run in runs:
+            if effects is not None and waiting and run.job.name not in self._quick:
+                # What is kept holds the file; a handler that may take its time must not make the other writers wait.
+                ready.extend(self._finish(waiting, effects))
+                waiting, since_ms = [], self._clock.monotonic_ms()
+            run.effects = effects if run.job.policy.effect == "transactional" else None
+            self._runner.perform(run)
+            waiting.append(run)
+            (self._quick.add if run.took_ms < COMMIT_WITHIN_MS else self._quick.discard)(run.job.name)
+            if run.effects is not None:
+                self._keep_or_undo(run, run.effects)
+            if self._clock.monotonic_ms() - since_ms >= COMMIT_WITHIN_MS:
+                ready.extend(self._finish(waiting, effects))
+                waiting, since_ms = [], self._clock.monotonic_ms()
+        ready.extend(self._finish(waiting, effects))
+        return ready
+
+    def _effects(self, runs: Sequence[Execution]) -> EffectTransaction | None:
+        if self._runner.backend.effects is None or all(run.job.policy.effect != "transactional" for run in runs):
+            return None
+        return self._runner.backend.effects(EFFECT_LIMIT_MS)
+
+    def _keep_or_undo(self, run: Execution, effects: EffectTransaction) -> None:
+        """Write this handler's settlement into the open transaction, or take its rows back."""
+        if run.ctx is None or not run.ctx.used_connection:
+            return
+        if run.caught or not isinstance(run.decided().write, Complete):
+            effects.undo()
+            return
+        settlement, _ = self._runner.settler.built(run)
+        try:
+            verdict = effects.finish(settlement, self._clock.now_ms())
+        except errors.OnefoldError as error:
+            effects.undo()
+            self._decide_again(run, error)
+            return
+        if verdict.written:
+            run.verdict = verdict
+        else:
+            self._decide_again(run, None)
+
+    def _finish(self, runs: list[Execution], effects: EffectTransaction | None) -> list[Execution]:
+        kept = [run for run in runs if run.verdict is not None]
+        if effects is not None and kept:
+            try:
+                effects.commit()
+            except errors.OnefoldError as error:
+                for run in kept:
+                    run.verdict = None
+                    self._decide_again(run, error)
+        return self._runner.finish(runs)
+
+    def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
+        """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
+        assert run.claimed is not None
+        outcome: Outcome = LeaseGone() if error is None else self._runner.failed(run, error)
+        run.decide_again(outcome, self._clock.now_ms(), self._runner.entropy.fraction())
+
+
+class Performed(Struct):
+    """What was performed since the last look.
+
+    Attributes:
+        units: all that ended in good order. runs: those of them that are still to be finished.
+        ready: runs that waited behind groups and are ready to be performed.
+        failed: what went wrong beside handlers: a defect, a backend that cannot be used; with its unit, if any.
+    """
+
+    units: list[Unit] = []
+    runs: list[Execution] = []
+    ready: list[Execution] = []
+    failed: list[tuple[Unit | None, BaseException]] = []
+
+
+class Executors:
+    """The lanes of one process, their free slots, and what runs in them. For one thread, but for `stop` and `fail`.
+
+    Args:
+        runner: performs. jobs: all that may come.
+        threads, tasks: how many plain functions and coroutines at one time, 1 or more.
+        woken: called, in any thread, when something was performed.
+        here: plain functions are called in the thread that submits.
+        groups_repeatable: runs of repeatable jobs go in groups, as those of transactional ones do.
+        children: makes the lane for all jobs but transactional ones.
+
+    Attributes:
+        plain: the lane of plain functions. lanes: all. free: the free slots of each, from `start` on.
+        running: handed to a lane and not collected. units: how many units these are.
+        done: what was performed and not collected.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        jobs: Iterable[Job[Any, Any]],
+        *,
+        threads: int,
+        tasks: int,
+        woken: Callable[[], None],
+        here: bool = False,
+        groups_repeatable: bool = True,
+        children: Callable[[Report], Lane] | None = None,
+    ) -> None:
+        self._runner = runner
+        self._woken = woken
+        self.done: deque[LaneReport] = deque()
+        self.plain: Lane = (Here if here else Threads)(threads, runner, self._report)
+        self._tasks = self._make_tasks(tasks) if any(job.is_async for job in jobs) else None
+        self._children = children(self._report) if children is not None else None
+        self._groups_repeatable = groups_repeatable
+        self.lanes = [lane for lane in (self.plain, self._tasks, self._children) if lane is not None]
+        self.free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
+        self.running: set[Execution] = set()
+        self.units = 0
+
+    def _make_tasks(self, count: int) -> Lane:
+        from onefold.runner.tasks import Tasks  # and asyncio: only where a job is a coroutine
+
+        return Tasks(count, self._runner, self._report)
+
+    def start(self) -> None:
+        """Start all lanes; their slots are free as soon as they are collected."""
+        for lane in self.lanes:
+            lane.start()
+
+    def end(self, *, wait: bool) -> None:
+        """End all lanes. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+        for lane in self.lanes:
+            lane.end(wait=wait)
+
+    def way_of(self, job: Job[Any, Any]) -> tuple[Lane, bool]:
+        """Where a job's runs go, and whether they go in groups.
+
+        Transactional jobs stay in this process whatever the settings say: their rows go through the engine's one
+        connection, and the engine bounds their time itself.
+        """
+        if job.policy.effect == "transactional":
+            return self.plain, True
+        if self._children is not None:
+            return self._children, False
+        if job.is_async and self._tasks is not None:
+            return self._tasks, False
+        return self.plain, job.policy.effect == "repeatable" and self._groups_repeatable
+
+    def way(self, delivery: Delivery) -> tuple[Lane, bool]:
+        """Where a delivery's run would go."""
+        try:
+            return self.way_of(self._runner.job_of(delivery))
+        except errors.NotFoundError:
+            return self.plain, False  # the runner gives it back
+
+    def submit(self, runs: Sequence[Execution], group_size: Callable[[Execution], int]) -> None:
+        """Hand runs to their lanes. `group_size`: how many of a queue go to one slot at once, by the first of them."""
+        groups: dict[str, list[Execution]] = {}
+        for run in runs:
+            lane, grouped = self.way_of(run.job)
+            if not grouped:
+                self._hand_over(lane, Unit([run]))
+            elif isinstance(run.step, script.Call):
+                groups.setdefault(run.delivery.queue, []).append(run)
+            else:  # an earlier run of it ended with its process: alone, so that it can take no innocent one with it
+                self._hand_over(lane, Unit([run], grouped=True))
+        for group in groups.values():
+            size = group_size(group[0])
+            for start in range(0, len(group), size):
+                self._hand_over(self.plain, Unit(group[start : start + size], grouped=True))
+
+    def _hand_over(self, lane: Lane, unit: Unit) -> None:
+        self.free[lane] -= 1
+        self.units += 1
+        self.running.update(unit.runs)
+        lane.submit(unit)
+
+    def collect(self) -> Performed:
+        """Take what was performed since the last look."""
+        found = Performed()
+        while self.done:
+            done = self.done.popleft()
+            self.free[done.lane] += done.slots
+            found.ready.extend(done.ready)
+            unit = done.unit
+            self.units -= unit is not None
+            if done.error is not None:
+                found.failed.append((unit, done.error))
+            elif unit is not None:
+                found.units.append(unit)
+                self.running.difference_update(unit.runs)
+                if not unit.grouped:
+                    found.runs.extend(unit.runs)
+        return found
+
+    def stop(self, run: Execution, outcome: Outcome) -> None:
+        """Stop a run's handler where it can be stopped (task, process), or notify it (thread). From any thread."""
+        run.cut = outcome
+        if isinstance(outcome, LeaseGone) and run.ctx is not None:
+            run.ctx.lease_lost = True
+        self.way_of(run.job)[0].stop(run)
+
+    def fail(self, error: BaseException) -> None:
+        """Have it collected that something beside the lanes has failed. From any thread."""
+        self._report(LaneReport(lane=self.plain, slots=0, error=error))
+
+    def _report(self, done: LaneReport) -> None:
+        self.done.append(done)
+        self._woken()

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger, State, Store
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.record.delivery import Note
-    from onefold.runner.completion import Closing
     from onefold.runner.context import Context
+    from onefold.runner.runner import LateCloser
 
     OnUnknown = Literal["rerun", "hold"] | Callable[..., Any]
     Args = tuple[tuple[Any, ...], dict[str, Any]]
@@ -188,7 +188,7 @@ class GuardedFunction:
             sinks=self._sinks,
             history="off",
             admission=Admission(cast("State", state), clock=self.clock, owner=self._owner, lease_ms=self._lease_ms),
-            closer=cast("Closing", None),  # calls belong to no run
+            closer=cast("LateCloser", None),  # calls belong to no run
             settings={},
             reports=self._reports,
         )

@@ -2,7 +2,7 @@
 
 Three threads, each a `Periodic`: the heartbeat extends the record leases and message visibilities of everything in flight
 together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
-calls what the backend wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
+does what the engine wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
 lease.
 Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariant: a lease is extended for as
 long as its handler runs, however late: a run that was let go would be taken over beside it, and its effect happen twice.
@@ -29,7 +29,11 @@ from onefold.runner.settlement import Backend
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
+    from onefold.runner.executors import Executors
+    from onefold.runner.runner import Runner
 
+MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again within a second or so
+_BUSY_MS = 5_000  # after a maintenance that the engine was too busy for
 REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
 TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due
 _STEP_LOOK_MS = (
@@ -218,6 +222,21 @@ class Heartbeat:
             self._stop(held.run, LeaseGone())
 
 
+def heartbeat_of(runner: Runner, stop: Stop, lease_ms: int, failed: Callable[[BaseException], None]) -> Periodic:
+    """The thread that extends what a runner has in flight. `failed`: as `Periodic`'s own."""
+    heartbeat = Heartbeat(
+        runner.in_flight,
+        runner.backend,
+        clock=runner.clock,
+        lease_ms=lease_ms,
+        also=runner.admission.renew,
+        stop=stop,
+        lost=runner.reports.lease_lost,
+        busy=runner.reports.busy,
+    )
+    return Periodic("heartbeat", heartbeat.beat, runner.clock, failed)
+
+
 class Watchdog:
     """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported again and again.
 
@@ -265,6 +284,53 @@ class Watchdog:
             self._told(run)
         self._next_ms = next_ms
         return max(next_ms - self._clock.monotonic_ms(), 0)
+
+
+class Beside:
+    """The threads beside a worker's control loop.
+
+    Args:
+        maintain: what the engine wants done every MAINTAIN_MS.
+
+    Attributes:
+        heartbeat, maintain: for tests.
+    """
+
+    def __init__(
+        self, runner: Runner, executors: Executors, lease_ms: int, maintain: Callable[[], object] | None
+    ) -> None:
+        self._clock, self._reports = runner.clock, runner.reports
+        self._watchdog = Watchdog(runner.in_flight, clock=self._clock, stop=executors.stop, told=self._reports.overrun)
+        self._watching = Periodic("watchdog", self._watchdog.look, self._clock, executors.fail)
+        self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, executors.fail)
+        self._threads = [self._watching, self.heartbeat]
+        self.maintain = maintain
+        if maintain is not None:
+            self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, executors.fail))
+
+    def start(self) -> None:
+        """Start all."""
+        for thread in self._threads:
+            thread.start()
+
+    def end(self, *, wait: bool) -> None:
+        """End all after what they do now; `wait` for it."""
+        for thread in self._threads:
+            thread.end(wait=wait)
+
+    def watch(self, timeout_ms: int) -> None:
+        """Runs were handed over whose first deadline is so far away."""
+        if self._watchdog.expects(self._clock.monotonic_ms() + timeout_ms):
+            self._watching.bell.ring()
+
+    def _maintain_once(self) -> int:
+        assert self.maintain is not None
+        try:
+            self.maintain()
+        except errors.TransientError as error:
+            self._reports.busy(error)
+            return _BUSY_MS
+        return MAINTAIN_MS
 
 
 def _is_performed(run: Execution) -> bool:

@@ -7,11 +7,6 @@ no event of ours, a defect, and a backend that cannot be used when not one messa
 
 Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
 the app has jobs on. What a record holds is read by the queue's own backend.
-
-A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container
-(`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
-not, it is moved to the dead-letter queue from memory, and this container raises from then on instead of naming, which no
-mapping ignores.
 Never here: what is done with a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
 event that is refused was not begun, and Lambda keeps all its messages.
 
@@ -24,20 +19,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from onefold import errors
-from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
-from onefold.options import LambdaSettings
-from onefold.runner.lambda_container import ExecutorPool, ExecutorPools
-from onefold.runner.lambda_invocation import Invocation
+from onefold.runner.lambda_invocation import ExecutorPool, ExecutorPools, Invocation
+from onefold.runner.mapped_queue import IgnoredAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from onefold.contracts.queue import Delivery
+    from onefold.options import LambdaSettings
     from onefold.outside import Clock
-    from onefold.runner.handlers import Job
 
     Record = Mapping[str, Any]
 
@@ -69,7 +60,6 @@ class LambdaAdapter:
         make_pool: who runs handlers; asked for at the first invocation, with how long it may last (ms).
         adopt: the deliveries of records. disown: called with a queue's receipts whose messages Lambda deletes.
         queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
-        job_of: the job a delivery is for.
     """
 
     def __init__(
@@ -79,7 +69,6 @@ class LambdaAdapter:
         adopt: Adopt,
         disown: Callable[[str, Sequence[str]], None],
         queue_of: Callable[[str, str], str],
-        job_of: Callable[[Delivery], Job[Any, Any]],
         settings: LambdaSettings,
         clock: Clock,
     ) -> None:
@@ -87,7 +76,6 @@ class LambdaAdapter:
         self._adopt = adopt
         self._disown = disown
         self._queue_of = queue_of
-        self._job_of = job_of
         self._settings = settings
         self._clock = clock
         self._longest: dict[str, int] = {}
@@ -111,12 +99,11 @@ class LambdaAdapter:
         by_queue = records_by_queue(event, self._queue_of)
         with self._pools.take(remaining_ms) as pool:
             if self._ignored is not None:
-                self._ignored.look(pool, self._clock.monotonic_ms())
+                self._ignored.look(pool.open_queue, pool.runner.reports, self._clock.monotonic_ms())
             receives = [one for queue, records in by_queue.items() for one in self._adopted(pool, queue, records)]
             invocation = Invocation(
                 pool,
                 [delivery for _, delivery in receives if delivery is not None],
-                self._job_of,
                 killed_at_ms=killed_at_ms,
                 settings=self._settings,
                 longest=self._longest,
@@ -152,7 +139,7 @@ class LambdaAdapter:
         try:
             return self._adopt(queue, [record])[0]
         except errors.OnefoldError as error:
-            pool.tell_trouble(queue, 1, error)
+            pool.report_trouble(queue, 1, error)
             return None
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -183,14 +170,14 @@ class LambdaAdapter:
             try:
                 self._disown(queue, receipts)
             except errors.OnefoldError as error:
-                pool.tell_trouble(queue, len(receipts), error)
+                pool.report_trouble(queue, len(receipts), error)
         return answer(failed)
 
     def _note_named(self, pool: ExecutorPool, staying: Sequence[Delivery]) -> None:
         """Have it looked at the next invocation whether these, which the answer names, are still there."""
         if self._ignored is None:
             self._ignored = IgnoredAnswers()
-        self._ignored.remember(pool, staying, self._clock.monotonic_ms())
+        self._ignored.remember(pool.answered, staying, self._clock.monotonic_ms())
 
 
 def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors.TransientError:
@@ -294,64 +281,3 @@ def _shape(value: object) -> str:
         names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
         return f"an object with {names}" if names else "an empty object"
     return "null" if value is None else f"a {type(value).__name__}"
-
-
-_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
-_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
-_LOOK_MAX: Final = 10  # of a queue; one call
-_LOST: Final = Bury(
-    "dead-letter",
-    Reason(
-        kind="mapping",
-        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
-        " something around the handler changes its answer.",
-    ),
-)
-
-
-class Named(Struct, frozen=True):
-    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
-
-    delivery: Delivery
-    named_at_ms: int
-    until_ms: int
-
-
-class IgnoredAnswers:
-    """What was named in this container's answers, and what is known of the mappings of its queues."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, list[Named]] = {}  # by queue
-        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
-
-    def ignored(self, queues: Sequence[str]) -> list[str]:
-        """Those of the queues whose mapping is known to delete what is named."""
-        return sorted({queue for queue in queues if self._respects.get(queue) is False})
-
-    def remember(self, pool: ExecutorPool, staying: Sequence[Delivery], now_ms: int) -> None:
-        """These are named in the answer that is given now."""
-        for one in staying:
-            named = self._named.setdefault(one.queue, [])
-            until_ms = pool.answered.hidden_until_ms(one.receipt)
-            if one.queue not in self._respects and until_ms is not None and len(named) < _LOOK_MAX:
-                named.append(Named(one, now_ms, until_ms))
-
-    def look(self, pool: ExecutorPool, now_ms: int) -> None:
-        """Look whether messages that were named are still there; `now_ms`: monotonic."""
-        for name, all_named in list(self._named.items()):
-            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
-            self._named[name] = named
-            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
-                continue
-            del self._named[name]
-            queue = pool.real_queue(name)
-            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
-            try:
-                there = queue.set_visible_in(again)
-                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
-                self._respects[name] = not gone
-                if gone:
-                    pool.runner.reports.of_process("answer-ignored", {"queue": name, "messages": len(gone)})
-                    queue.bury([(one.receipt, _LOST) for one in gone])
-            except errors.OnefoldError as error:
-                pool.tell_trouble(name, len(named), error)

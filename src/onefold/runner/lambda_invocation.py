@@ -1,4 +1,4 @@
-"""One invocation of a Lambda handler: the deliveries of a batch through the same runner as the worker's.
+"""A batch of deliveries through the runner before a deadline: an invocation of a Lambda handler, or a child of a map run.
 
     begin    as many as there are free slots and time for are claimed together; claiming marks them as started
     perform  plain functions in threads, coroutines on one event loop
@@ -8,31 +8,45 @@
 A lease lasts as long as the invocation may, and a margin: when Lambda kills the function, its operations are free soon
 after, and nothing has to be extended meanwhile. A handler that is still running when the invocation must end is stopped if
 it can be (a coroutine); a thread cannot be, so the batch is left to Lambda's timeout, and only what is done is deleted
-first. Never here: what is done with a delivery, events and answers.
+first.
+
+A container keeps one runner and its executors from one invocation to the next (`ExecutorPool`): clients that a coroutine has
+opened stay usable. With a concurrency of 1 plain functions are called in the invoking thread, as in any Lambda handler. A
+pool whose invocation ended with an exception is not used again.
+Never here: decisions about a delivery, events and answers.
 Invariant: when `run` returns, nothing of the batch is under way in this process.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from onefold import errors
-from onefold.record.delivery import Failed, LeaseGone
+from onefold.record.delivery import Failed
 from onefold.runner import calling
-from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, LaneReport, Unit
+from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, Executors
+from onefold.runner.mapped_queue import BatchAnswer, MappedQueue
+from onefold.runner.settlement import JointTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from onefold.contracts.queue import Delivery
+    from onefold.contracts.verbs import EffectTransaction, Queue
     from onefold.options import LambdaSettings, OnFailure
     from onefold.outside import Clock
-    from onefold.record.delivery import Failed, Outcome
     from onefold.runner.execution import Execution
     from onefold.runner.handlers import Job
-    from onefold.runner.lambda_container import ExecutorPool
+    from onefold.runner.runner import Runner
+    from onefold.runner.settlement import Backend
+
+    Effects = Callable[[int], EffectTransaction | None]
+    """Opens a transaction for handlers' own rows, of at most so many milliseconds."""
 
 LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
 LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten
@@ -41,6 +55,125 @@ _GROUP_MAX: Final = 100
 _REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
 _NO_TIME = "no time was left in this invocation"
 _BEHIND = "an earlier message is not done"
+FIFO_DROPPED_MS: Final = 60_000  # ours: FIFO messages that could not be begun, because the store failed, wait so long
+
+
+class ExecutorPool:
+    """One runner and its executors, from one invocation to the next.
+
+    Args:
+        backend: the engine's own. make_runner: a runner on a backend, with a lease.
+        effects: opens transactions for handlers' own rows where records and messages live apart; None: there are none.
+        receives_max: by queue, what its dead-letter policy allows.
+        lease_ms: of what gates hold: as long as an invocation may last.
+
+    Attributes:
+        open_queue: a queue as the engine has it. answered: what is done in the invocation under way.
+        bell: set when something was performed.
+        broken: runs were left in the middle, so it is not to be used again.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        make_runner: Callable[[Backend, int], Runner],
+        effects: Effects | None,
+        receives_max: Mapping[str, int | None],
+        jobs: Sequence[Job[Any, Any]],
+        settings: LambdaSettings,
+        *,
+        clock: Clock,
+        lease_ms: int,
+    ) -> None:
+        self.broken = False
+        self.answered = BatchAnswer(clock)
+        self.open_queue = backend.open_queue
+        self._queues: dict[str, MappedQueue] = {}
+        self._receives_max = receives_max
+        mapped = structs.replace(backend, commit=None, effects=None, open_queue=self._mapped)
+        if effects is not None:
+            mapped = structs.replace(mapped, effects=_joined(mapped, effects))
+        self.runner = make_runner(mapped, lease_ms)
+        self.runner.dropped_ms = FIFO_DROPPED_MS
+        self.bell = threading.Event()
+        transactional = any(job.policy.effect == "transactional" for job in jobs)
+        has_tasks = any(job.is_async for job in jobs)
+        has_plain = transactional or not all(job.is_async for job in jobs)
+        here = not has_plain or (settings.concurrency == 1 and not has_tasks)  # in the invoking thread
+        self.executors = Executors(
+            self.runner, jobs, threads=settings.concurrency, tasks=settings.tasks, woken=self.bell.set, here=here,
+            groups_repeatable=here,
+        )  # fmt: skip
+        self.executors.start()
+        self.executors.collect()  # all slots are free
+
+    def delete_done(self) -> None:
+        """Delete what is done, for when Lambda will not: it is about to kill the function, or all failed."""
+        for name, receipts in self.answered.to_delete().items():
+            with suppress(errors.OnefoldError):  # then they come back, and are answered from their records
+                self.open_queue(name).delete(receipts)
+
+    def report_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
+        """Report that something could not be done with so many messages of a queue."""
+        self.runner.reports.busy(error, queue=queue, messages=count)
+
+    def end(self) -> None:
+        """Let the lanes end, whatever they do."""
+        self.executors.end(wait=False)
+
+    def _mapped(self, name: str) -> Queue:
+        if name not in self._queues:
+            queue = self.open_queue(name)
+            most = None if queue.capabilities.uncounted else self._receives_max.get(name)
+            self._queues[name] = MappedQueue(queue, self.answered, self.report_trouble, receives_max=most)
+        return self._queues[name]
+
+
+class ExecutorPools:
+    """The pool of a container, from one invocation to the next; who comes while it is out gets one of their own.
+
+    Args:
+        make: a pool, with how long an invocation may last (ms).
+        margin_ms: what that is longer than what remained of the pool's first one.
+    """
+
+    def __init__(self, make: Callable[[int], ExecutorPool], margin_ms: int) -> None:
+        self._make = make
+        self._margin_ms = margin_ms
+        self._lock = threading.Lock()
+        self._kept: ExecutorPool | None = None
+
+    @contextmanager
+    def take(self, remaining_ms: int) -> Iterator[ExecutorPool]:
+        """A pool for one invocation, which comes back at the end of the `with`; an exception breaks it."""
+        with self._lock:
+            pool, self._kept = self._kept, None
+        pool = pool or self._make(remaining_ms + self._margin_ms)
+        try:
+            yield pool
+        except BaseException:
+            pool.broken = True
+            raise
+        finally:
+            self._take_back(pool)
+
+    def _take_back(self, pool: ExecutorPool) -> None:
+        """Keep it, or let it end: it is broken, or there is one already."""
+        with self._lock:
+            if not pool.broken and self._kept is None:
+                self._kept = pool
+                return
+        pool.end()
+
+
+def _joined(backend: Backend, opened: Effects) -> Effects:
+    """The same transactions, with the messages of their settlements on this backend."""
+
+    def effects(limit_ms: int) -> EffectTransaction | None:
+        inner = opened(limit_ms)
+        return JointTransaction(backend, inner) if inner is not None else None
+
+    return effects
 
 
 class Invocation:
@@ -55,7 +188,6 @@ class Invocation:
         self,
         pool: ExecutorPool,
         deliveries: Sequence[Delivery],
-        job_of: Callable[[Delivery], Job[Any, Any]],
         *,
         killed_at_ms: int,
         settings: LambdaSettings,
@@ -64,8 +196,8 @@ class Invocation:
     ) -> None:
         self._pool = pool
         self._runner = pool.runner
+        self._executors = pool.executors
         self._in_flight = pool.runner.in_flight
-        self._job_of = job_of
         self._settings = settings
         self._longest = longest
         self._clock = clock
@@ -81,10 +213,7 @@ class Invocation:
         self._todo = deque(deliveries)
         self._open: dict[str, Delivery] = {}  # begun and not settled
         self._stays: set[str | None] = set()  # the FIFO groups of what stays
-        self._running: set[Execution] = set()
         self._suspects: deque[Execution] = deque()
-        self._units = 0
-        self._free = {lane: lane.slots for lane in pool.lanes()}
         self._fresh = True
         self.trouble: Exception | None = None  # the backend failed: nothing more is begun
         pool.answered.begin(deliveries)
@@ -98,8 +227,9 @@ class Invocation:
         """
         with self._beating():
             self._begin()
-            while self._units or self._perform_suspect():
-                self._settle(self._await())
+            while self._executors.units or self._perform_suspect():
+                self._await()
+                self._settle()
                 self._begin()
         if self.trouble is None:
             self._give_back(list(self._todo), _NO_TIME if self._left_ms() <= 0 else _BEHIND)
@@ -131,7 +261,7 @@ class Invocation:
 
     def _choose(self) -> list[Delivery]:
         """The next deliveries, in order; what no time is left for is given back, and what is behind it in its group."""
-        free, grouped_before = dict(self._free), 0
+        free, grouped_before = dict(self._executors.free), 0
         batch: list[Delivery] = []
         late: list[Delivery] = []
         behind: list[Delivery] = []
@@ -151,7 +281,7 @@ class Invocation:
                 self._stays.add(group)
                 late.append(self._todo.popleft())
                 continue
-            lane, grouped = self._pool.way_of(job) if job is not None else (self._pool.plain, False)
+            lane, grouped = self._executors.way_of(job) if job is not None else (self._executors.plain, False)
             if not (grouped and grouped_before % self._group_size(job)):
                 if free[lane] <= 0:
                     break
@@ -164,7 +294,7 @@ class Invocation:
 
     def _known_job(self, delivery: Delivery) -> Job[Any, Any] | None:
         try:
-            return self._job_of(delivery)
+            return self._runner.job_of(delivery)
         except errors.NotFoundError:
             return None  # the runner gives it back
 
@@ -184,19 +314,9 @@ class Invocation:
 
     def _submit(self, ready: Sequence[Execution]) -> None:
         """Hand runs to their lanes."""
-        groups: dict[str, list[Execution]] = {}
-        for run in ready:
-            lane, grouped = self._pool.way_of(run.job)
-            if run.claimed is not None and run.claimed.crashes:
-                self._suspects.append(run)
-            elif grouped:
-                groups.setdefault(run.job.name, []).append(run)
-            else:
-                self._hand_over(lane, Unit([run]))
-        for runs in groups.values():
-            size = self._group_size(runs[0].job)
-            for start in range(0, len(runs), size):
-                self._hand_over(self._pool.plain, Unit(runs[start : start + size], grouped=True))
+        suspects = [run for run in ready if run.claimed is not None and run.claimed.crashes]
+        self._suspects.extend(suspects)
+        self._hand_over([run for run in ready if run not in suspects] if suspects else ready)
 
     def _perform_suspect(self) -> bool:
         """One whose earlier run ended with its process runs alone, when all else is settled: it can take nothing with it.
@@ -207,18 +327,15 @@ class Invocation:
         while self._suspects:
             run = self._suspects.popleft()
             if self._fresh or self._has_time(run.job):
-                lane, grouped = self._pool.way_of(run.job)
-                self._hand_over(lane, Unit([run], grouped=grouped))
+                self._hand_over([run])
                 return True
             self._turn_away([run])
-        return bool(self._units)
+        return bool(self._executors.units)
 
-    def _hand_over(self, lane: Any, unit: Unit) -> None:
-        self._fresh = False
-        self._free[lane] -= 1
-        self._units += 1
-        self._running.update(unit.runs)
-        lane.submit(unit)
+    def _hand_over(self, runs: Sequence[Execution]) -> None:
+        if runs:
+            self._fresh = False
+            self._executors.submit(runs, lambda run: self._group_size(run.job))
 
     def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
         back = [one for one in deliveries if not self._in_flight.was_returned(one)]
@@ -228,25 +345,25 @@ class Invocation:
 
     # -- waiting and settling ----------------------------------------------------------------------------------------
 
-    def _await(self) -> list[LaneReport]:
-        """What has been performed: as soon as all that runs is, or a few milliseconds after the first of it."""
-        reports, since_ms = self._pool.reports, None
+    def _await(self) -> None:
+        """Wait until all that runs is performed, or for a few milliseconds after the first of it."""
+        done, since_ms = self._executors.done, None
         while True:
             now_ms = self._clock.monotonic_ms()
-            if reports:
+            if done:
                 since_ms = now_ms if since_ms is None else since_ms
                 wait_ms = since_ms + COMMIT_WITHIN_MS - now_ms
-                if wait_ms <= 0 or len(reports) >= self._units:
-                    return [reports.popleft() for _ in range(len(reports))]
+                if wait_ms <= 0 or len(done) >= self._executors.units:
+                    return
             else:
                 wait_ms = self._watch(now_ms)
             self._clock.wait(self._pool.bell, wait_ms)
-            self._pool.bell.clear()  # what set it is in `reports` already
+            self._pool.bell.clear()  # what set it is in `done` already
 
     def _watch(self, now_ms: int) -> int:
         """Stop what has passed its deadline; milliseconds until the next look."""
         next_ms = now_ms + _REST_MS_MAX
-        for run in self._running:
+        for run in self._executors.running:
             if run.cut is not None:
                 continue
             deadline_ms = run.deadline_ms
@@ -256,7 +373,7 @@ class Invocation:
                 next_ms = min(next_ms, deadline_ms)
                 continue
             ended = deadline_ms >= self._end_ms
-            self._stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
+            self._executors.stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
             self._runner.reports.of_run("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
         if now_ms >= self._last_ms:
             self._pool.delete_done()  # Lambda is about to kill the function, and would then delete nothing
@@ -264,31 +381,19 @@ class Invocation:
             next_ms = min(next_ms, self._last_ms)
         return max(next_ms - now_ms, 0)
 
-    def _stop(self, run: Execution, outcome: Outcome) -> None:
-        """Stop a run's handler, or notify it."""
-        run.cut = outcome
-        if isinstance(outcome, LeaseGone) and run.ctx is not None:
-            run.ctx.lease_lost = True
-        self._pool.way_of(run.job)[0].stop(run)
-
-    def _settle(self, reports: Sequence[LaneReport]) -> None:
+    def _settle(self) -> None:
         """Settle what has been performed, and go on with what waited behind it."""
-        performed: list[Execution] = []
-        ready: list[Execution] = []
-        for done in reports:
-            self._free[done.lane] += done.slots
-            assert done.unit is not None
-            self._units -= 1
-            self._running.difference_update(done.unit.runs)
-            ready.extend(done.ready)
-            for run in done.unit.runs:
+        performed = self._executors.collect()
+        for unit, error in performed.failed:
+            if unit is not None:
+                performed.units.append(unit)
+                self._executors.running.difference_update(unit.runs)
+            self._note_trouble(error)
+            self._pool.broken = True
+        for unit in performed.units:
+            for run in unit.runs:
                 self._longest[run.job.name] = next_longest(self._longest.get(run.job.name), run.took_ms)
-            if done.error is not None:
-                self._note_trouble(done.error)
-                self._pool.broken = True
-            elif not done.unit.grouped:
-                performed.extend(done.unit.runs)
-        self._go_on([*ready, *self._finish(performed)])
+        self._go_on([*performed.ready, *self._finish(performed.runs)])
 
     def _turn_away(self, runs: list[Execution]) -> None:
         """Runs that were claimed are not started after all."""
@@ -334,7 +439,7 @@ class Invocation:
         for one in dropped:
             self._open.pop(one.receipt, None)
         if isinstance(error, errors.OnefoldError):
-            self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})
+            self._runner.reports.busy(error)
 
     # -- heartbeat ---------------------------------------------------------------------------------------------------
 
@@ -344,27 +449,14 @@ class Invocation:
         if not self._settings.heartbeat:
             yield
             return
-        from onefold.runner.heartbeat import Heartbeat, Periodic  # where it is asked for; the cold start is measured
+        from onefold.runner.heartbeat import heartbeat_of  # where it is asked for; the cold start is measured
 
-        heartbeat = Heartbeat(
-            self._in_flight,
-            self._pool.backend,
-            clock=self._clock,
-            lease_ms=HEARTBEAT_LEASE_MS,
-            also=self._runner.admission.renew,
-            stop=self._stop,
-            lost=self._runner.reports.lease_lost,
-            busy=self._tell_busy,
-        )
-        thread = Periodic("heartbeat", heartbeat.beat, self._clock, self._note_beat_failed)
+        thread = heartbeat_of(self._runner, self._executors.stop, HEARTBEAT_LEASE_MS, self._note_beat_failed)
         thread.start()
         try:
             yield
         finally:
             thread.end(wait=True)
-
-    def _tell_busy(self, error: errors.OnefoldError) -> None:
-        self._runner.reports.of_process("engine-busy", {"error": error.code, "summary": str(error)[:500]})
 
     def _note_beat_failed(self, error: BaseException) -> None:
         self.trouble = error if isinstance(error, Exception) else errors.InvariantBroken(repr(error))

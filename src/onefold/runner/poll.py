@@ -11,30 +11,29 @@ before it is in a buffer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.clock import Never
 from onefold.contracts.queue import Delivery
-from onefold.record import attempt as script
 from onefold.runner.execution import InFlight
-from onefold.runner.executors import GROUP_MS, Unit
+from onefold.runner.executors import GROUP_MS
+from onefold.runner.longpoll import LongPoll
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue
     from onefold.outside import Clock, Waiter
-    from onefold.runner.execution import Execution
-    from onefold.runner.executors import Lane
+    from onefold.runner.execution import Execution, Lane
+    from onefold.runner.executors import Executors
     from onefold.runner.handlers import Job
-
-    Way = tuple[Lane, bool]
-    """A lane, and whether its runs are grouped."""
 
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
 _PACE_RUNS = 8  # runs after which the pace is as good as replaced
+_BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for so long wait behind others
+_RECEIVES_MS = 500  # at the end, for receives under way: where messages come they take milliseconds, else up to 10 s
 GATHER_MS = 5  # a look at a steady stream comes so long after the one before
 _STEADY_MS = 20  # a stream is steady that brought
 _STEADY = 6  # so many messages within that time, a few at a time: 300 a second for each worker
@@ -102,10 +101,13 @@ class Poller:
         queues: to receive from, in the order of the first turn.
         weights: by queue name; 1 where absent.
         visible_ms: how long a receive hides a message: the lease, so that a dead host's messages come back within it.
+
+    Attributes:
+        not_taken: by queue, how many messages `is_empty` has left out.
     """
 
     def __init__(
-        self, queues: Sequence[Queue], weights: dict[str, int], *, visible_ms: int, in_flight: InFlight, clock: Clock
+        self, queues: Sequence[Queue], weights: Mapping[str, int], *, visible_ms: int, in_flight: InFlight, clock: Clock
     ) -> None:
         self.feeds = {queue.name: Feed(queue, weights.get(queue.name, 1)) for queue in queues}
         self._turns = deque(self.feeds.values())
@@ -113,6 +115,9 @@ class Poller:
         self._in_flight = in_flight
         self._clock = clock
         self._never = Never()
+        self._polls = [queue for queue in queues if isinstance(queue, LongPoll)]
+        self._blocked: tuple[int, int] | None = None  # how many were received, and since when
+        self.not_taken: dict[str, int] = {}
 
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
         """Whose turn it is among `feeds` (at least one): over many turns, each as often as its weight, well mixed."""
@@ -190,119 +195,106 @@ class Poller:
             for feed in self.feeds.values():
                 feed.due_at_ms = 0
 
+    def is_empty(self, orphans: Callable[[str], int], *, wait_for_delayed: bool) -> bool:
+        """Whether nothing is left to receive, and nothing in flight here or elsewhere, that a job here would take.
+
+        Args:
+            orphans: how many of a queue's messages are hidden since no job takes them.
+        """
+        if len(self._in_flight) or not all(feed.dry for feed in self.feeds.values()):
+            return False
+        not_taken: dict[str, int] = {}
+        blocked = False
+        for name, feed in self.feeds.items():
+            depth = feed.queue.depth()
+            hidden = orphans(name)  # after the depth: what is hidden still was hidden then
+            if hidden:
+                not_taken[name] = hidden
+            if depth.in_flight > hidden or (depth.delayed and wait_for_delayed):
+                return False
+            if depth.visible and not (hidden and name.endswith(".fifo")):
+                return False
+            blocked = blocked or depth.visible > 0
+        self.not_taken = not_taken
+        return not blocked or self._stays_blocked()
+
+    def _stays_blocked(self) -> bool:
+        """Whether what is visible cannot be received for a while now: it waits behind messages that no job here takes."""
+        now_ms, received = self._clock.monotonic_ms(), self._in_flight.counts().get("received", 0)
+        if self._blocked is None or self._blocked[0] != received:
+            self._blocked = received, now_ms
+        return now_ms - self._blocked[1] >= _BLOCKED_MS
+
+    def stop(self, *, give_back: bool = True) -> None:
+        """Ask for nothing more, where receives wait on the server. `give_back`: what has arrived, too."""
+        for poll in self._polls:
+            poll.stop(give_back=give_back)
+
+    def end(self) -> None:
+        """Wait, not for long, until receives under way have ended and given back what they brought."""
+        until_ms = self._clock.monotonic_ms() + _RECEIVES_MS
+        for poll in self._polls:
+            poll.end(until_ms)
+
 
 class Allotment:
-    """Lanes and their free slots.
+    """What is begun, and buffered ahead, for the free slots of a worker's executors.
 
     Args:
         group_max, prefetch: as `WorkerSettings`' own.
-        jobs: all that may come. job_of: the job a delivery is for.
-        threads: always there. tasks, children: None where there are none.
+        jobs: all that may come.
     """
 
     def __init__(
         self,
+        poller: Poller,
+        executors: Executors,
         jobs: Sequence[Job[Any, Any]],
-        job_of: Callable[[Delivery], Job[Any, Any]],
         *,
         group_max: int,
         prefetch: int | None,
-        threads: Lane,
-        tasks: Lane | None,
-        children: Lane | None,
     ) -> None:
+        self._poller = poller
+        self._executors = executors
         self._group_max = group_max
         self._prefetch = prefetch
-        self._job_of = job_of
-        self._threads = threads
-        self._tasks = tasks
-        self._children = children
-        self.lanes = [lane for lane in (threads, tasks, children) if lane is not None]
-        self._free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
-        self._feed_ways = {job.policy.queue: self.way_of(job) for job in jobs}
+        self._feed_ways = {job.policy.queue: executors.way_of(job) for job in jobs}
         queues = [job.policy.queue for job in jobs]
         self._mixed = {name for name in queues if queues.count(name) > 1}
 
-    def way_of(self, job: Job[Any, Any]) -> Way:
-        """Where a job's runs go.
-
-        Transactional jobs stay in this process whatever the settings say: their rows go through the engine's one
-        connection, and the engine bounds their time itself.
-        """
-        if job.policy.effect == "transactional":
-            return self._threads, True
-        if self._children is not None:
-            return self._children, False
-        if job.is_async and self._tasks is not None:
-            return self._tasks, False
-        return self._threads, job.policy.effect == "repeatable"
-
-    def _way(self, delivery: Delivery) -> Way:
-        try:
-            return self.way_of(self._job_of(delivery))
-        except errors.NotFoundError:
-            return self._threads, False  # the runner gives it back
-
-    def freed(self, lane: Lane, slots: int) -> None:
-        """So many slots of a lane are free again, or for the first time."""
-        self._free[lane] += slots
+    def group_size(self, run: Execution) -> int:
+        """How many runs of this one's queue one slot should be given at once."""
+        return self._poller.feeds[run.delivery.queue].group_size(self._group_max)
 
     def wanted(self, feed: Feed) -> int:
         """How many deliveries of a feed should lie in its buffer now: for the free slots, and ahead of the busy ones."""
-        lane, grouped = self._feed_ways.get(feed.queue.name, (self._threads, False))
+        lane, grouped = self._feed_ways.get(feed.queue.name, (self._executors.plain, False))
         unit = feed.group_size(self._group_max) if grouped else 1
         ahead = self._prefetch
         if ahead is None:
             ahead = feed.ahead(lane.slots, lane.slots * max(unit, 2))
-        return max(self._free[lane], 0) * unit + ahead
+        return max(self._executors.free[lane], 0) * unit + ahead
 
-    def choose(self, poller: Poller) -> list[Delivery]:
+    def choose(self) -> list[Delivery]:
         """Buffered deliveries for the free slots, from the queues in turn."""
-        free = dict(self._free)
+        poller, free = self._poller, dict(self._executors.free)
         batch: list[Delivery] = []
-        ways: dict[Feed, Way] = {}
+        ways: dict[Feed, tuple[Lane, bool]] = {}
         while True:
             for feed in poller.feeds.values():
                 first = poller.first(feed)
                 if first is not None:
-                    ways[feed] = self._way(first)
+                    ways[feed] = self._executors.way(first)
             able = [feed for feed, (lane, _) in ways.items() if feed.buffer and free[lane] > 0]
             if not able:
                 return batch
             feed = poller.turn_of(able)
-            free[ways[feed][0]] -= 1
-            batch.extend(self._choose_unit(poller, feed, ways[feed]))
-
-    def _choose_unit(self, poller: Poller, feed: Feed, way: Way) -> list[Delivery]:
-        """What one slot should do next for this feed."""
-        size = feed.group_size(self._group_max) if way[1] else 1
-        chosen: list[Delivery] = []
-        while len(chosen) < size and (delivery := poller.first(feed)) is not None:
-            if chosen and feed.queue.name in self._mixed and self._way(delivery) != way:
-                break
-            chosen.append(feed.buffer.popleft())
-        return chosen
-
-    def submit(self, ready: Sequence[Execution], feeds: Mapping[str, Feed]) -> None:
-        """Hand runs to their lanes."""
-        groups: dict[str, list[Execution]] = {}
-        for run in ready:
-            lane, grouped = self.way_of(run.job)
-            if not grouped:
-                self._hand_over(lane, Unit([run]))
-            elif isinstance(run.step, script.Call):
-                groups.setdefault(run.delivery.queue, []).append(run)
-            else:  # an earlier run of it ended with its process: alone, so that it can take no innocent one with it
-                self._hand_over(lane, Unit([run], grouped=True))
-        for name, runs in groups.items():
-            for part in _parts(runs, feeds[name].group_size(self._group_max)):
-                self._hand_over(self._threads, Unit(part, grouped=True))
-
-    def _hand_over(self, lane: Lane, unit: Unit) -> None:
-        self._free[lane] -= 1
-        lane.submit(unit)
-
-
-def _parts(runs: Sequence[Execution], size: int) -> Iterator[Sequence[Execution]]:
-    for start in range(0, len(runs), size):
-        yield runs[start : start + size]
+            lane, grouped = ways[feed]
+            free[lane] -= 1
+            size = feed.group_size(self._group_max) if grouped else 1
+            chosen = 0
+            while chosen < size and (delivery := poller.first(feed)) is not None:
+                if chosen and feed.queue.name in self._mixed and self._executors.way(delivery) != ways[feed]:
+                    break
+                batch.append(feed.buffer.popleft())
+                chosen += 1

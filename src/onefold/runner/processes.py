@@ -26,13 +26,12 @@ from onefold.record.delivery import Failed, Outcome
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, wire
 from onefold.runner.context import Context
-from onefold.runner.execution import Execution
-from onefold.runner.executors import LaneReport, Unit
+from onefold.runner.execution import Execution, LaneReport, Unit
 from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
-    from onefold.runner.executors import Report
+    from onefold.runner.execution import Report
 
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
@@ -269,9 +268,17 @@ class Children:
 
     Args:
         count: child processes, 1 or more.
+
+    Raises:
+        UsageError: `spawn` is None.
     """
 
-    def __init__(self, count: int, spawn: Spawn, runner: Runner, clock: Clock, report: Report) -> None:
+    def __init__(self, count: int, spawn: Spawn | None, runner: Runner, clock: Clock, report: Report) -> None:
+        if spawn is None:
+            raise errors.UsageError(
+                f"processes={count}, but the app's name for child processes is not known.",
+                todo='Start the worker with the app as "module:attribute".',
+            )
         self.slots = count
         self.spawn = spawn
         self.runner = runner

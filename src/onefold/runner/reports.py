@@ -1,4 +1,4 @@
-"""Reporting what a runner does: to the sinks at once, and into the history as much of it as its level keeps.
+"""Reporting what a runner does: to the sinks at once, into the history as much of it as its level keeps; a worker's numbers.
 
 Rows that belong to a settlement are only made here; they are written with it. All others are appended at once, and a history
 that cannot be written does not stop the work: the sinks have had the event.
@@ -7,7 +7,10 @@ Never here: what the events mean (`events.py`), decisions. Invariant: a lost lea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from collections import deque
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from msgspec import Struct
 
 from onefold import errors
 from onefold.interrupts import ignored, let_through
@@ -17,14 +20,14 @@ from onefold.runtime.events import EVENTS, Event, kept
 _KEPT: Final = frozenset({"failed", "unknown", "held", "lease-lost", "takeover", "probe", "completion-failed"})
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from onefold.contracts.ledger import History, Row
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import Ledger
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
-    from onefold.runner.execution import Execution
+    from onefold.runner.execution import Execution, InFlight
     from onefold.runtime.events import Sinks
 
 
@@ -132,6 +135,16 @@ class Reports:
         """Report something of this process."""
         self._keep(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))
 
+    def overrun(self, run: Execution) -> None:
+        """Report that a handler still runs after its timeout."""
+        timeout_ms, now_ms = run.job.policy.timeout_ms, self._clock.monotonic_ms()
+        running_ms = now_ms + timeout_ms - (run.deadline_ms if run.deadline_ms is not None else now_ms)
+        self.of_run("overrun", run, {"timeout_ms": timeout_ms, "running_ms": running_ms})
+
+    def busy(self, error: errors.OnefoldError, **where: str | int) -> None:
+        """Report that the backend could not do something for now."""
+        self.of_process("engine-busy", {**where, "error": error.code, "summary": str(error)[:500]})
+
     def _keep(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
@@ -185,3 +198,94 @@ class CallReports(Reports):
                 error.what,
                 error.todo,
             )
+
+
+RATE_MS = 5_000  # `per_second` looks back so far,
+_POINTS = 20  # over so many points
+_BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A worker's numbers since it started.
+
+    Args:
+        received: deliveries. started: handlers (and probes) handed to a lane.
+        completed, duplicates, retried: settled so. buried: to a dead-letter queue, for whatever reason.
+        held: to a held queue. given_back: not begun. lost: leases.
+        in_hand: received and not settled. running: handed to a lane and not settled.
+        per_second: completed, over the last 5 s. sink_failures: how many times a sink of the app raised.
+    """
+
+    received: int
+    started: int
+    completed: int
+    duplicates: int
+    retried: int
+    buried: int
+    held: int
+    given_back: int
+    lost: int
+    in_hand: int
+    running: int
+    per_second: float
+    sink_failures: int = 0
+
+
+class ExitReport(Struct, frozen=True, kw_only=True):
+    """How a worker ended.
+
+    Args:
+        code: 0 drained; 3 stopped at once, or after the grace time, with work in hand.
+        left: what still ran then, as `job key`; whoever takes over decides by the job's policy.
+        counts: the last numbers.
+        not_taken: with `until_empty`, by queue: messages that were left because no job here takes them, and on a FIFO
+            queue those behind them that were received.
+    """
+
+    code: Literal[0, 3]
+    left: tuple[str, ...]
+    counts: Snapshot
+    not_taken: Mapping[str, int] = {}
+
+
+class Numbers:
+    """Counts what a worker does, and how fast. Noted by one thread, read by any.
+
+    Attributes:
+        started: handlers (and probes) handed to a lane.
+    """
+
+    def __init__(self, in_flight: InFlight, clock: Clock) -> None:
+        self._in_flight = in_flight
+        self._clock = clock
+        self._points: deque[tuple[int, int]] = deque()
+        self.started = 0
+
+    def note(self, now_ms: int) -> None:
+        """Note how much is completed, now and then, at a monotonic instant."""
+        if self._points and now_ms - self._points[-1][0] < RATE_MS // _POINTS:
+            return
+        self._points.append((now_ms, self._in_flight.counts().get("completed", 0)))
+        while now_ms - self._points[0][0] > RATE_MS:
+            self._points.popleft()
+
+    def snapshot(self, running: int, sink_failures: int) -> Snapshot:
+        """The numbers of this moment."""
+        counts = self._in_flight.counts()
+        now_ms, completed = self._clock.monotonic_ms(), counts.get("completed", 0)
+        since_ms, before = next(iter(self._points.copy()), (now_ms, completed))
+        return Snapshot(
+            received=counts.get("received", 0),
+            started=self.started,
+            completed=completed,
+            duplicates=counts.get("duplicate", 0),
+            retried=counts.get("retry", 0),
+            buried=sum(counts.get(name, 0) for name in _BURIED),
+            held=counts.get("held", 0),
+            given_back=counts.get("released", 0),
+            lost=counts.get("lease-lost", 0),
+            in_hand=len(self._in_flight),
+            running=running,
+            per_second=(completed - before) * 1000 / max(now_ms - since_ms, 1),
+            sink_failures=sink_failures,
+        )

@@ -19,6 +19,7 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from onefold.contracts.commit import Verdict
+    from onefold.contracts.engine import Engine
     from onefold.contracts.ledger import History, Row
     from onefold.contracts.settings import QueueSettings
     from onefold.contracts.state import Versioned
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from onefold.record.delivery import Outcome
     from onefold.record.fates import ProbeAnswer
     from onefold.runner.admission import Admission
-    from onefold.runner.completion import Closing
+    from onefold.runner.completion import Closer
     from onefold.runner.handlers import Job
     from onefold.runner.orphans import Orphans
     from onefold.runner.settlement import Backend, DeliverySource
@@ -92,7 +94,7 @@ class Runner:
         reports: instead of one made of `sinks` and `history`.
 
     Attributes:
-        clock, admission, closer, in_flight: as given. lease_ms: of the next claims.
+        backend, job_of, clock, entropy, admission, closer, in_flight: as given. lease_ms: of the next claims.
         source: what its deliveries come from, and go back to when they are not begun.
         deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
         dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
@@ -111,16 +113,16 @@ class Runner:
         sinks: Sinks,
         history: History,
         admission: Admission,
-        closer: Closing,
+        closer: LateCloser,
         settings: Mapping[str, QueueSettings],
         in_flight: InFlight | None = None,
         reports: Reports | None = None,
     ) -> None:
-        self._backend = backend
-        self._job_of = job_of
+        self.backend = backend
+        self.job_of = job_of
         self._settings = settings
         self.clock = clock
-        self._entropy = entropy
+        self.entropy = entropy
         self._owner = owner
         self.lease_ms = lease_ms
         self.deadline_ms: int | None = None
@@ -142,7 +144,7 @@ class Runner:
         if not self._made:
             from onefold.runner.orphans import Orphans  # most messages have a job; the cold start is measured
 
-            made = Orphans(self._settings, self._backend.state, self.clock, self.reports.waits_for_job)
+            made = Orphans(self._settings, self.backend.state, self.clock, self.reports.waits_for_job)
             self._made.setdefault("orphans", made)
         return self._made["orphans"]
 
@@ -170,9 +172,9 @@ class Runner:
             if delivery.receipt in back or self.in_flight.was_returned(delivery):
                 continue
             try:
-                job = self._suited(self._job_of(delivery), delivery.queue)
+                job = self._suited(self.job_of(delivery), delivery.queue)
             except errors.NotFoundError as error:
-                counted = not self._backend.open_queue(delivery.queue).capabilities.uncounted
+                counted = not self.backend.open_queue(delivery.queue).capabilities.uncounted
                 given_up = self._orphans.settle(delivery, str(error), counted=counted)
                 if not isinstance(given_up, int):
                     runs.append(given_up)
@@ -205,7 +207,7 @@ class Runner:
         found = self._jobs.get(job.name)
         if found is None or found.handler is not job.handler:
             found = job
-            if job.policy.uncounted and not self._backend.open_queue(queue).capabilities.uncounted:
+            if job.policy.uncounted and not self.backend.open_queue(queue).capabilities.uncounted:
                 found = copy.copy(job)
                 found.policy = msgspec.structs.replace(job.policy, uncounted=False)
             self._jobs[job.name] = found
@@ -221,7 +223,7 @@ class Runner:
         )
         if not flags:
             return {}
-        found = self._backend.state.get(flags)
+        found = self.backend.state.get(flags)
         return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
 
     def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Execution]:
@@ -388,7 +390,7 @@ class Runner:
         assert isinstance(step, script.Start)
         assert step.hold is not None
         try:
-            step.held = run.started = self._backend.store.start([step.hold], self.clock.now_ms())[0]
+            step.held = run.started = self.backend.store.start([step.hold], self.clock.now_ms())[0]
             if run.started:
                 self.reports.of_run("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
         except errors.TransientError as error:
@@ -402,7 +404,7 @@ class Runner:
 
     def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
         """Note what the handler did."""
-        call.fraction = self._entropy.fraction()
+        call.fraction = self.entropy.fraction()
         call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
 
     def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
@@ -414,7 +416,7 @@ class Runner:
         judge, key = run.job.judge_failure, run.facts.key
         if judge is None or key is None:
             return outcome
-        rows = (lambda: self._backend.ledger.of_key(key)) if call.attempt > 1 else list
+        rows = (lambda: self.backend.ledger.of_key(key)) if call.attempt > 1 else list
         judged = judge(outcome, run.delivery, rows, call.fraction)
         run.caught = isinstance(judged, fate.Success)
         return judged
@@ -432,7 +434,7 @@ class Runner:
             attempts_max=run.job.policy.attempts_max,
             message=None if run.job.policy.is_call else run.delivery,
             clock=self.clock,
-            entropy=self._entropy,
+            entropy=self.entropy,
             deadline_ms=run.deadline_ms,
             effects=run.effects,
             lost_answers="transient" if run.job.policy.on_unknown == "rerun" else "unknown",
@@ -547,3 +549,40 @@ def _is_alike(run: Execution, found: Conflict) -> bool:
     from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)
+
+
+class LateCloser:
+    """A `Closer` that is made when it is first needed: most functions settle messages of no run.
+
+    Args:
+        as `Closer`.
+    """
+
+    def __init__(self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._clock = clock
+        self._since_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
+        self._made: Closer | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Something of a run was ever settled here."""
+        return self._made is not None
+
+    def touch(self, name: str) -> None:
+        """As `Closer.touch`."""
+        self._closer().touch(name)
+
+    def look(self, *, turns: bool = True) -> int:
+        """As `Closer.look`."""
+        return self._closer().look(turns=turns)
+
+    def _closer(self) -> Closer:
+        from onefold.runner.completion import Closer  # with `runs`, a tenth of a cold start that few apps need
+
+        with self._lock:
+            if self._made is None:
+                self._made = Closer(self._engine, self._jobs, self._clock, self._since_ms)
+            return self._made

@@ -19,14 +19,13 @@ from onefold.record.delivery import Outcome
 from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, context
 from onefold.runner.context import Context
-from onefold.runner.execution import Execution
-from onefold.runner.executors import LaneReport, Unit
+from onefold.runner.execution import Execution, LaneReport, Unit
 from onefold.runner.handlers import Job
 from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from onefold.outside import Clock
-    from onefold.runner.executors import Report
+    from onefold.runner.execution import Report
 
 
 async def perform(runner: Runner, run: Execution) -> None:

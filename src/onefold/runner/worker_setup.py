@@ -1,6 +1,6 @@
-"""Builds a worker for an app: runner, grouper, waiter, presence, child processes.
+"""Builds a worker for an app: runner, waiter, presence, maintenance, child processes.
 
-The command line, the benchmark and the demo call this. Never here: the loop (`runner/worker.py`), signals (cli).
+The command line, the benchmark and the demo call this. Never here: the loop (`worker.py`), signals (cli).
 Invariant: the presence lock is taken before the first receive.
 """
 
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, cast
 from onefold import errors, limits
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
-from onefold.contracts.state import group_flag
 from onefold.interrupts import ignored
+from onefold.options import WorkerSettings
 from onefold.record import failures  # noqa: F401 - now: the first failure may come when no file can be opened
-from onefold.runner.admission import Admission
-from onefold.runner.completion import Closer
-from onefold.runner.grouping import Grouper
+from onefold.runner import completion  # noqa: F401 - same: the first message of a run
 from onefold.runner.handlers import Job
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.processes import Spawn
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
-from onefold.runner.worker import Worker, WorkerSettings
-from onefold.runtime.events import Event, Sinks
+from onefold.runner.setup import make_runner
+from onefold.runner.worker import Worker
+from onefold.runtime.events import Event, Sink, Sinks
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, WaitingQueue
-    from onefold.runtime.events import Sink
+    from onefold.outside import Clock
+    from onefold.record.delivery import Detail
 
 
 def make_worker(
@@ -63,131 +63,81 @@ def make_worker(
             )
     if not names:
         raise errors.UsageError("The app declares no jobs.", todo="Import the modules that do where the app is made.")
-    if settings.processes and target is None:
-        raise errors.UsageError("Child processes need to know the app.", todo='Name it as "module:attribute".')
-    lock_file = runtime.engine.appear()
-    heard = Sinks(sinks)
-    backend = backend_of(runtime.engine) if backend is None else backend
+    engine = runtime.engine
+    lock_file = engine.appear()
+    backend = backend_of(engine) if backend is None else backend
     runner = make_runner(
-        runtime, jobs, job_of, lease_ms=settings.lease_ms, sinks=heard, history=history, backend=backend
+        runtime, jobs, job_of, lease_ms=settings.lease_ms, sinks=Sinks(sinks), history=history, backend=backend
     )
-
-    def dead(owner: str) -> None:
-        heard.emit(Event(at_ms=runtime.clock.now_ms(), name="owner-dead", actor=runtime.owner, detail={"owner": owner}))
-
     mine = [job for job in jobs.values() if job.policy.queue in names]
-    hourly = _Hourly(runtime, runner, names, mine)
-    steps_told = len(runtime.steady.steps)
-
-    def maintain() -> int:
-        nonlocal steps_told
-        runtime.steady.now_ms()
-        for by_ms in runtime.steady.steps[steps_told:]:
-            heard.emit(
-                Event(at_ms=runtime.clock.now_ms(), name="clock-set", actor=runtime.owner, detail={"by_ms": by_ms})
-            )
-            steps_told += 1
-        return runtime.engine.maintain(dead) + runner.closer.look() + hourly.look()
-
-    waiter = runtime.engine.waiter()
+    waiter = engine.waiter()
     return Worker(
         runner,
-        backend,
-        queues=[_polled(backend.open_queue(name), runtime, waiter.wake) for name in names],
+        queues=[_polled(backend.open_queue(name), runtime.steady, waiter.wake) for name in names],
         jobs=mine,
-        job_of=job_of,
-        grouper=Grouper(runner, backend, runtime.steady, runtime.entropy),
-        clock=runtime.steady,
         waiter=waiter,
-        wake=waiter.wake,
-        maintain=maintain,
-        hurry=runtime.engine.hurry,
+        maintain=Maintenance(runtime, runner, names, mine).look,
+        hurry=engine.hurry,
         settings=settings,
-        spawn=Spawn(target=target, join=runtime.engine.join, lock_file=lock_file) if target is not None else None,
+        spawn=Spawn(target=target, join=engine.join, lock_file=lock_file) if target is not None else None,
     )
 
 
-def make_runner(
-    runtime: Runtime,
-    jobs: Mapping[str, Job[Any, Any]],
-    job_of: Callable[[Delivery], Job[Any, Any]],
-    *,
-    lease_ms: int,
-    sinks: Sinks,
-    history: History,
-    backend: Backend | None = None,
-) -> Runner:
-    """A runner for these jobs on an opened engine; the runtime's own events go to its sinks from now on.
-
-    Raises:
-        ConflictError: another app's job on this engine has the name of one.
-    """
-    runtime.take_names_of(jobs)
-    engine = runtime.engine
-    backend = backend_of(engine) if backend is None else backend
-    closer = Closer(engine, jobs, runtime.steady)
-    runtime.attach(sinks, closer.touch)
-    engine.stop_groups(lambda queue, group, job: _flag_of(jobs, queue, group, job))
-    return Runner(
-        backend,
-        job_of,
-        clock=runtime.steady,
-        entropy=runtime.entropy,
-        never=runtime.never(),
-        owner=runtime.owner,
-        lease_ms=lease_ms,
-        sinks=sinks,
-        history=history,
-        admission=Admission(backend.state, clock=runtime.steady, owner=runtime.owner, lease_ms=lease_ms),
-        closer=closer,
-        settings=runtime.settings,
-    )
+def _polled(queue: Queue, clock: Clock, wake: Callable[[], None]) -> Queue:
+    """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
+    return LongPoll(cast("WaitingQueue", queue), clock=clock, wake=wake) if queue.capabilities.waits else queue
 
 
-def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
-    """The flag that stops a group by a message's job; a message whose job nobody here knows stops its group."""
-    own = [one for one in jobs.values() if one.policy.queue == queue]
-    job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
-    return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None
+class Maintenance:
+    """What a worker does for its engine every half second: free the work of dead owners, close runs.
 
+    Once an hour, where looking receives nothing: remove what limits left behind, warn of dead letters and held messages
+    before they are gone.
 
-class _Hourly:
-    """Once an hour: removes what limits left behind, and warns of dead letters and held messages before they are gone.
-
-    Only where looking receives nothing.
+    Args:
+        queues: names of those that it works on. jobs: on these.
     """
 
-    def __init__(self, runtime: Runtime, runner: Runner, names: Sequence[str], jobs: Sequence[Job[Any, Any]]) -> None:
+    def __init__(self, runtime: Runtime, runner: Runner, queues: Sequence[str], jobs: Sequence[Job[Any, Any]]) -> None:
         self._jobs = jobs
         self._runtime = runtime
         self._runner = runner
-        found = [runtime.settings[name] for name in names if name in runtime.settings]
-        self._queues = sorted({one for each in found for one in (each.dead_letter, each.held) if one is not None})
-        self._due_ms = 0
+        found = [runtime.settings[name] for name in queues if name in runtime.settings]
+        self._expiring = sorted({one for each in found for one in (each.dead_letter, each.held) if one is not None})
+        self._hourly_due_ms = 0
+        self._steps_reported = len(runtime.steady.steps)
 
-    def look(self) -> int:
-        """Report what is nearly gone, when it is time to look; 0: there is nothing to be done about it here."""
-        clock, engine = self._runtime.steady, self._runtime.engine
-        if clock.monotonic_ms() < self._due_ms:
-            return 0
-        self._due_ms = clock.monotonic_ms() + limits.HOUR_MS
-        with ignored(errors.UsageError):  # a role may not list names
-            self._runner.admission.sweep(self._jobs)
-        for name in self._queues:
-            if not engine.queues.open(name).capabilities.inspectable:
-                continue  # a look would cost receives; an alarm on AWS says from the first dead letter on
-            page = engine.queues.peek(name, limit=1)
-            left_ms = page[0].expires_at_ms - clock.now_ms() if page else limits.DAY_MS
-            if left_ms < limits.DAY_MS:
-                self._runner.reports.of_process(
-                    "dead-letters-expire",
-                    {"in": name, "message": page[0].message_id, "expires_in_ms": left_ms},
-                )
-        return 0
+    def look(self) -> None:
+        """Do what is due.
 
+        Raises:
+            TransientError: the engine could not; the next look does it.
+        """
+        clock = self._runtime.steady
+        clock.now_ms()  # notices a step
+        for by_ms in clock.steps[self._steps_reported :]:
+            self._emit("clock-set", {"by_ms": by_ms})
+            self._steps_reported += 1
+        self._runtime.engine.maintain(lambda owner: self._emit("owner-dead", {"owner": owner}))
+        self._runner.closer.look()
+        if clock.monotonic_ms() >= self._hourly_due_ms:
+            self._hourly_due_ms = clock.monotonic_ms() + limits.HOUR_MS
+            with ignored(errors.UsageError):  # a role may not list names
+                self._runner.admission.sweep(self._jobs)
+            for name in self._expiring:
+                self._warn_of_expiring(name)
 
-def _polled(queue: Queue, runtime: Runtime, wake: Callable[[], None]) -> Queue:
-    """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
-    if not queue.capabilities.waits:
-        return queue
-    return LongPoll(cast("WaitingQueue", queue), clock=runtime.steady, wake=wake)
+    def _emit(self, name: str, detail: Detail) -> None:
+        runtime = self._runtime
+        self._runner.reports.emit(Event(at_ms=runtime.clock.now_ms(), name=name, actor=runtime.owner, detail=detail))
+
+    def _warn_of_expiring(self, name: str) -> None:
+        """Warn of dead letters and held messages before they are gone, where looking receives nothing."""
+        clock, queues = self._runtime.steady, self._runtime.engine.queues
+        if not queues.open(name).capabilities.inspectable:
+            return  # a look would cost receives; an alarm on AWS says from the first dead letter on
+        page = queues.peek(name, limit=1)
+        left_ms = page[0].expires_at_ms - clock.now_ms() if page else limits.DAY_MS
+        if left_ms < limits.DAY_MS:
+            detail: Detail = {"in": name, "message": page[0].message_id, "expires_in_ms": left_ms}
+            self._runner.reports.of_process("dead-letters-expire", detail)

@@ -24,10 +24,9 @@ from onefold.contracts.queue import Depth
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.execution import Execution
-from onefold.runner.grouping import Grouper
+from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
-from onefold.runner.settlement import backend_of
-from onefold.runner.worker_setup import make_runner
+from onefold.runner.setup import make_runner
 from onefold.runtime.events import Event, Sinks
 from onefold.schedules.scheduler import Scheduler
 
@@ -57,7 +56,7 @@ class World:
         self._runner = runner
         self._recorder = recorder
         self._runtime = app.runtime()
-        self._grouper = Grouper(runner, backend_of(self._runtime.engine), clock, self._runtime.entropy)
+        self._grouper = Grouper(runner)
         self._scheduler = Scheduler(self._runtime, Sinks([*app.sinks, recorder]))
         if app.schedules:
             self._scheduler.start()

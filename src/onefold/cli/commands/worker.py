@@ -28,8 +28,10 @@ from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
 from onefold.observe.sinks import LogSink
 from onefold.observe.wording import age, counted, instant
+from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
-from onefold.runner.worker import ExitReport, Snapshot, Worker, WorkerSettings
+from onefold.runner.reports import ExitReport, Snapshot
+from onefold.runner.worker import Worker
 from onefold.runtime.events import EVENTS, Event
 
 if TYPE_CHECKING:

@@ -1,0 +1,270 @@
+"""A queue whose messages Lambda holds: what an event source mapping does with them, and what is left for the handler.
+
+`MappedQueue` is the Queue contract for the runner, which settles here as everywhere. Deleting costs no call: what is done
+is noted in `BatchAnswer`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
+mapping does by itself; moving to the dead-letter queue is done here, and then the message is done. What cannot be hidden or
+moved now stays, and comes back when its visibility ends. Waiting costs receives here: a message that only waits and is
+about to be given up by its queue is sent again, delayed, as a new one with the same key, and then deleted (its attempts are
+in the record); not on FIFO queues, where it would lose its place.
+
+A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container
+(`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
+not, it is moved to the dead-letter queue from memory, and the container raises from then on instead of naming, which no
+mapping ignores.
+Never here: what runs and when, what is decided about a message. Invariant: a receipt is among the done ones only when its
+message may be deleted: its effect is recorded, or it is in another queue, durably.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.entries import Entry, Sent
+from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.limits import DELAY_MS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from onefold.contracts.entries import Refused
+    from onefold.contracts.queue import Depth
+    from onefold.contracts.verbs import Queue, Standing
+    from onefold.outside import Clock
+    from onefold.runner.reports import Reports
+
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
+_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
+_LOOK_MAX: Final = 10  # of a queue; one call
+_LOST: Final = Bury(
+    "dead-letter",
+    Reason(
+        kind="mapping",
+        summary="Its mapping deleted it although the handler had named it as failed: ReportBatchItemFailures is not set, or"
+        " something around the handler changes its answer.",
+    ),
+)
+
+
+class BatchAnswer:
+    """What the answer of the invocation under way will say. Safe from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._done: dict[str, str] = {}  # receipt -> queue
+        self._gone: set[str] = set()  # of these, what is in its queue no more
+        self._hidden: dict[str, int] = {}  # receipt -> monotonic instant until which it was hidden for a retry
+        self._deliveries: dict[str, Delivery] = {}
+        self._unstarted: set[str] = set()
+
+    def begin(self, deliveries: Iterable[Delivery]) -> None:
+        """Another invocation, with these."""
+        with self._lock:
+            self._done.clear()
+            self._gone.clear()
+            self._hidden.clear()
+            self._unstarted.clear()
+            self._deliveries = {one.receipt: one for one in deliveries}
+
+    def note_unstarted(self, deliveries: Iterable[Delivery]) -> None:
+        """These are about to be given back, and only wait."""
+        self._unstarted.update(one.receipt for one in deliveries)
+
+    def waiting(self, receipt: str, change: RetryIn, receives_max: int | None) -> Delivery | None:
+        """The message, when it only waits and its queue would give it up soon; else None."""
+        one = self._deliveries.get(receipt)
+        waits = change.uncounted or receipt in self._unstarted
+        if one is None or not waits or one.sequence is not None or receives_max is None:
+            return None
+        return one if one.receive_count >= receives_max - 1 else None
+
+    def is_done(self, receipt: str) -> bool:
+        """Whether Lambda may delete this message."""
+        return receipt in self._done
+
+    def hidden_until_ms(self, receipt: str) -> int | None:
+        """The monotonic instant until which a message that stays was hidden; None when it was not."""
+        return self._hidden.get(receipt)
+
+    def note_done(self, queue: str, receipts: Iterable[str], *, gone: bool = False) -> None:
+        """These may be deleted. `gone`: they are in another queue now, and in this one no more."""
+        with self._lock:
+            for receipt in receipts:
+                self._done[receipt] = queue
+                if gone:
+                    self._gone.add(receipt)
+
+    def note_hidden(self, receipt: str, delay_ms: int) -> None:
+        """It stays, and was hidden."""
+        self._hidden[receipt] = self._clock.monotonic_ms() + delay_ms
+
+    def to_delete(self) -> dict[str, list[str]]:
+        """The receipts that are to be deleted, by queue, for one who deletes them before Lambda can. Answers each once."""
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for receipt, queue in self._done.items():
+                if receipt not in self._gone:
+                    found.setdefault(queue, []).append(receipt)
+            self._gone.update(self._done)
+        return found
+
+
+class HeldQueue:
+    """The Queue contract over a real queue, for messages that somebody else received and holds; what is sent is sent."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.name = queue.name
+        self.capabilities = queue.capabilities
+        self._queue = queue
+
+    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
+        """As the real queue's."""
+        return self._queue.send(entries, whole=whole)
+
+    def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
+        """Nothing: somebody else receives."""
+        return []
+
+    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+        """As the real queue's."""
+        return self._queue.standing(receipts)
+
+    def depth(self) -> Depth:
+        """As the real queue's."""
+        return self._queue.depth()
+
+
+class MappedQueue(HeldQueue):
+    """A queue whose messages an event source mapping received.
+
+    Args:
+        queue: the real one. answered: where it is noted what is done.
+        receives_max: how many receives its dead-letter policy allows; None when it has none, or waiting costs no receive.
+        failed: is given what could not be hidden or moved, why, and how many messages of which queue.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        answered: BatchAnswer,
+        failed: Callable[[str, int, errors.OnefoldError], None],
+        *,
+        receives_max: int | None = None,
+    ) -> None:
+        super().__init__(queue)
+        self._answered = answered
+        self._failed = failed
+        self._receives_max = receives_max
+
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """As the real queue's; what only waits and has no receives left is sent again instead.
+
+        What cannot be changed now becomes visible when its receive ends.
+        """
+        found = [self._answered.waiting(receipt, change, self._receives_max) for receipt, change in changes]
+        again = [(one, change) for one, (_, change) in zip(found, changes, strict=True) if one is not None]
+        moved = self._send_again(again) if again else set()
+        rest = [(receipt, change) for receipt, change in changes if receipt not in moved]
+        if not rest:
+            return [True] * len(changes)
+        try:
+            answers = dict(zip((receipt for receipt, _ in rest), self._queue.set_visible_in(rest), strict=True))
+        except errors.OnefoldError as error:
+            self._failed(self.name, len(rest), error)
+            return [True] * len(changes)
+        for receipt, change in rest:
+            if answers[receipt]:
+                self._answered.note_hidden(receipt, change.delay_ms)
+        return [answers.get(receipt, True) for receipt, _ in changes]
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Note them as done; Lambda deletes."""
+        self._answered.note_done(self.name, receipts)
+        return [True] * len(receipts)
+
+    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+        """Move them; what was moved is done. What cannot be moved stays."""
+        try:
+            moved = self._queue.bury(burials)
+        except errors.OnefoldError as error:
+            self._failed(self.name, len(burials), error)
+            return [False] * len(burials)
+        buried = [receipt for (receipt, _), ok in zip(burials, moved, strict=True) if ok]
+        self._answered.note_done(self.name, buried, gone=True)
+        return moved
+
+    def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
+        """Replace messages by delayed copies; the receipts of those that were."""
+        entries = [
+            Entry(
+                body=one.body,
+                attributes=one.attributes,
+                delay_ms=min(change.delay_ms, DELAY_MS_MAX),
+                group=one.group,
+                key=one.key,
+                trace=one.trace,
+                trusted=one.trusted,
+            )
+            for one, change in waiting
+        ]
+        try:
+            sent = self._queue.send(entries)
+            copied = [one.receipt for (one, _), ok in zip(waiting, sent, strict=True) if isinstance(ok, Sent)]
+            self._queue.delete(copied)
+        except errors.OnefoldError as error:  # there may be both now; they have one key
+            self._failed(self.name, len(waiting), error)
+            return set()
+        self._answered.note_done(self.name, copied, gone=True)
+        return set(copied)
+
+
+class Named(Struct, frozen=True):
+    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
+
+    delivery: Delivery
+    named_at_ms: int
+    until_ms: int
+
+
+class IgnoredAnswers:
+    """What was named in this container's answers, and what is known of the mappings of its queues."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[Named]] = {}  # by queue
+        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+
+    def ignored(self, queues: Sequence[str]) -> list[str]:
+        """Those of the queues whose mapping is known to delete what is named."""
+        return sorted({queue for queue in queues if self._respects.get(queue) is False})
+
+    def remember(self, answered: BatchAnswer, staying: Sequence[Delivery], now_ms: int) -> None:
+        """These are named in the answer that is given now."""
+        for one in staying:
+            named = self._named.setdefault(one.queue, [])
+            until_ms = answered.hidden_until_ms(one.receipt)
+            if one.queue not in self._respects and until_ms is not None and len(named) < _LOOK_MAX:
+                named.append(Named(one, now_ms, until_ms))
+
+    def look(self, open_queue: Callable[[str], Queue], reports: Reports, now_ms: int) -> None:
+        """Look in the real queues whether messages that were named are still there; `now_ms`: monotonic."""
+        for name, all_named in list(self._named.items()):
+            named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
+            self._named[name] = named
+            if not named or now_ms - named[-1].named_at_ms < _LOOK_AFTER_MS:
+                continue
+            del self._named[name]
+            queue = open_queue(name)
+            again = [(one.delivery.receipt, RetryIn(one.until_ms - now_ms)) for one in named]
+            try:
+                there = queue.set_visible_in(again)
+                gone = [one.delivery for one, ok in zip(named, there, strict=True) if not ok]
+                self._respects[name] = not gone
+                if gone:
+                    reports.of_process("answer-ignored", {"queue": name, "messages": len(gone)})
+                    queue.bury([(one.receipt, _LOST) for one in gone])
+            except errors.OnefoldError as error:
+                reports.busy(error, queue=name, messages=len(named))
