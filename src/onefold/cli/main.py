@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect
-        return _say(_defect(error), wants_json, error)
+        return _say(_damage(error) or _defect(error), wants_json, error)
 
 
 def _run(arguments: list[str]) -> int:
@@ -95,8 +96,6 @@ def text_of(error: errors.OnefoldError) -> str:
 
 def _say(said: errors.OnefoldError, wants_json: bool, cause: BaseException) -> int:
     if os.environ.get("ONEFOLD_DEBUG") == "1":
-        import traceback
-
         sys.stderr.write(redact.printable(redact.masked("".join(traceback.format_exception(cause)))))
     sys.stderr.write(redact.printable(text_of(said)) + "\n")
     if wants_json:
@@ -125,6 +124,23 @@ def _say_usage(error: click.UsageError, wants_json: bool) -> int:
     if wants_json:
         _write_json(said)
     return USAGE
+
+
+def _damage(error: BaseException) -> errors.StorageError | None:
+    """The error for a stored value that cannot be read; None where it is not one."""
+    from msgspec import MsgspecError
+
+    if not isinstance(error, MsgspecError | ValueError | OverflowError | TypeError | AttributeError):
+        return None
+    frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    if not any(f"{os.sep}onefold{os.sep}engines{os.sep}" in name for name in frames):
+        return None
+    return errors.StorageError(
+        f"The database holds a value that cannot be read: {type(error).__name__}: {error}",
+        meaning="It is damaged, or another program has written into it. Nothing was changed.",
+        todo="Restore a copy. If no other program ever wrote there, run it again with ONEFOLD_DEBUG=1 to see the traceback,"
+        f" and report that at {_ISSUES}.",
+    )
 
 
 def _defect(error: BaseException) -> errors.InvariantBroken:

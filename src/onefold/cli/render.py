@@ -343,7 +343,10 @@ def clock_time(at_ms: int) -> str:
 
 
 def _local(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
+    except (ValueError, OverflowError):  # of a damaged record
+        return datetime.max.replace(tzinfo=UTC) if at_ms > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 _TEXT_COLUMN = 30

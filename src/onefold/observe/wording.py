@@ -40,7 +40,11 @@ def pause(ms: int) -> str:
 
 def instant(at_ms: int) -> str:
     """An instant as ISO 8601 in UTC with milliseconds: `2026-11-20T23:47:00.123Z`."""
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+    except (ValueError, OverflowError):  # of a damaged record
+        return f"{at_ms} ms since 1970"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def operation(key: RecordKey) -> str:

@@ -341,6 +341,7 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
             connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
             connection.execute("PRAGMA temp_store=FILE")
             connection.execute("PRAGMA query_only=ON")
+            connection.execute("PRAGMA trusted_schema=OFF")
             _note(connection, place)
         except BaseException:
             connection.close()

@@ -29,6 +29,8 @@ def migrate(engine: Database) -> None:
     """
     steps = sorted(_STEPS.glob("[0-9]*.sql"))
     application, version, tables = engine.read(identity)
+    if application == APPLICATION_ID:
+        engine.read(lambda connection: _refuse_altered(engine.path, connection))
     if application == APPLICATION_ID and version == len(steps):
         return
     refuse_foreign(engine.path, application, version, tables)
@@ -46,6 +48,26 @@ def own_tables() -> frozenset[str]:
     """Names of all tables that are onefold's own, whatever the file's version."""
     text = "".join(step.read_text(encoding="utf-8") for step in _STEPS.glob("[0-9]*.sql"))
     return frozenset(re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE))
+
+
+def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
+    """Refuse a file in which a table of ours is a view now, or has a trigger: its statements would run as ours.
+
+    Tables, views and triggers that transactional jobs have for themselves are theirs.
+
+    Raises:
+        StorageError: there is one.
+    """
+    found = connection.execute("SELECT type, name, tbl_name FROM sqlite_master WHERE type IN ('view', 'trigger')")
+    for kind, name, table in found.fetchall():
+        if table in own_tables():
+            raise errors.StorageError(
+                f"{path} has a {kind} {name!r:.100}"
+                + (f" on {table}" if kind == "trigger" else "")
+                + ", which is not onefold's.",
+                meaning="Another program has changed the file. Nothing of it was read, and nothing was changed.",
+                todo="Restore a copy, or remove what was added.",
+            )
 
 
 def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:
