@@ -72,7 +72,11 @@ class Deaf:
 class NoKeeper:
     """Renewals are choices of the walk."""
 
-    def add(self, hold: Hold) -> None: ...
+    def add(self, found: Claimed, ask: Ask) -> bool:
+        return True
+
+    def ask_of(self, hold: Hold) -> Ask | None:
+        return None
 
     def end(self, hold: Hold) -> None: ...
 

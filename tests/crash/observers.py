@@ -60,6 +60,9 @@ class ObservedStore:
             observe(self._judge, write, took=took)
         return answers
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        return self._store.restore(records)
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         return self._store.clear_outbox(holds)
 

@@ -41,6 +41,10 @@ class Plant:
         answers: list[bool] = self._store.write(writes, now_ms)
         return answers
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        answers: list[bool] = self._store.restore(records)
+        return answers
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         answers: list[bool] = self._store.clear_outbox(holds)
         return answers

@@ -561,7 +561,9 @@ def test_a_run_whose_record_was_lost_is_not_said_to_be_not_done(there: Open) -> 
     key = RecordKey("", "charge_card", "k")
     row = Row(at_ms=there.clock.now_ms(), event="lease-lost", key=key, detail={"attempt": 1})
     there.session.engine.ledger.append([row])
-    assert story(there, "k").text.startswith("Unknown: a run lost its lease, and no record of this key is left")
+    assert story(there, "k").text.startswith(
+        "Unknown: a run lost its lease or its record, and no record of this key is left"
+    )
 
 
 # -- what is no key ------------------------------------------------------------------------------------------------

@@ -97,7 +97,8 @@ class Process:
         self.poller = Poller([poll], {}, visible_ms=LEASE_MS, in_flight=self.runner.in_flight, clock=bench.clock)  # type: ignore[list-item]
         self.heartbeat = Heartbeat(
             self.runner.in_flight, backend, clock=bench.clock, lease_ms=LEASE_MS, also=lambda: None,
-            stop=lambda *_: None, lost=self.runner.reports.lease_lost, busy=lambda _: None,
+            stop=lambda *_: None, put_back=self.runner.settler.put_back,
+            lost=self.runner.reports.lease_lost, busy=lambda _: None,
         )  # fmt: skip
         self.ready: list[Execution] = []
 

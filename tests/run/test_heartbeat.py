@@ -66,7 +66,7 @@ class Ward:
     def new_heartbeat(self, backend: Any) -> Heartbeat:
         return Heartbeat(
             self.in_flight, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
-            lost=self.runner.reports.lease_lost, busy=self.busy.append,
+            put_back=self.runner.settler.put_back, lost=self.runner.reports.lease_lost, busy=self.busy.append,
         )  # fmt: skip
 
     def stop(self, run: Execution, outcome: Outcome) -> None:
@@ -121,7 +121,7 @@ def test_a_clock_set_forward_ends_no_lease_of_a_process_that_is_at_work(lease_ms
     runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
     heartbeat = Heartbeat(
         runner.in_flight, backend, clock=runtime.steady, lease_ms=lease_ms, also=lambda: None,
-        stop=lambda *_: None, lost=lambda _: None, busy=lambda _: None,
+        stop=lambda *_: None, put_back=lambda *_: False, lost=lambda _: None, busy=lambda _: None,
     )  # fmt: skip
     runner.in_flight.take(deliveries := queue.receive(2, lease_ms), wall.monotonic_ms())
     (run,) = runner.begin(deliveries[:1])
@@ -210,6 +210,30 @@ def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
     assert len(ward.in_flight) == 0
     taken.perform(other)
     assert other.decided().write is not None
+
+
+def test_a_record_that_is_gone_is_put_back_while_its_handler_runs(ward: Ward) -> None:
+    (run,) = ward.runner.begin(ward.receive(1))
+    context = ward.runner.open_context(run, 1)
+    before = ward.backend.store.read([run.hold.key], ward.clock.now_ms())
+    engine: Any = ward.app.runtime().engine
+    engine.database.write(lambda connection: connection.execute("DELETE FROM onefold_record"))
+
+    ward.clock.advance(LEASE_MS // 2)
+    ward.heartbeat.beat()
+
+    assert (ward.stopped, context.lease_lost) == ([], False)
+    assert ward.lease_left_ms(run) == LEASE_MS
+    assert len(ward.told.of("record-gone")) == 1
+    (after,) = ward.backend.store.read([run.hold.key], ward.clock.now_ms())
+    assert before[0] is not None
+    assert after == msgspec.structs.replace(
+        before[0], lease_until_ms=ward.clock.now_ms() + LEASE_MS, updated_at_ms=ward.clock.now_ms()
+    )
+    ward.beat_for(2 * LEASE_MS)
+    ward.runner.perform(run)
+    ward.runner.finish([run])
+    assert [event.name for event in ward.told.events] == ["record-gone", "completed"]
 
 
 def test_a_lease_that_cannot_be_extended_in_time_is_not_trusted(ward: Ward) -> None:

@@ -17,13 +17,13 @@ import pytest
 import onefold
 from onefold import errors
 from onefold.clock import SteadyClock
-from onefold.contracts.store import Hold, RecordKey
+from onefold.contracts.store import Claimed, Hold, RecordKey
 from onefold.contracts.verbs import Store
 from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
-from onefold.runner.call_leases import LeaseKeeper
+from onefold.runner.call_leases import KeptCall, LeaseKeeper
 from tests.run.bench import Elsewhere, Fault, Faulty
 
 PATIENCE_S = 20.0  # a test that waits so long has failed
@@ -374,7 +374,7 @@ def dies(guard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **options: 
 
     with monkeypatch.context() as patch:
         patch.setattr("onefold.runner.guarded.GuardedFunction.failed", lambda self, claimed, error: None)
-        patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda self, hold: None)
+        patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda *_: True)
         with pytest.raises(Dead):
             guard(work, **options)("o-1")
 
@@ -948,8 +948,11 @@ def test_a_long_lease_is_renewed_soon_after_the_clock_was_set_forward() -> None:
             renewed.append(until)
             return [True] * len(holds)
 
-    keeper = LeaseKeeper(cast("Any", Store()), clock, 3_600_000)
-    keeper._holds[Hold(RecordKey("", "j", "k"), "o", 1)] = True
+    keeper = LeaseKeeper(cast("Any", Store()), clock, 3_600_000, lambda _: False, lambda _: None)
+    hold = Hold(RecordKey("", "j", "k"), "o", 1)
+    keeper._calls[hold] = KeptCall(
+        Claimed(hold=hold, found="absent", doubt=False, started=True, attempts=1, crashes=0, first_at_ms=0), None
+    )
     waits = iter([False, False, True])
 
     def wait(_: object, timeout_ms: int) -> bool:

@@ -85,7 +85,7 @@ class Desk:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("onefold.runner.guarded.GuardedFunction.failed", lambda *_: None)
-            patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda *_: None)
+            patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda *_: True)
             with pytest.raises(Dead):
                 self.guard(work, **options)("o-1")
         self.clock.advance(LEASE_MS)

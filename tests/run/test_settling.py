@@ -132,6 +132,47 @@ def test_a_lost_lease_ends_its_settlement_and_no_other() -> None:
         assert [message.key for message in bench.messages("orders")] == ["o-2"]
 
 
+@pytest.mark.parametrize("one_transaction", [True, False])
+@pytest.mark.parametrize("act", ["write", "fail once"])
+def test_a_run_whose_record_is_gone_is_settled_all_the_same(act: str, *, one_transaction: bool) -> None:
+    """The store was flushed meanwhile: nobody has taken it over, and left alone it would run again."""
+    app, ship, _ = shop()
+    with opened(app) as bench:
+        ship.send_many([{"id": "o-1"}, {"id": "o-2", "act": act}])
+        process = bench.process(one_transaction=one_transaction)
+        runs = process.begin()
+        for run in runs:
+            process.runner.perform(run)
+        bench.write("DELETE FROM onefold_record WHERE key = 'o-2'")
+        process.runner.finish(runs)
+        assert process.names() == ["record-gone", "completed", "completed" if act == "write" else "retry"]
+        stored = bench.record("o-2")
+        assert stored is not None
+        assert (stored.status, stored.message_id, stored.attempts) == (
+            "completed" if act == "write" else "failed", runs[1].delivery.message_id, 1,
+        )  # fmt: skip
+        assert bench.backend.open_queue("letters").depth().visible == (2 if act == "write" else 0)
+        assert bench.history("o-2")[0].event == "record-gone"
+        assert [message.key for message in bench.messages("orders")] == ([] if act == "write" else ["o-2"])
+
+
+def test_a_run_whose_key_another_has_claimed_since_its_record_was_gone_is_left_alone() -> None:
+    app, ship, _ = shop()
+    with opened(app) as bench:
+        ship.send({"id": "o-1"})
+        slow, quick = bench.process(), bench.process()
+        (run,) = slow.begin()
+        slow.runner.perform(run)
+        bench.write("DELETE FROM onefold_record")
+        bench.clock.advance(30_000)
+        (other,) = quick.begin()
+        slow.runner.finish([run])
+        assert slow.names() == ["lease-lost"]
+        stored = bench.record("o-1")
+        assert stored is not None
+        assert (stored.status, stored.owner) == ("in_progress", other.hold.owner)
+
+
 # -- a backend that fails for a moment ---------------------------------------------------------------------
 
 SCENARIOS: list[tuple[str, Order, Callable[[Bench, list[str]], None]]] = []

@@ -204,7 +204,7 @@ def test_each_death_and_failure_of_a_call_is_in_the_history(where: str) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 if isinstance(ways[0], Dead):
                     patch.setattr("onefold.runner.guarded.GuardedFunction.failed", lambda *_: None)
-                    patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda *_: None)
+                    patch.setattr("onefold.runner.call_leases.LeaseKeeper.add", lambda *_: True)
                 with suppress(ValueError, Dead):
                     assert guarded("o-1") == "paid"
             clock.advance(6_000)

@@ -6,6 +6,7 @@ For stores that can run Python inside their atomic step (SQLite, memory). Others
     claim   absent, expired, released, failed, unknown, or in_progress with its lease over -> in_progress, fence + 1
     start   in_progress -> the same, attempts + 1, doubt over
     write   in_progress -> completed | failed | unknown | released
+    restore nothing at all -> in_progress under the claim that the caller has
     settle  unknown and parked -> completed | released, by a person's word
 
 Never here: storage, locks, time. Invariant: a function answers a new record or says that nothing changes; the fence of a
@@ -76,38 +77,48 @@ def claim(
 
 
 def _claim_fresh(ask: Ask, now_ms: int, *, fence: int) -> tuple[Claimed, Record]:
-    hold = Hold(ask.key, ask.owner, fence)
-    runs = 1 if ask.start else 0
     answer = Claimed(
-        hold=hold,
+        hold=Hold(ask.key, ask.owner, fence),
         found="absent",
         doubt=False,
         started=ask.start,
-        attempts=runs,
+        attempts=1 if ask.start else 0,
         crashes=0,
         first_at_ms=now_ms,
     )
-    return answer, Record(
+    return answer, claimed(answer, ask, now_ms, started=ask.start, lease_until_ms=ask.lease_until_ms)
+
+
+def claimed(found: Claimed, ask: Ask, now_ms: int, *, started: bool, lease_until_ms: int) -> Record:
+    """The record of a claim: as a fresh one leaves it, or as `Store.restore` puts it back.
+
+    Args:
+        found: the answer to the claim. ask: what was asked.
+        started: its run has started, with the claim or since.
+    """
+    runs = found.attempts + (started and not found.started)
+    began_at_ms = found.first_at_ms if found.found == "absent" else now_ms
+    return Record(
         key=ask.key,
         status="in_progress",
-        fence=fence,
-        owner=ask.owner,
-        lease_until_ms=ask.lease_until_ms,
+        fence=found.hold.fence,
+        owner=found.hold.owner,
+        lease_until_ms=lease_until_ms,
         fingerprint=ask.fingerprint,
         parked=False,
-        doubt=False,
-        started_fence=fence if ask.start else 0,
+        doubt=found.doubt and not started,
+        started_fence=found.hold.fence if started else 0,
         attempts=runs,
         attempts_total=runs,
-        crashes=0,
-        crashes_total=0,
+        crashes=found.crashes,
+        crashes_total=found.crashes,
         budget_closed=False,
-        created_at_ms=now_ms,
-        started_at_ms=now_ms if ask.start else None,
+        created_at_ms=found.first_at_ms,
+        started_at_ms=began_at_ms if started else None,
         updated_at_ms=now_ms,
         expires_at_ms=ask.expires_at_ms,
         result=None,
-        failure=None,
+        failure=found.failure,
         outbox=[],
         message_id=ask.message_id,
         sent_at_ms=ask.sent_at_ms,
@@ -249,6 +260,14 @@ def write(record: Record | None, hold: Hold, outcome: Outcome, now_ms: int) -> R
             )
         case _:
             assert_never(outcome)
+
+
+def restore(record: Record | None, gone: Record) -> Record | None:
+    """The record of a claim put back where nothing is stored; the very same object when it is there; None: lease lost."""
+    if record is None:
+        return gone
+    is_there = record.status == "in_progress" and holds(record, Hold(gone.key, gone.owner, gone.fence))
+    return record if is_there else None
 
 
 def clear_outbox(record: Record | None, hold: Hold) -> Record | None:

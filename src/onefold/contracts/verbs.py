@@ -133,6 +133,18 @@ class Store(Protocol):
         """
         ...
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """Put back records of claims that are gone from the store (flushed, evicted, deleted, restored from a backup).
+
+        A record is inserted only where nothing is stored under its key, not even what has expired, by one atomic conditional
+        write. False: something else is there, and nothing changed; the lease is lost. True also when it is there already, in
+        progress under the same owner and fence (a retry after a lost reply).
+
+        Args:
+            records: in progress, as `transitions.claimed` makes them of a claim that a caller still has.
+        """
+        ...
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """Forget the outbox of each completed run after its messages were sent; True also when it was empty already."""
         ...

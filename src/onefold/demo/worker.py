@@ -125,6 +125,10 @@ class NoFence:
         """Believe whoever writes."""
         return self._store.write([(self.current(hold), outcome) for hold, outcome in writes], now_ms)
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """As the store."""
+        return self._store.restore(records)
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the store."""
         return self._store.clear_outbox([self.current(hold) for hold in holds])

@@ -59,32 +59,38 @@ class MemoryStore:
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """As the contract says."""
         with self._lock:
-            return [self._put(hold, transitions.start(self._records.get(hold.key), hold, now_ms)) for hold in holds]
+            return [self._put(hold.key, transitions.start(self._records.get(hold.key), hold, now_ms)) for hold in holds]
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """As the contract says."""
         with self._lock:
             return [
-                self._put(hold, transitions.renew(self._records.get(hold.key), hold, lease_until_ms)) for hold in holds
+                self._put(hold.key, transitions.renew(self._records.get(hold.key), hold, lease_until_ms))
+                for hold in holds
             ]
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """As the contract says."""
         with self._lock:
             return [
-                self._put(hold, transitions.write(self._records.get(hold.key), hold, outcome, now_ms))
+                self._put(hold.key, transitions.write(self._records.get(hold.key), hold, outcome, now_ms))
                 for hold, outcome in writes
             ]
+
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """As the contract says."""
+        with self._lock:
+            return [self._put(one.key, transitions.restore(self._records.get(one.key), one)) for one in records]
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the contract says."""
         with self._lock:
-            return [self._put(hold, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds]
+            return [self._put(hold.key, transitions.clear_outbox(self._records.get(hold.key), hold)) for hold in holds]
 
-    def _put(self, hold: Hold, after: Record | None) -> bool:
+    def _put(self, key: RecordKey, after: Record | None) -> bool:
         if after is None:
             return False
-        self._records[hold.key] = after
+        self._records[key] = after
         return True
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:

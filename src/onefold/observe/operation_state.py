@@ -53,7 +53,7 @@ def state_of(evidence: Evidence) -> OperationState:
         return _waiting(record, live[0], evidence)
     if dead:
         return _dead(dead[0], evidence)
-    if record is None and evidence.rows and evidence.rows[-1].event == "lease-lost":
+    if record is None and evidence.rows and evidence.rows[-1].event in ("lease-lost", "record-gone"):
         return _lost(evidence)
     if evidence.not_asked and _may_wait(record, evidence):
         return _not_asked(record, evidence)
@@ -310,8 +310,8 @@ def _again(record: Record | None, evidence: Evidence) -> str:
 def _lost(evidence: Evidence) -> OperationState:
     """A run is known to have begun, and its record is not there."""
     text = (
-        "Unknown: a run lost its lease, and no record of this key is left (flushed, evicted, deleted, restored from a backup"
-        " or expired). It may have taken effect; the next call or message with this key runs it."
+        "Unknown: a run lost its lease or its record, and no record of this key is left (flushed, evicted, deleted, restored"
+        " from a backup or expired). It may have taken effect; the next call or message with this key runs it."
     )
     return OperationState(
         place="gone",

@@ -289,6 +289,13 @@ def _lease_lost(detail: Detail) -> Description:
     )
 
 
+def _record_gone(detail: Detail) -> Description:
+    return (
+        f"the record of {_run(detail)} was gone from the store while it ran; it was put back, and the run went on",
+        "flushed, evicted, deleted or restored from a backup; nobody else had taken the operation over",
+    )
+
+
 def _redrive(detail: Detail) -> Description:
     new = detail.get("new_message_id")
     text = f"sent back to {_word(detail, 'to', 'its queue')}" + (f" as message {new}" if new is not None else "")
@@ -344,6 +351,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "released": _released,
     "dependency-down": _dependency_down,
     "lease-lost": _lease_lost,
+    "record-gone": _record_gone,
     "overrun": _overrun,
     "missing": _missing,
     "resent": _resent,

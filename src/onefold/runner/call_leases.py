@@ -2,8 +2,8 @@
 
 A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls are over
 long before a third of their lease: the one thread here starts with the first call and looks now and then.
-Never here: what a lost lease comes to. Invariant: the answer to each renewal is read; a lease that was refused is renewed no
-more.
+Never here: what a lost lease comes to. Invariant: the answer to each renewal is read; a lease that another call has got is
+renewed no more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from onefold import errors, forks
 from onefold.clock import SteadyClock, lease_from_ms, until_ms
+from onefold.contracts.store import Ask, Claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,19 @@ _LOOK_MS = 30_000  # how often the keeper of leases looks whether the clock was 
 _log = logging.getLogger("onefold")
 
 
+class KeptCall(Struct, gc=False):
+    """A call under way.
+
+    Args:
+        found, ask: its claim. ask is None once another call has its key.
+        is_renewed: False from when its record is about to be written, or its lease was lost.
+    """
+
+    found: Claimed
+    ask: Ask | None
+    is_renewed: bool = True
+
+
 class LeaseKeeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
 
@@ -33,15 +49,24 @@ class LeaseKeeper:
     before the time without steps follows it, however long they last (`clock.HOLD_MS`).
 
     Args:
+        put_back: puts the record of a call back where it is gone from the store; False: another call has the key.
         lost: is called with what was lost.
     """
 
-    def __init__(self, store: Store, clock: Clock, lease_ms: int, lost: Callable[[Hold], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        lease_ms: int,
+        put_back: Callable[[KeptCall], bool],
+        lost: Callable[[Hold], None],
+    ) -> None:
         self._store = store
+        self._put_back = put_back
         self._lost = lost
         self._clock = clock
         self._lease_ms = lease_ms
-        self._holds: dict[Hold, bool] = {}  # of calls that are not recorded yet; False: not renewed any more
+        self._calls: dict[Hold, KeptCall] = {}  # that are not recorded yet
         self._ends: dict[Hold, int] = {}  # of the thread: when each lease is over unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -50,29 +75,39 @@ class LeaseKeeper:
 
     def _start_anew(self) -> None:
         """In a forked child: the calls that run are the parent's, and its thread is not here."""
-        self._holds, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
+        self._calls, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
 
-    def add(self, hold: Hold) -> None:
-        """Renew from now on."""
-        self._holds[hold] = True
+    def add(self, found: Claimed, ask: Ask) -> bool:
+        """Renew from now on; False: a call that still runs has this very claim, and goes on with it."""
+        call = KeptCall(found, ask)
+        if self._calls.setdefault(found.hold, call) is not call:
+            return False
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
                     thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
                     thread.start()
                     self._thread = thread  # after its start: an exception out of a signal's handler may come between
+        return True
+
+    def ask_of(self, hold: Hold) -> Ask | None:
+        """What a call has claimed; None: it is over, or another call has its key."""
+        call = self._calls.get(hold)
+        return call.ask if call is not None else None
 
     def __contains__(self, hold: Hold) -> bool:
         """Whether a call of this process has it, up to the end of its record's write."""
-        return hold in self._holds
+        return hold in self._calls
 
     def end(self, hold: Hold) -> None:
         """The call's record is about to be written: renew no more."""
-        self._holds[hold] = False
+        call = self._calls.get(hold)
+        if call is not None:
+            call.is_renewed = False
 
     def remove(self, hold: Hold) -> None:
         """The call is over."""
-        self._holds.pop(hold, None)
+        self._calls.pop(hold, None)
 
     def _renew_all(self) -> None:
         renewed_ms, third_ms = self._clock.monotonic_ms(), self._lease_ms // 3
@@ -82,7 +117,7 @@ class LeaseKeeper:
             if not is_set and self._clock.monotonic_ms() - renewed_ms < third_ms:
                 continue
             renewed_ms = self._clock.monotonic_ms()
-            holds = [hold for hold, is_renewed in list(self._holds.items()) if is_renewed]
+            holds = [hold for hold, call in list(self._calls.items()) if call.is_renewed]
             if holds:
                 self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
 
@@ -98,20 +133,15 @@ class LeaseKeeper:
             return
         for hold, is_renewed in zip(holds, kept, strict=True):
             self._ends[hold] = ends_ms
-            if not is_renewed and self._holds.get(hold):  # else the call has ended meanwhile
-                self.end(hold)
+            call = self._calls.get(hold)
+            if is_renewed or call is None or not call.is_renewed:  # the last two: it has ended meanwhile
+                continue
+            try:
+                is_lost = not self._put_back(call)
+            except errors.OnefoldError:  # as above
+                continue
+            if is_lost and call.is_renewed:
+                call.is_renewed, call.ask = False, None
                 text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
-                if self._is_gone(hold, now_ms):
-                    text = (
-                        "%s %r: its record is gone from the store while it runs (flushed, evicted, deleted or restored). It"
-                        " will end with LeaseLost, and another call with its key would run now."
-                    )
                 _log.warning(text, hold.key.job, hold.key.key)
-                if self._lost is not None:
-                    self._lost(hold)
-
-    def _is_gone(self, hold: Hold, now_ms: int) -> bool:
-        try:
-            return self._store.read((hold.key,), now_ms)[0] is None
-        except errors.OnefoldError:  # only the words of a warning depend on it
-            return False
+                self._lost(hold)

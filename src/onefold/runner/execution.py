@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.store import Claimed, Hold
+    from onefold.contracts.store import Ask, Claimed, Hold
     from onefold.contracts.verbs import EffectTransaction
     from onefold.record.delivery import Outcome
     from onefold.runner.context import Context
@@ -49,7 +49,7 @@ class Execution:
     """One delivery on its way through the script."""
 
     __slots__ = (
-        "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "facts", "job", "lost",
+        "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "facts", "job", "lost",
         "payload", "script", "started", "step", "stopping", "took_ms", "verdict",
     )  # fmt: skip
 
@@ -60,6 +60,9 @@ class Execution:
         self.payload: Any = payload
         self.begin_again()
         self.claimed: Claimed | None = None
+        self.ask: Ask | None = (
+            None  # what was claimed, while its record may be put back; None: another has the operation
+        )
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
         self.deadline_ms: int | None = None  # monotonic; of the handler or probe that runs now

@@ -38,7 +38,7 @@ from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyFunction, key_rule
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
-from onefold.runner.call_leases import LeaseKeeper
+from onefold.runner.call_leases import KeptCall, LeaseKeeper
 from onefold.runner.execution import Execution
 from onefold.runner.handlers import Job, Rules
 from onefold.runner.reports import CallReports
@@ -143,7 +143,7 @@ class GuardedFunction:
         self._job = _Calls(name, self._policy, rules, on_unknown if callable(on_unknown) else None)
         self._sinks = sinks
         self._runner = self._make_runner()
-        self._keeper = LeaseKeeper(store, clock, lease_ms, self._lease_lost)
+        self._keeper = LeaseKeeper(store, clock, lease_ms, self._put_back, self._lease_lost)
         self._runs: dict[records.Hold, Execution] = {}  # of the calls under way that are followed
         self._is_named = False  # whether its name is known to be that of guarded calls on this store
         self._asking: dict[object, records.RecordKey] = {}  # of calls about to know whether they have their key
@@ -239,9 +239,12 @@ class GuardedFunction:
             if isinstance(found, Conflict) and once_reports.is_alike(
                 told, fingerprint, found.fingerprint, self._defaults
             ):
-                found = self._ask(replace(ask, fingerprint=found.fingerprint), now_ms)
+                ask = replace(ask, fingerprint=found.fingerprint)
+                found = self._ask(ask, now_ms)
             if isinstance(found, Claimed):
-                begun = self._begin(found, now_ms, (args, kwargs))
+                begun = self._begin(found, ask, now_ms, (args, kwargs))
+                if begun is None:
+                    found = Running(until_ms=ask.lease_until_ms, owner=self._owner, fence=found.hold.fence)
             self._asking.pop(call)
         except BaseException as error:
             if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # nobody will run what was claimed
@@ -301,27 +304,33 @@ class GuardedFunction:
         for note in decision.notes:
             self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
 
-    def _begin(self, found: Claimed, now_ms: int, args: Args) -> Begun | Completed:
-        """Have the call made, or answer it: its claim shows the outcome of an earlier one."""
+    def _begin(self, found: Claimed, ask: Ask, now_ms: int, args: Args) -> Begun | Completed | None:
+        """Have the call made, or answer it: its claim shows the outcome of an earlier one.
+
+        None: a call of this process has this very claim: its record was gone from the store, and is there again by this.
+        """
         if found.crashed:
             known = once_reports.taken_over(found, self._policy.crashes_max)
             _log.warning("%s %r: %s", self.name, found.hold.key.key, known)
-        if found.started and not self._is_followed:
-            self._keeper.add(found.hold)
+        is_plain = found.started and not self._is_followed
+        if not self._keeper.add(found, ask) if is_plain else found.hold in self._keeper:
+            return None
+        if is_plain:
             return found
-        run = self._execution(found, now_ms, args)
+        run = self._execution(found, ask, now_ms, args)
         call = self._runner.prepare(run)
         if call is None:
             return self._not_called(run)
         self._runs[found.hold] = run
         if self.context_parameter is not None:
             self._runner.open_context(run, call.attempt)
-        self._keeper.add(found.hold)
+        self._keeper.add(found, ask)
         return run
 
-    def _execution(self, found: Claimed, now_ms: int, args: Args | None = None) -> Execution:
+    def _execution(self, found: Claimed, ask: Ask | None, now_ms: int, args: Args | None = None) -> Execution:
         """The script of a claimed call, after its claim."""
         run = Execution(self._job, _NO_MESSAGE, Facts(key=found.hold.key), args)
+        run.ask = ask
         assert isinstance(run.step, Claim)
         run.step.found = run.claimed = found
         run.advance(now_ms)
@@ -422,7 +431,11 @@ class GuardedFunction:
                 todo="Find out why the store fails, and whether the call is to be repeated.",
             ) from refusal
         if not verdict.written:
-            raise once_reports.lease_lost(self.name, begun.hold.key.key, is_gone=self._is_gone(begun.hold))
+            raise errors.LeaseLost(
+                f"{self.name} {begun.hold.key.key!r} finished, but its lease had been taken over.",
+                meaning="The run that took over decides what is recorded; this result was dropped.",
+                todo="Give the call a longer lease, or find out why this process could not renew it.",
+            )
         if isinstance(begun, Execution) and isinstance(begun.decided().write, Unknown):  # as above
             raise self._unknown(begun.hold.key, self.clock.now_ms())
         self._look_at_replay(value, result)
@@ -443,14 +456,14 @@ class GuardedFunction:
             outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept(), interrupted=interrupted)
             verdict = self._end(begun, outcome)
             if verdict is not None and not verdict.written:
-                how = "record is gone from the store" if self._is_gone(begun.hold) else "lease had been taken over"
-                error.add_note(f"onefold: {self.name} {begun.hold.key.key!r}: its {how}.")
+                error.add_note(f"onefold: the lease of {self.name} {begun.hold.key.key!r} had been taken over.")
         finally:
             self._over(begun.hold)
 
     def _end(self, begun: Begun, outcome: Outcome) -> Verdict | None:
         """Have the script decide what the call comes to, and carry it out; None when it could not be written."""
-        run = begun if isinstance(begun, Execution) else self._execution(begun, self.clock.now_ms())
+        asked = self._keeper.ask_of(begun.hold)
+        run = begun if isinstance(begun, Execution) else self._execution(begun, asked, self.clock.now_ms())
         if not isinstance(run.step, Commit):
             call = self._called(run)
             self._runner.answer(run, call, outcome)
@@ -518,10 +531,14 @@ class GuardedFunction:
         if run is not None and run.ctx is not None:
             run.ctx.end()
 
+    def _put_back(self, call: KeptCall) -> bool:
+        """The thread that renews was refused: whether the record was gone from the store, and is there again."""
+        run = self._runs.get(call.found.hold) or self._execution(call.found, call.ask, self.clock.now_ms())
+        return self._runner.settler.put_back(run, self._lease_ms)
+
     def _lease_lost(self, hold: records.Hold) -> None:
-        """The thread that renews was refused: the function can see it in its context."""
-        run = self._runs.get(hold)
-        if run is not None:
+        """The thread that renews was refused, and another call has the key: the function can see it in its context."""
+        if (run := self._runs.get(hold)) is not None:
             self._reports.lease_lost(run)
 
     # -- answers -----------------------------------------------------------------------------------------------------
@@ -554,12 +571,6 @@ class GuardedFunction:
             key = self._key_of(args, kwargs).key
             raise once_reports.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
         return since_ms
-
-    def _is_gone(self, hold: records.Hold) -> bool:
-        """Whether the record of a lost call is not another's but absent; only words depend on it."""
-        with ignored(errors.OnefoldError):
-            return self.store.read((hold.key,), self.clock.now_ms())[0] is None
-        return False
 
     def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
         return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)

@@ -109,7 +109,8 @@ class Heartbeat:
     Args:
         lease_ms: how long claims and receives hold.
         also: extends what else holds with the lease (concurrency slots).
-        stop: stops a handler whose lease is lost. lost: called about a lease that the store has refused.
+        put_back: puts the record of a refused lease back where it is gone from the store, for so many milliseconds; False:
+            another has it. lost: called about a lease that is lost. stop: stops its handler.
         busy: called when the backend could not extend.
     """
 
@@ -122,6 +123,7 @@ class Heartbeat:
         lease_ms: int,
         also: Callable[[], None],
         stop: Stop,
+        put_back: Callable[[Execution, int], bool],
         lost: Callable[[Execution], None],
         busy: Callable[[errors.TransientError], None],
     ) -> None:
@@ -131,6 +133,7 @@ class Heartbeat:
         self._lease_ms = lease_ms
         self._also = also
         self._stop = stop
+        self._put_back = put_back
         self._lost = lost
         self._busy = busy
 
@@ -213,7 +216,11 @@ class Heartbeat:
             if holds
             else []
         )
-        return [one for one, ok in zip(claimed, answers, strict=True) if not ok]
+        refused = [one for one, ok in zip(claimed, answers, strict=True) if not ok]
+        return [one for one in refused if not self._is_back(one.run, lease_ms)]
+
+    def _is_back(self, run: Execution | None, lease_ms: int) -> bool:
+        return run is not None and _is_performed(run) and self._put_back(run, lease_ms)
 
     def _give_up(self, held: InFlightDelivery) -> None:
         """It could not be extended in time (or may not be): another may own it. Its own settlement will say who does."""
@@ -231,6 +238,7 @@ def heartbeat_of(runner: Runner, stop: Stop, lease_ms: int, failed: Callable[[Ba
         lease_ms=lease_ms,
         also=runner.admission.renew,
         stop=stop,
+        put_back=runner.settler.put_back,
         lost=runner.reports.lease_lost,
         busy=runner.reports.busy,
     )

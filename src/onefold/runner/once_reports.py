@@ -409,22 +409,6 @@ def taken_over(found: Claimed, crashes: int) -> str:
     return f"{text} ({found.crashes} of at most {crashes}). Whether it took effect is not known."
 
 
-def lease_lost(name: str, key: str, *, is_gone: bool) -> errors.LeaseLost:
-    """The error for a call that returned and whose record is another call's by now, or is gone."""
-    if is_gone:
-        return errors.LeaseLost(
-            f"{name} {key!r} finished, but its record is gone from the store.",
-            meaning="It was flushed, evicted, deleted or restored while the call ran. The function has run to its end, its"
-            " result is not recorded, and the next call with this key runs it again.",
-            todo="Settle with the other system before this key is called again, and have the store keep its records.",
-        )
-    return errors.LeaseLost(
-        f"{name} {key!r} finished, but its lease had been taken over.",
-        meaning="The run that took over decides what is recorded; this result was dropped.",
-        todo="Give the call a longer lease, or find out why this process could not renew it.",
-    )
-
-
 def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
     """The error for a key that is held, with what its record says about it."""
     failure = record.failure if record is not None else None

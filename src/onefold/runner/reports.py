@@ -17,7 +17,9 @@ from onefold.interrupts import ignored, let_through
 from onefold.runner.handlers import run_of
 from onefold.runtime.events import EVENTS, Event, kept
 
-_KEPT: Final = frozenset({"failed", "unknown", "held", "lease-lost", "takeover", "probe", "completion-failed"})
+_KEPT: Final = frozenset(
+    {"failed", "unknown", "held", "lease-lost", "record-gone", "takeover", "probe", "completion-failed"}
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,9 +84,9 @@ class Reports:
         )
 
     def emit(self, event: Event) -> None:
-        """To the sinks; a lost lease also into the history, as no settlement says so."""
+        """To the sinks; a lost lease or record also into the history, as no settlement says so."""
         self._sinks.emit(event)
-        if event.name == "lease-lost":
+        if event.name in ("lease-lost", "record-gone"):
             self.append([event.row()])
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -100,6 +102,11 @@ class Reports:
         if not run.lost:
             run.lost = True
             self.emit(self.event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
+
+    def record_gone(self, run: Execution) -> None:
+        """The record of a run was gone from the store, and was put back."""
+        detail: Detail = {"attempt": run.attempt, "fence": run.hold.fence}
+        self.emit(self.event("record-gone", run.delivery, run, detail))
 
     def begun(self, runs: Sequence[Execution]) -> None:
         """At history `full`: that messages were received, and which of their handlers are called now."""
@@ -175,6 +182,19 @@ class CallReports(Reports):
         self._sink_events.emit(event)
         if self.has_ledger and event.name in _KEPT:
             self.append([event.row()])
+
+    def record_gone(self, run: Execution) -> None:
+        """As `Reports.record_gone`; it is logged, too, since most calls have no sink."""
+        super().record_gone(run)
+        import logging  # as below
+
+        logging.getLogger("onefold").warning(
+            "%s %r: its record was gone from the store while it ran (flushed, evicted, deleted or restored from a backup). "
+            "It was put back, and the call counts. Records of other keys may be lost, too, and calls with these would run "
+            "again: have the store keep its records.",
+            self._name,
+            run.hold.key.key,
+        )
 
     def append(self, rows: Sequence[Row]) -> None:
         """Into the history, where it can be written; a row that is refused does not fail the call."""

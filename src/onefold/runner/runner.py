@@ -334,6 +334,8 @@ class Runner:
             return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
 
         answers, events, failed = self.claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
+        for run, ask in zip(runs, asks, strict=True):
+            run.ask = ask
         for event in events:
             self.reports.emit(event)
         refused = {

@@ -9,8 +9,10 @@ The argument for the order, when record store and queue are two systems (a crash
     5. changes of State          after 4: a group is stopped before the message that stops it lets the next one through.
     6. the message's outcome     after 5: a redelivery is a duplicate, answered from the record.
 
-A refused write (lease lost) ends its settlement: the new holder owns the message. `JointTransaction` is the case between the
-two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3 and 6 follow once it is durable.
+A refused write (lease lost) ends its settlement: the new holder owns the message. Where there is no new holder, because the
+record is gone from the store, the claim is put back (`put_back`), and the settlement made. `JointTransaction` is the case
+between the two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3 and 6 follow once it
+is durable.
 Never here: decisions. Invariant: a message is never deleted before its record is durable.
 """
 
@@ -26,7 +28,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.clock import until_ms
 from onefold.contracts import store as records
+from onefold.contracts import transitions
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused, from_outbox
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+_PUT_BACK_MS = 30_000  # of the lease of a record that is put back to be settled: longer than all tries take
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -288,15 +293,27 @@ class Settler:
         )
         return built, events
 
-    def write(self, settling: list[Settlement], runs: list[Execution]) -> list[Verdict | None]:
-        """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written."""
+    def write(
+        self, settling: list[Settlement], runs: list[Execution], *, puts_back: bool = True
+    ) -> list[Verdict | None]:
+        """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written.
+
+        Args:
+            puts_back: a record that is gone from the store is put back, and settled then.
+        """
         if not settling:
             return []
+        verdicts: list[Verdict | None] = [None] * len(settling)
         for number in range(_WRITE_TRIES):
             try:
-                return list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
+                verdicts = list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
+                refused = [
+                    place for place, one in enumerate(verdicts) if puts_back and one is not None and not one.written
+                ]
+                back = [place for place in refused if self.put_back(runs[place], _PUT_BACK_MS)]
             except errors.TransientError as error:
                 let_through(error)
+                verdicts = [one if one is not None and one.written else None for one in verdicts]
                 if not self._pause(number):
                     break
             except errors.UsageError as error:
@@ -304,7 +321,35 @@ class Settler:
                 if len(settling) == 1:
                     return [self._write_as_unknown(settling[0], runs[0], error)]
                 return [self.write([one], [run])[0] for one, run in zip(settling, runs, strict=True)]
-        return [None] * len(settling)
+            else:
+                for place in back:
+                    (verdict,) = self.write([settling[place]], [runs[place]], puts_back=False)
+                    verdicts[place] = verdict if verdict is not None and verdict.written else None
+                return verdicts
+        return verdicts
+
+    def put_back(self, run: Execution, lease_ms: int) -> bool:
+        """Put the record of a run's claim back where it is gone from the store: flushed, evicted, deleted, or restored.
+
+        Nobody has taken the operation over then, and without its record the next delivery or call would run it again.
+
+        Returns:
+            Whether its record is there. False: another has the operation, and it stays lost, whatever becomes of that.
+
+        Raises:
+            TransientError: the store could not be asked.
+        """
+        if run.ask is None or run.claimed is None:
+            return False
+        now_ms = self._clock.now_ms()
+        until = until_ms(self._clock, now_ms, lease_ms)
+        is_started = run.claimed.started or run.started
+        gone = transitions.claimed(run.claimed, run.ask, now_ms, started=is_started, lease_until_ms=until)
+        if not self._backend.store.restore([gone])[0]:
+            run.ask = None
+            return False
+        self._reports.record_gone(run)
+        return True
 
     def _pause(self, number: int) -> bool:
         """After a try that failed: wait before the next; False: there is none."""

@@ -77,6 +77,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
     "overrun": Meaning("error", "brief", "the handler passed its timeout; in a thread it goes on, and keeps its key"),
     "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
+    "record-gone": Meaning(
+        "error",
+        "off",
+        "the record of a run under way was gone from the store (flushed, evicted, deleted); it was put back",
+    ),
     "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
     "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
     "owner-dead": Meaning("warning", "brief", "a worker process died; its work was released"),

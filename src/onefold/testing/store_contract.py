@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from onefold.contracts import transitions
 from onefold.contracts.admin import RecordAdmin
 from onefold.contracts.store import (
+    Claimed,
     Complete,
     Completed,
     Held,
@@ -28,7 +30,9 @@ from onefold.contracts.store import (
     ManualDecision,
     OutboxItem,
     Outcome,
+    Record,
     RecordKey,
+    Running,
     Status,
     Unknown,
 )
@@ -50,6 +54,7 @@ from onefold.testing.records import (
     release,
     unknown,
 )
+from onefold.testing.threads import at_once
 
 
 class StoreContract(ClaimContract):
@@ -184,6 +189,87 @@ class StoreContract(ClaimContract):
         assert self.record().failure == BROKEN
         assert self.write(second.hold, complete())
         assert self.record().failure is None
+
+    # -- what is gone from the store ---------------------------------------------------------------------------------
+
+    def gone(self, owner: str = "A", key: RecordKey | str = KEY, *, start: bool = True, fence: int = 1) -> Record:
+        """The record of a claim that a caller has, and that the store has lost."""
+        asked = ask(key, owner, start=start, message_id="m-1", sent_at_ms=NOW - 5)
+        answer = Claimed(
+            hold=Hold(asked.key, owner, fence), found="absent", doubt=False, started=start, attempts=int(start), crashes=0,
+            first_at_ms=NOW,
+        )  # fmt: skip
+        return transitions.claimed(answer, asked, NOW + 1, started=start, lease_until_ms=asked.lease_until_ms)
+
+    def test_a_claim_whose_record_is_gone_is_put_back_and_goes_on(self) -> None:
+        gone = self.gone(fence=7)
+        hold = Hold(KEY, "A", 7)
+        assert not self.write(hold, complete())
+        assert self.store.restore([gone]) == [True]
+        assert self.record() == gone
+        assert self.ask("B") == Running(until_ms=NOW + LEASE_MS, owner="A", fence=7)
+        assert self.store.renew([hold], NOW + 2 * LEASE_MS) == [True]
+        assert self.write(hold, complete(b"[1]"), NOW + 3)
+        answer = self.ask("B", NOW + 9)
+        assert answer == Completed(result=b"[1]", completed_at_ms=NOW + 3, hold=hold, outbox=[], message_id="m-1")
+
+    def test_a_run_that_was_put_back_and_dies_is_in_doubt(self) -> None:
+        for start in (True, False):
+            gone = self.gone(key=f"{start}", start=start)
+            assert self.store.restore([gone]) == [True]
+            claimed = self.claim("B", NOW + LEASE_MS, key=f"{start}")
+            assert (claimed.found, claimed.doubt, claimed.crashed) == ("in_progress", start, start)
+            assert (claimed.hold.fence, claimed.previous_owner) == (2, "A")
+
+    def test_nothing_is_put_back_over_what_is_there(self) -> None:
+        for number, outcome in enumerate((None, *OUTCOMES)):
+            hold = self.claim("B", key=f"k{number}").hold
+            assert outcome is None or self.write(hold, outcome)
+            before = self.store.read([hold.key], NOW)
+            for owner, fence in (("A", 1), ("A", 7), ("B", 7)):
+                assert self.store.restore([self.gone(owner, hold.key, fence=fence)]) == [False], (outcome, owner, fence)
+            assert self.store.read([hold.key], NOW) == before
+
+    def test_a_lease_that_another_took_over_stays_lost(self) -> None:
+        first, second = self.taken_over()
+        before = self.record()
+        assert self.store.restore([self.gone(fence=first.fence)]) == [False]
+        assert self.record() == before
+        assert self.write(second.hold, complete(b"2"))
+        assert self.store.restore([self.gone(fence=first.fence)]) == [False]
+        assert not self.write(first, complete(b"1"))
+        assert self.record().result == b"2"
+
+    def test_what_is_put_back_twice_is_there_once(self) -> None:
+        gone = self.gone()
+        assert self.store.restore([gone, gone]) == [True, True]
+        assert self.store.renew([Hold(KEY, "A", 1)], NOW + 5 * LEASE_MS) == [True]
+        before = self.record()
+        assert self.store.restore([gone]) == [True]
+        assert self.record() == before
+        assert self.write(Hold(KEY, "A", 1), fail())
+        assert self.store.restore([gone]) == [False]  # its outcome stands
+        assert self.record().status == "failed"
+
+    def test_of_several_that_are_put_back_each_has_its_own_answer(self) -> None:
+        self.claim("B", key="b")
+        keys = ["a", "b", "c", "a"]
+        records = [self.gone(owner, key) for owner, key in zip("AAAC", keys, strict=True)]
+        assert self.store.restore(records) == [True, False, True, False]
+        owners = [one and one.owner for one in self.store.read([one.key for one in records], NOW)]
+        assert owners == ["A", "B", "A", "A"]
+        assert self.store.restore([]) == []
+
+    def test_of_a_claim_and_one_put_back_at_once_only_one_has_the_operation(self) -> None:
+        def compete(number: int) -> bool:
+            owner = f"owner-{number}"
+            if number % 2:
+                return self.store.restore([self.gone(owner)]) == [True]
+            return isinstance(self.store.claim([ask(owner=owner)], NOW)[0], Claimed)
+
+        answers = at_once(8, compete)
+        assert answers.count(True) == 1
+        assert self.record().owner == f"owner-{answers.index(True)}"
 
     # -- attempts and budgets --------------------------------------------------------------------------------------
 

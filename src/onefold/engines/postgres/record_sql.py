@@ -11,8 +11,8 @@ A row read comes with its version, PostgreSQL's own `xmin`: the transaction that
 No statement of ours waits for a lock while it holds another: those for many rows skip rows that somebody has locked
 (SKIP LOCKED), and what was skipped is done row by row afterwards. So no order of keys is needed, and no deadlock can
 come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The
-one exception is the INSERT of a claim: it may wait for another first claim of the same key, so it takes keys in order. It
-leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
+one exception is the INSERT of a claim, or of one that is put back: it may wait for another first claim of the same key, so
+it takes keys in order. It leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
 
     CLAIM     insert what is absent, read what exists: a first claim and a duplicate are one round trip
     START, RENEW, COMPLETE, CLEAR    the frequent transitions under an owner and a fence, as conditions
@@ -192,6 +192,15 @@ WITH asked AS (
 SELECT a.ident, f.ident IS NOT NULL, r.xmin::text, COLUMNS
 FROM asked a LEFT JOIN fresh f ON f.ident = a.ident LEFT JOIN onefold.record r ON r.ident = a.ident
 """.replace("COLUMNS", COLUMNS)
+
+RESTORE: Final = """
+INSERT INTO onefold.record (ident, NAMES)
+SELECT * FROM unnest(%s::bytea[], ARRAYS) AS g (ident, NAMES)
+WHERE NOT EXISTS (SELECT FROM onefold.record r WHERE r.ident = g.ident)
+ORDER BY ident
+ON CONFLICT (ident) DO NOTHING
+RETURNING ident
+""".replace("ARRAYS", ", ".join(f"%s::{kind}[]" for kind in TYPES.values())).replace("NAMES", ", ".join(TYPES))
 
 READ: Final = """
 SELECT r.ident, r.xmin::text, COLUMNS FROM onefold.record r WHERE r.ident = ANY(%s::bytea[])

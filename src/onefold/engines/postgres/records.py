@@ -253,6 +253,7 @@ class PostgresStore:
         self._renew = server.sql(record_sql.RENEW)
         self._complete = server.sql(record_sql.COMPLETE)
         self._clear = server.sql(record_sql.CLEAR)
+        self._restore = server.sql(record_sql.RESTORE)
         self.capabilities = StoreCapabilities(durable=True, proves_death=False, notes_claims=True)
 
     # -- claim ---------------------------------------------------------------------------------------------------------
@@ -344,6 +345,25 @@ class PostgresStore:
             return self._each(link, holds, steps, self._renew, (lease_until_ms,))
 
         return self._server.run(run) if holds else []
+
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """See `contracts.verbs.Store`; a repeated key is inserted once.
+
+        Raises:
+            TransientError, StorageBusy: some may have been put back; putting them back again is harmless.
+        """
+        idents = [ident(gone.key) for gone in records]
+        rows = {key: (key, *values_of(gone)) for key, gone in reversed(list(zip(idents, records, strict=True)))}
+
+        def run(link: Link) -> list[bool]:
+            ask(link, self._restore, arrays(rows.values()))
+            stored = self.amender.read(link, list(rows))
+            return [
+                key in stored and transitions.restore(stored[key].record, gone) is not None
+                for key, gone in zip(idents, records, strict=True)
+            ]
+
+        return self._server.run(run) if records else []
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """See `contracts.verbs.Store`.

@@ -320,6 +320,14 @@ class RedisStore:
         steps = [(hold.key, step(hold, outcome)) for hold, outcome in writes]
         return self._changer.apply(steps, now_ms, None)
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """See `contracts.verbs.Store`; one call."""
+
+        def step(gone: Record) -> Step[bool]:
+            return lambda record: _took(record, transitions.restore(record, gone))
+
+        return self._changer.apply([(gone.key, step(gone)) for gone in records], None, ABSENT)
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
 

@@ -251,6 +251,20 @@ def _count(connection: sqlite3.Connection, completed: Counter[str], now_ms: int)
     connection.executemany(_COUNT, [(now_ms // 1000, job, count) for job, count in completed.items()])
 
 
+def restore_in(connection: sqlite3.Connection, records: Sequence[Record]) -> list[bool]:
+    """As `Store.restore`, inside the caller's transaction."""
+    return [_restore(connection, record) for record in records]
+
+
+def _restore(connection: sqlite3.Connection, record: Record) -> bool:
+    key = ident(record.key)
+    stored = _find(connection, [key]).get(key)
+    after = transitions.restore(stored, record)
+    if after is not None and after is not stored:
+        connection.execute(_INSERT, _row(key, after))
+    return after is not None
+
+
 def clear_outbox_in(connection: sqlite3.Connection, holds: Sequence[Hold]) -> list[Written]:
     """As `Store.clear_outbox`, inside the caller's transaction; says whether the outbox was empty before."""
     return [_clear_outbox(connection, hold) for hold in holds]
@@ -330,6 +344,10 @@ class SqliteStore:
         """As the contract says, in one transaction."""
         written = self._engine.write(lambda connection: write_in(connection, writes, now_ms))
         return [became != "lost" for became in written]
+
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """As the contract says, in one transaction."""
+        return self._engine.write(lambda connection: restore_in(connection, records))
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """As the contract says, in one transaction."""

@@ -34,7 +34,17 @@ import msgspec
 
 from onefold import errors
 from onefold.contracts import transitions
-from onefold.contracts.store import Claimed, Complete, Fail, ManualDecision, Release, Status, StoreCapabilities, Unknown
+from onefold.contracts.store import (
+    Claimed,
+    Complete,
+    Fail,
+    Hold,
+    ManualDecision,
+    Release,
+    Status,
+    StoreCapabilities,
+    Unknown,
+)
 from onefold.engines.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
     RECORD_SORT_KEY,
@@ -53,7 +63,7 @@ from onefold.engines.aws.dynamodb.table import STATEMENTS_MAX, ConditionFailed, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKey
+    from onefold.contracts.store import Answer, Ask, Outcome, Record, RecordKey
     from onefold.contracts.transitions import Written
     from onefold.contracts.verbs import Ledger, RowsOf, State
     from onefold.engines.aws.dynamodb.items import Item, Layout, Value
@@ -261,6 +271,10 @@ class DynamoStore:
         )
         return _taken(written)
 
+    def restore(self, records: Sequence[Record]) -> list[bool]:
+        """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been put back."""
+        return self._all([gone.key for gone in records], lambda place: _restore(self._layout, records[place]))
+
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been cleared."""
         return self._all([hold.key for hold in holds], lambda place: _clear(self._layout, holds[place]))
@@ -330,6 +344,14 @@ def _claim(layout: Layout, ask: Ask, now_ms: int) -> Move[Answer]:
         fresh,
         lambda stored: transitions.claim(stored, ask, now_ms),
     )
+
+
+def _restore(layout: Layout, gone: Record) -> Move[Written]:
+    def first(stamp: str) -> Insert:
+        return Insert(item_of(gone, stamp, layout))
+
+    hold = Hold(gone.key, gone.owner, gone.fence)
+    return _verb(layout, hold, first, lambda record: transitions.restore(record, gone))
 
 
 def _verb(
