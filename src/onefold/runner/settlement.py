@@ -334,7 +334,7 @@ class Settler:
         Nobody has taken the operation over then, and without its record the next delivery or call would run it again.
 
         Returns:
-            Whether its record is there. False: another has the operation, and it stays lost, whatever becomes of that.
+            Whether its record is there. False: another has the operation, and it stays lost when that record goes, too.
 
         Raises:
             TransientError: the store could not be asked.
