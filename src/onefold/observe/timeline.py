@@ -312,10 +312,6 @@ def _edit(detail: Detail) -> Description:
     return text + (f"; its key was {old_key}" if old_key is not None else ""), _said_why(detail, "")
 
 
-def _removed(detail: Detail) -> Description:
-    return "message deleted by an operator", _said_why(detail, "")
-
-
 def _settled(detail: Detail) -> Description:
     word = "done" if detail.get("done") else "not done: it may run again"
     again = ", with another result than before" if detail.get("corrected") else ""
@@ -329,10 +325,6 @@ def _said_why(detail: Detail, otherwise: str) -> str:
 
 def _missing(detail: Detail) -> Description:
     return "a reconciliation found it missing", _word(detail, "why", "it is not done, and no message of it is left")
-
-
-def _resent(detail: Detail) -> Description:
-    return "sent again by a repair, under its own key", _said_why(detail, "")
 
 
 _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
@@ -354,10 +346,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "record-gone": _record_gone,
     "overrun": _overrun,
     "missing": _missing,
-    "resent": _resent,
+    "resent": lambda detail: ("sent again by a repair, under its own key", _said_why(detail, "")),
     "redrive": _redrive,
     "edit": _edit,
-    "removed": _removed,
+    "removed": lambda detail: ("message deleted by an operator", _said_why(detail, "")),
     "settled": _settled,
 }
 _WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Description]] = {
