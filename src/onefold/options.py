@@ -204,7 +204,7 @@ class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
     Args:
         rate: starts per time, for example "100/s" or "30/m".
-        concurrency: runs at one time.
+        concurrency: runs at one time, 1 to 1,500.
         per: key rule that divides the limit, for example "{customer}"; None limits the job as a whole.
     """
 

@@ -112,10 +112,10 @@ _DATABASES: Final = frozenset(
     {"redis", "rediss", "postgres", "postgresql", "mysql", "mongodb", "amqp", "amqps", "unix"}
 )
 # Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators; what
-# has no width, tags too: two keys would look the same.
+# has no width (Unicode's Default_Ignorable_Code_Point): two keys would look the same.
 _UNSAFE: Final = (
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
@@ -248,13 +248,18 @@ def _masked_field(found: re.Match[str]) -> str:
     return f"{name}{between}{MASK}" if not value.startswith(MASK) else found[0]
 
 
+def is_plain(text: str) -> bool:
+    """Whether each character of a text can be seen, and none does anything but be seen."""
+    return text.isprintable() and (text.isascii() or re.search(_UNSAFE, text) is None)
+
+
 def printable(text: str, *, colours: bool = False) -> str:
     r"""The text with what a terminal or an eye would obey as escapes: `\x1b`, `\x9b`, `\u202e`. Tabs and line ends stay.
 
     Args:
         colours: sequences that set colours and weight (`ESC [ numbers m`) stay too; for logs of the user's own functions.
     """
-    if text.isprintable():
+    if is_plain(text):
         return text
     if colours:
         parts = re.split(_COLOUR, text)  # every second one is a colour
@@ -269,7 +274,7 @@ def one_line(text: str) -> str:
 
 def shell_word(text: str) -> str:
     r"""A text as one word of a shell command that can be read and pasted: `o-17`, `'o 17'`, `$'\u202egnp.exe'`."""
-    if text.isprintable():
+    if is_plain(text):
         return shlex.quote(text)
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
     return f"$'{printable(escaped)}'"
@@ -286,7 +291,7 @@ def command(words: str, name: str, options: str = "") -> str:
 
 def printable_json(text: str) -> str:
     r"""A JSON text with the same characters as JSON's own escapes: it decodes to the same value."""
-    if text.isprintable():
+    if is_plain(text):
         return text
     return text.translate(_JsonEscapes())
 

@@ -101,6 +101,7 @@ def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, 
         ({"retry": onefold.Retry(attempts=0)}, "retry.attempts=0"),
         ({"retry": onefold.Retry(attempts="3")}, "retry.attempts='3'"),  # type: ignore[arg-type]
         ({"throttle": onefold.Throttle(concurrency="4")}, "concurrency='4'"),  # type: ignore[arg-type]
+        ({"throttle": onefold.Throttle(concurrency=1_501)}, "1 to 1,500"),
         ({"on_unknown": "held"}, "Did you mean 'hold'?"),
         ({"on_unknown": True}, "on_unknown"),
         ({"on_unknown": None}, "on_unknown"),

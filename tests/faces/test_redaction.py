@@ -250,7 +250,10 @@ def test_an_app_whose_url_cannot_be_read_does_not_print_it(url: str) -> None:
 
 UNSAFE = "\x1b]0;title\x07 \x9b31m \x85 \u202e \u2066 \u200f \x7f \u2028 \ud800"
 BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029"
-WITHOUT_WIDTH = "\u00ad\u180e\u200b\u200d\u2060\ufeff\U000e0041"
+WITHOUT_WIDTH = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u180b\u180e\u200b\u200d\u2060"
+    "\u3164\ufe00\ufe0f\ufeff\uffa0\U0001d173\U000e0041\U000e0100\U000e01ef"
+)
 BARRED = {*map(chr, range(0x09)), *map(chr, range(0x0B, 0x20)), *map(chr, range(0x7F, 0xA0)), *BIDI, *WITHOUT_WIDTH}
 
 

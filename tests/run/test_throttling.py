@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import onefold
 from onefold.contracts.queue import Delivery
 from onefold.contracts.state import Change
+from onefold.record.rate import CONCURRENCY_MAX
 from tests.run.bench import Bench, Process, opened
 
 Order = dict[str, str]
@@ -105,6 +107,18 @@ def test_a_limit_by_a_long_value_counts_it_as_any_other(throttle: dict[str, Any]
         bench.clock.advance(2_000)
         process.run()
         assert done(process) == 4
+
+
+def test_as_many_slots_as_may_be_declared_fit_in_one_value() -> None:
+    app = mill(onefold.Throttle(concurrency=CONCURRENCY_MAX))
+    with opened(app) as bench:
+        send(app, *({"id": str(number)} for number in range(CONCURRENCY_MAX + 1)))
+        process, running, queue = bench.process(), 0, bench.backend.open_queue("orders")
+        while batch := queue.receive(10):
+            long = [replace(one, receipt=one.receipt + "r" * 400) for one in batch]  # as those of SQS are
+            running += len(process.begin(long))
+        assert running == CONCURRENCY_MAX
+        assert sum(map(len, held(bench).values())) == CONCURRENCY_MAX
 
 
 def test_what_limits_by_a_value_have_left_is_swept() -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from msgspec import inspect
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.maps.formats import header_of
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import DELIMITERS, ItemReader
@@ -186,5 +186,5 @@ def _known(annotation: Any) -> inspect.Type | None:
 def _plain(text: str) -> str:
     shown = text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
     return "".join(
-        sign if sign.isprintable() or sign == "\t" else sign.encode("unicode_escape").decode() for sign in shown
+        sign if redact.is_plain(sign) or sign == "\t" else sign.encode("unicode_escape").decode() for sign in shown
     )

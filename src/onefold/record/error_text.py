@@ -196,9 +196,9 @@ def _safe_lines(error: BaseException, between: str) -> list[str]:
 
 def _escaped(line: str) -> str:
     r"""The line with `\x1b` and the like for all that does not print: terminals obey some of it."""
-    if line.isprintable():
+    if redact.is_plain(line):
         return line
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return "".join(one if redact.is_plain(one) else one.encode("unicode_escape").decode() for one in line)
 
 
 def _words(error: BaseException, between: str, depth: int = 1) -> str:

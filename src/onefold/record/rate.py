@@ -20,6 +20,7 @@ from onefold.record.keys import KeyRule
 
 _UNITS_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
 _FORM = r"\s*([0-9]+)\s*/\s*([smhd])\s*"
+CONCURRENCY_MAX = 1_500  # who has a slot takes 41 bytes of a value of State, which has 64 KiB
 _COUNT_MAX = 1_000_000
 _BURST_PER_SECOND = 10  # the default burst is what a tenth of a second lets through
 _SET_BACK_MS = limits.MINUTE_MS  # a stored instant further ahead than this: some host's clock was wrong

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from onefold import errors
@@ -39,6 +40,7 @@ CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _UNSEEN = (None, 0)
 _SWEPT_MAX = 10_000  # values of a job in one look; the next look goes on
 _SWEPT_PAGE = 100
+_HOLDER_CHARS = 24
 _BEATEN_MS = 50  # others changed a value every time: the delivery comes back
 
 # Documents that cannot be read count as absent: a limit too few for a moment, not a worker of other jobs that ends.
@@ -223,7 +225,7 @@ class Admission:
         if run.job.limit is None or run.job.limit.concurrency is None:
             return
         part = run.job.limit.key.of(run.payload) if run.job.limit.key is not None and run.facts.key is not None else ""
-        name, holder = bounded_name(SLOTS, f"{run.job.name}/{part}"), f"{self._owner}/{run.delivery.receipt}"
+        name, holder = bounded_name(SLOTS, f"{run.job.name}/{part}"), self._holder(run)
         if (name, holder) not in self._slots:
             return
         self._slots.discard((name, holder))
@@ -233,6 +235,10 @@ class Admission:
             return rate.vacate(slots or {}, holder, now_ms) or None, None  # with the last one goes the document
 
         change(self._state, name, _slots_of, None, vacate)
+
+    def _holder(self, run: Execution) -> str:
+        """Who has the run's slot: a digest, so that as many fit in one document as a limit may allow."""
+        return blake2b(f"{self._owner}/{run.delivery.receipt}".encode(), digest_size=_HOLDER_CHARS // 2).hexdigest()
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
         now_ms = self._clock.now_ms()
@@ -245,7 +251,7 @@ class Admission:
         return _BEATEN_MS if found is None else int(found.wait_ms)
 
     def _occupy(self, run: Execution, count_max: int, part: str) -> int:
-        now_ms, holder = self._clock.now_ms(), f"{self._owner}/{run.delivery.receipt}"
+        now_ms, holder = self._clock.now_ms(), self._holder(run)
         name = bounded_name(SLOTS, f"{run.job.name}/{part}")
 
         def decide(value: dict[str, int] | None) -> tuple[dict[str, int], rate.Occupied]:

@@ -20,7 +20,7 @@ from onefold.contracts.settings import QueueSettings, check_settings, check_targ
 from onefold.options import FUNCTION, DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
-from onefold.record.rate import Limit, parse_rate
+from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job, Rules, positional, positional_names
 
@@ -320,9 +320,10 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
     check_option(throttle, Throttle, "throttle", "rate", "100/s")
     if throttle.rate is None and throttle.concurrency is None:
         raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
-    if throttle.concurrency is not None and (type(throttle.concurrency) is not int or throttle.concurrency < 1):
+    most = throttle.concurrency
+    if most is not None and (type(most) is not int or not 1 <= most <= CONCURRENCY_MAX):
         raise errors.UsageError(
-            f"concurrency={throttle.concurrency!r} is out of range.", todo="It is a whole number, 1 or more."
+            f"concurrency={most!r} is out of range.", todo=f"It is a whole number, 1 to {CONCURRENCY_MAX:,}."
         )
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
