@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,24 +11,10 @@ from onefold import errors
 from onefold.runner import runs
 from onefold.runner.completion import Closer
 from onefold.runner.dispatcher import Dispatch
-from onefold.testing import Endpoint, sqs
+from onefold.testing import Endpoint
 from onefold.testing.wire_faults import wire_faults
 from tests.crash import victim
 from tests.run.billing import NOMINAL_MS, RUN, Billing, customers, of_run
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    with sqs() as opened:
-        for name, value in opened.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        yield opened
-
-
-@pytest.fixture
-def url(endpoint: Endpoint, tmp_path: Path) -> str:
-    return f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db"
 
 
 @pytest.fixture

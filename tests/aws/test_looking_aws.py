@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from onefold.admin import jobs, queues, status, why
 from onefold.admin.session import AdminSession, Jobs
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
-from onefold.testing import sqs
+from onefold.testing import Endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -57,16 +56,11 @@ class Shop:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shop]:
-    with sqs() as endpoint:
-        for name, value in endpoint.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        url = f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db"
-        one = Shop(url, endpoint.boto3("sqs"))
-        one.app.runtime()
-        yield one
-        one.app.close()
+def shop(endpoint: Endpoint, url: str) -> Iterator[Shop]:
+    one = Shop(url, endpoint.boto3("sqs"))
+    one.app.runtime()
+    yield one
+    one.app.close()
 
 
 def test_asking_about_a_key_receives_no_message_of_any_job(shop: Shop) -> None:

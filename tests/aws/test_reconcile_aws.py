@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Tick
-from onefold.testing import Endpoint, sqs
+from onefold.testing import Endpoint
 from tests.crash import victim
 
 DUE_MS = 1_780_279_200_000  # 2026-06-01T02:00:00Z
@@ -56,14 +55,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Shop, Endpoint]]:
-    with sqs() as endpoint:
-        for name, value in endpoint.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        one = Shop(f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db")
-        yield one, endpoint
-        one.app.close()
+def shop(endpoint: Endpoint, url: str) -> Iterator[tuple[Shop, Endpoint]]:
+    one = Shop(url)
+    yield one, endpoint
+    one.app.close()
 
 
 def dispatched(one: Shop) -> None:

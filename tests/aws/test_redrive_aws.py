@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from onefold.admin import dead_letters, groups
 from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive
 from onefold.admin.session import AdminSession, Jobs
-from onefold.testing import sqs
 from tests.crash import victim
 
 
@@ -42,14 +40,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shop]:
-    with sqs() as endpoint:
-        for name, value in endpoint.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        one = Shop(f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db")
-        yield one
-        one.app.close()
+def shop(url: str) -> Iterator[Shop]:
+    one = Shop(url)
+    yield one
+    one.app.close()
 
 
 @pytest.mark.slow

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from onefold import App, Tick, errors
@@ -12,7 +9,7 @@ from onefold.manual_clock import ManualClock
 from onefold.runner import runs
 from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from onefold.testing import Endpoint, sqs
+from onefold.testing import Endpoint
 from onefold.testing.wire_faults import wire_faults
 from tests.run.ticking import MINUTE_MS, clock_at
 from tests.run.workshop import Told
@@ -20,20 +17,6 @@ from tests.run.workshop import Told
 pytestmark = pytest.mark.slow
 
 DUE = [f"steady/2026-06-01T02:{minute:02}:00Z" for minute in range(0, 60, 5)]
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    with sqs() as opened:
-        for name, value in opened.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        yield opened
-
-
-@pytest.fixture
-def url(endpoint: Endpoint, tmp_path: Path) -> str:
-    return f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db"
 
 
 def an_app(url: str, clock: ManualClock) -> App:

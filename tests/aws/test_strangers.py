@@ -27,7 +27,7 @@ from onefold.manual_clock import ManualClock
 from onefold.runner.executors import Grouper
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
-from onefold.testing import Endpoint, inline, sqs
+from onefold.testing import Endpoint, inline
 from onefold.testing.endpoint import _Thread
 from tests.crash import victim
 
@@ -118,15 +118,6 @@ class Stranger:
         """Body and attributes of the one message there is, which stays."""
         (found,) = self._endpoint.peek(queue)
         return found.body, {name: str(one.value) for name, one in found.attributes.items()}
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    with sqs() as opened:
-        for name, value in opened.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        yield opened
 
 
 @pytest.fixture

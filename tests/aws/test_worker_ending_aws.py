@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import onefold
 from onefold.options import WorkerSettings
 from onefold.runner import longpoll
 from onefold.runner.longpoll import LongPoll
-from onefold.testing import sqs
 from tests.run.workshop import PATIENCE_S, Workshop
 
 pytestmark = pytest.mark.slow
@@ -23,18 +21,14 @@ ENDS_S = 8  # it takes half a second and something, on a machine that is not bus
 
 
 @pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[onefold.App]:
+def app(monkeypatch: pytest.MonkeyPatch, url: str) -> Iterator[onefold.App]:
     monkeypatch.setattr(longpoll, "WAIT_FIRST_MS", POLL_S * 1_000)  # as if nothing had come for a while
-    with sqs() as endpoint:
-        for name, value in endpoint.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-        app = onefold.App("shop", url=f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db")
-        for name in ("one", "two", "three"):
-            app.job(app.queue(name), key="{id}", name=name)(lambda order: None)
-        app.job(app.queue("four", fifo=True), key="{id}", group="{group}", name="four")(lambda order: None)
-        yield app
-        app.close()
+    app = onefold.App("shop", url=url)
+    for name in ("one", "two", "three"):
+        app.job(app.queue(name), key="{id}", name=name)(lambda order: None)
+    app.job(app.queue("four", fifo=True), key="{id}", group="{group}", name="four")(lambda order: None)
+    yield app
+    app.close()
 
 
 class Polls:

@@ -1,6 +1,6 @@
 """Commands as processes of their own, in one folder; those that still run at the end of a test are ended.
 
-Never here: expectations, apps. Invariant: no process outlives its test.
+Never here: expectations. Invariant: no process outlives its test.
 """
 
 from __future__ import annotations
@@ -12,6 +12,21 @@ from pathlib import Path
 
 ONEFOLD = [sys.executable, "-m", "onefold"]
 PATIENCE_S = 60
+# An app, as `slow.py`.
+SLOW = '''
+import sys
+import onefold
+
+app = onefold.App("slow")
+queue = app.queue("queue")
+
+
+@app.job(queue, key="{name}")
+def wait(payload: dict[str, str]) -> None:
+    """Say that it runs, and wait for a line that the test writes."""
+    print("running", flush=True)
+    sys.stdin.readline()
+'''
 
 
 class Commands:

@@ -14,24 +14,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.faces.processes import ONEFOLD, PATIENCE_S, Commands
+from tests.faces.processes import ONEFOLD, PATIENCE_S, SLOW, Commands
 
 pytestmark = pytest.mark.slow
-
-SLOW = '''
-import sys
-import onefold
-
-app = onefold.App("slow")
-queue = app.queue("queue")
-
-
-@app.job(queue, key="{name}")
-def wait(payload: dict[str, str]) -> None:
-    """Say that it runs, and wait for a line that the test writes."""
-    print("running", flush=True)
-    sys.stdin.readline()
-'''
 
 
 @pytest.fixture

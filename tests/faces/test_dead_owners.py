@@ -13,24 +13,9 @@ from pathlib import Path
 import pytest
 
 from onefold import owner_process
-from tests.faces.processes import PATIENCE_S, Commands
+from tests.faces.processes import PATIENCE_S, SLOW, Commands
 
 pytestmark = pytest.mark.slow
-
-SLOW = '''
-import sys
-import onefold
-
-app = onefold.App("slow")
-queue = app.queue("queue")
-
-
-@app.job(queue, key="{name}")
-def wait(payload: dict[str, str]) -> None:
-    """Say that it runs, and wait for a line that the test writes."""
-    print("running", flush=True)
-    sys.stdin.readline()
-'''
 
 
 @pytest.fixture
