@@ -17,7 +17,6 @@ from onefold.entropy import SeededEntropy
 from onefold.local.identifiers import QueueAddresses
 from onefold.local.mapping import Mapping
 from onefold.local.outcomes import Answered, Crashed, FunctionError, Outcome, Throttled, TimedOut
-from onefold.local.run_function import wire_form
 from onefold.local.settings import MappingSettings
 from tests.local.house import House
 
@@ -68,7 +67,7 @@ class Rig:
             MappingSettings(uuid="m-1", queue=queue, function="book", **settings),
             self.house.queues,
             handler,  # type: ignore[arg-type]  # what a mapping needs of a function
-            form=wire_form(QueueAddresses("000000000000", "us-east-1", "localhost")),
+            addresses=QueueAddresses("000000000000", "us-east-1", "localhost"),
             entropy=SeededEntropy(3),
         )
 

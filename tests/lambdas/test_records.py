@@ -8,18 +8,10 @@ import msgspec
 import pytest
 
 from onefold.contracts.queue import Attribute, Delivery
-from onefold.local.identifiers import attributes_md5, body_md5
-from onefold.local.mapping import WireForm, event_bytes, event_size, record_bytes, record_of
+from onefold.local.identifiers import SENDER_ID, QueueAddresses, attributes_md5, handle_of, sequence_number
+from onefold.local.mapping import event_bytes, event_size, record_bytes, record_of
 
-FORM = WireForm(
-    queue_arn=lambda name: f"arn:aws:sqs:us-east-1:123456789012:{name}",
-    message_id=lambda message_id: f"uuid of {message_id}",
-    receipt=lambda delivery: f"handle of {delivery.receipt}",
-    sequence=lambda sequence: sequence.rjust(20, "0"),
-    sender_id="AIDAIENQZJOLO23YVJ4VO",
-    body_md5=body_md5,
-    attributes_md5=attributes_md5,
-)
+ADDRESSES = QueueAddresses("123456789012", "us-east-1", "localhost")
 
 
 def delivery(**changes: Any) -> Delivery:
@@ -33,14 +25,14 @@ def delivery(**changes: Any) -> Delivery:
 
 
 def test_a_record_of_a_standard_queue() -> None:
-    assert record_of(delivery(), FORM) == {
-        "messageId": "uuid of m-1",
-        "receiptHandle": "handle of r-1",
+    assert record_of(delivery(), ADDRESSES) == {
+        "messageId": "m-1",
+        "receiptHandle": handle_of("my-queue", "r-1"),
         "body": "Test message.",
         "attributes": {
             "ApproximateReceiveCount": "1",
             "SentTimestamp": "1545082649183",
-            "SenderId": "AIDAIENQZJOLO23YVJ4VO",
+            "SenderId": SENDER_ID,
             "ApproximateFirstReceiveTimestamp": "1545082649185",
         },
         "messageAttributes": {},
@@ -52,13 +44,13 @@ def test_a_record_of_a_standard_queue() -> None:
 
 
 def test_a_record_of_a_fifo_queue_has_three_more_attributes() -> None:
-    record = record_of(delivery(queue="q.fifo", sequence="7", group="1", dedup_id="1"), FORM)
+    record = record_of(delivery(queue="q.fifo", sequence="7", group="1", dedup_id="1"), ADDRESSES)
     assert record["attributes"] == {
         "ApproximateReceiveCount": "1",
         "SentTimestamp": "1545082649183",
-        "SequenceNumber": "00000000000000000007",
+        "SequenceNumber": sequence_number("7"),
         "MessageGroupId": "1",
-        "SenderId": "AIDAIENQZJOLO23YVJ4VO",
+        "SenderId": SENDER_ID,
         "MessageDeduplicationId": "1",
         "ApproximateFirstReceiveTimestamp": "1545082649185",
     }
@@ -66,7 +58,7 @@ def test_a_record_of_a_fifo_queue_has_three_more_attributes() -> None:
 
 def test_message_attributes_have_their_empty_lists_and_their_digest() -> None:
     attributes = {"Foo": Attribute("Bar"), "Raw": Attribute(b"\x00\xff", "Binary.png"), "N": Attribute("1.5", "Number")}
-    record = record_of(delivery(attributes=attributes), FORM)
+    record = record_of(delivery(attributes=attributes), ADDRESSES)
     empty = {"stringListValues": [], "binaryListValues": []}
     assert record["messageAttributes"] == {
         "Foo": {"stringValue": "Bar", **empty, "dataType": "String"},
@@ -74,13 +66,13 @@ def test_message_attributes_have_their_empty_lists_and_their_digest() -> None:
         "N": {"stringValue": "1.5", **empty, "dataType": "Number"},
     }
     assert record["md5OfMessageAttributes"] == attributes_md5(attributes)
-    assert record_of(delivery(attributes={"Foo": Attribute("Bar")}), FORM)["md5OfMessageAttributes"] == (
+    assert record_of(delivery(attributes={"Foo": Attribute("Bar")}), ADDRESSES)["md5OfMessageAttributes"] == (
         "ae7155c6026991b6d54b11589678bf9c"  # recorded from AWS
     )
 
 
 def test_trace_and_origin_are_told_when_there_are_any() -> None:
-    attributes = record_of(delivery(trace="Root=1-a", source="origin"), FORM)["attributes"]
+    attributes = record_of(delivery(trace="Root=1-a", source="origin"), ADDRESSES)["attributes"]
     assert attributes["AWSTraceHeader"] == "Root=1-a"
     assert attributes["DeadLetterQueueSourceArn"] == "arn:aws:sqs:us-east-1:123456789012:origin"
 
@@ -88,11 +80,13 @@ def test_trace_and_origin_are_told_when_there_are_any() -> None:
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_an_event_is_its_records_in_order_and_its_size_is_known_before(count: int) -> None:
     records = [
-        record_bytes(delivery(message_id=f"m-{number}", body="é" * number + "-"), FORM) for number in range(count)
+        record_bytes(delivery(message_id=f"m-{number}", body="é" * number + "-"), ADDRESSES) for number in range(count)
     ]
     event = event_bytes(records)
     assert event_size([len(record) for record in records]) == len(event)
     found = msgspec.json.decode(event)
     assert list(found) == ["Records"]
-    assert [one["messageId"] for one in found["Records"]] == [f"uuid of m-{number}" for number in range(count)]
-    assert found["Records"][-1] == record_of(delivery(message_id=f"m-{count - 1}", body="é" * (count - 1) + "-"), FORM)
+    assert [one["messageId"] for one in found["Records"]] == [f"m-{number}" for number in range(count)]
+    assert found["Records"][-1] == record_of(
+        delivery(message_id=f"m-{count - 1}", body="é" * (count - 1) + "-"), ADDRESSES
+    )

@@ -15,7 +15,6 @@ from onefold.local.fault_rules import parse_faults
 from onefold.local.identifiers import QueueAddresses
 from onefold.local.outcomes import Answered, LogLine, Outcome
 from onefold.local.registry import FunctionRegistry
-from onefold.local.run_function import wire_form
 from onefold.local.settings import FunctionSettings
 from tests.local.house import House, play, turns
 
@@ -54,7 +53,7 @@ def settings(name: str, **more: Any) -> FunctionSettings:
 def registry_of(house: House, *names: str) -> FunctionRegistry:
     made = FunctionRegistry(
         house.queues,
-        form=wire_form(QueueAddresses("000000000000", "us-east-1", "localhost")),
+        addresses=QueueAddresses("000000000000", "us-east-1", "localhost"),
         make=lambda chosen, _: Handler(chosen),  # type: ignore[arg-type, return-value]  # what is needed of one
         told=lambda _: None,
         entropy=SeededEntropy(5),

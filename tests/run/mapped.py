@@ -23,8 +23,8 @@ from onefold.contracts.store import Ask, Record, RecordKey
 from onefold.engines.aws.messages import of_lambda
 from onefold.entropy import SeededEntropy
 from onefold.local.batching import read_answer
-from onefold.local.identifiers import attributes_md5, body_md5
-from onefold.local.mapping import WireForm, record_of
+from onefold.local.identifiers import QueueAddresses
+from onefold.local.mapping import record_of
 from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.settlement import Backend, backend_of
@@ -35,15 +35,7 @@ START_MS = 1_700_000_000_000
 REGION = "eu-west-1"
 VISIBLE_MS = 300_000
 
-FORM = WireForm(
-    queue_arn=lambda name: f"arn:aws:sqs:{REGION}:123456789012:{name}",
-    message_id=lambda text: text,
-    receipt=lambda delivery: delivery.receipt,
-    sequence=lambda text: text,
-    sender_id="AIDASENDER",
-    body_md5=body_md5,
-    attributes_md5=attributes_md5,
-)
+ADDRESSES = QueueAddresses("123456789012", REGION, "localhost")
 
 
 class Adopting:
@@ -184,8 +176,14 @@ class Mapped:
 
 
 def event_of(deliveries: Sequence[Delivery]) -> dict[str, Any]:
-    """The event of a batch."""
-    return {"Records": [record_of(one, FORM) for one in deliveries]}
+    """The event of a batch, with the engine's own ids, receipts and sequences."""
+    records = []
+    for one in deliveries:
+        record = record_of(one, ADDRESSES) | {"messageId": one.message_id, "receiptHandle": one.receipt}
+        if one.sequence is not None:
+            record["attributes"]["SequenceNumber"] = one.sequence
+        records.append(record)
+    return {"Records": records}
 
 
 @contextmanager

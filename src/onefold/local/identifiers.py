@@ -39,6 +39,9 @@ _TEXT = b"\x01"  # String, Number and their labels
 _BINARY = b"\x02"
 
 
+SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this server has no users
+
+
 class QueueAddresses(Struct, frozen=True):
     """Where this server's queues are.
 

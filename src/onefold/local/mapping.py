@@ -8,8 +8,8 @@ because no filter takes it.
 
 The event is each delivery as the record a handler sees. A record is made and encoded once; an event is records with a frame
 around them, so whoever cuts batches knows the size of the event from the sizes of its records. Everything in a record's
-`attributes` is a string, numbers included. What belongs to AWS's wire (ids, receipt handles, digests) is handed in as
-`WireForm`, so a handler sees the same values as a consumer of the queue.
+`attributes` is a string, numbers included. Ids, receipt handles and digests are those of the wire (`identifiers.py`), so a
+handler sees the same values as a consumer of the queue.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS", the example events for standard and FIFO queues.
 """
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,10 +28,11 @@ from onefold import errors, limits
 from onefold.contracts.queue import Attribute, Delivery
 from onefold.events.patterns import compile_filters
 from onefold.local import batching as deciding
-from onefold.local import outcomes
+from onefold.local import identifiers, outcomes
 from onefold.local.batching import BatchRule, Scale, Seen
 from onefold.local.functions import MACHINE_MAX, ServedFunction
 from onefold.local.history import time_of_day
+from onefold.local.identifiers import SENDER_ID, QueueAddresses
 from onefold.local.outcomes import Answered, Outcome, Throttled
 from onefold.local.queues import LocalQueues
 from onefold.local.settings import EVENT_BYTES_MAX, MappingSettings
@@ -48,55 +48,34 @@ _HEAD = b'{"Records":['
 _TAIL = b"]}"
 
 
-class WireForm(Struct, frozen=True, kw_only=True):
-    """How AWS's wire writes what a delivery holds.
-
-    Args:
-        queue_arn: of a queue by its name.
-        message_id: as the wire has it, of the engine's.
-        receipt: the receipt handle of a delivery.
-        sequence: the wire's sequence number, of the engine's.
-        sender_id: who sent, the same for all.
-        body_md5, attributes_md5: the digests; the second None without attributes.
-    """
-
-    queue_arn: Callable[[str], str]
-    message_id: Callable[[str], str]
-    receipt: Callable[[Delivery], str]
-    sequence: Callable[[str], str]
-    sender_id: str
-    body_md5: Callable[[str], str]
-    attributes_md5: Callable[[abc.Mapping[str, Attribute]], str | None]
-
-
-def record_of(delivery: Delivery, form: WireForm) -> dict[str, Any]:
+def record_of(delivery: Delivery, addresses: QueueAddresses) -> dict[str, Any]:
     """One delivery as a record; plain values, in the order of AWS's examples."""
     record: dict[str, Any] = {
-        "messageId": form.message_id(delivery.message_id),
-        "receiptHandle": form.receipt(delivery),
+        "messageId": identifiers.message_uuid(delivery.message_id),
+        "receiptHandle": identifiers.handle_of(delivery.queue, delivery.receipt),
         "body": delivery.body,
-        "attributes": _attributes(delivery, form),
+        "attributes": _attributes(delivery, addresses),
         "messageAttributes": {name: _message_attribute(one) for name, one in delivery.attributes.items()},
     }
-    digest = form.attributes_md5(delivery.attributes)
+    digest = identifiers.attributes_md5(delivery.attributes)
     if digest is not None:
         record["md5OfMessageAttributes"] = digest
-    record["md5OfBody"] = form.body_md5(delivery.body)
+    record["md5OfBody"] = identifiers.body_md5(delivery.body)
     record["eventSource"] = EVENT_SOURCE
-    record["eventSourceARN"] = arn = form.queue_arn(delivery.queue)
+    record["eventSourceARN"] = arn = addresses.arn(delivery.queue)
     record["awsRegion"] = arn.split(":", 4)[3]
     return record
 
 
-def _attributes(delivery: Delivery, form: WireForm) -> dict[str, str]:
+def _attributes(delivery: Delivery, addresses: QueueAddresses) -> dict[str, str]:
     found = {
         "ApproximateReceiveCount": str(delivery.receive_count),
         "SentTimestamp": str(delivery.sent_at_ms),
-        "SenderId": form.sender_id,
+        "SenderId": SENDER_ID,
         "ApproximateFirstReceiveTimestamp": str(delivery.first_received_at_ms),
     }
     if delivery.sequence is not None:
-        found["SequenceNumber"] = form.sequence(delivery.sequence)
+        found["SequenceNumber"] = identifiers.sequence_number(delivery.sequence) or delivery.sequence
     if delivery.group is not None:
         found["MessageGroupId"] = delivery.group
     if delivery.dedup_id is not None:
@@ -104,7 +83,7 @@ def _attributes(delivery: Delivery, form: WireForm) -> dict[str, str]:
     if delivery.trace is not None:
         found["AWSTraceHeader"] = delivery.trace
     if delivery.source is not None:
-        found["DeadLetterQueueSourceArn"] = form.queue_arn(delivery.source)
+        found["DeadLetterQueueSourceArn"] = addresses.arn(delivery.source)
     return found
 
 
@@ -116,9 +95,9 @@ def _message_attribute(attribute: Attribute) -> dict[str, Any]:
     return {**told, "stringListValues": [], "binaryListValues": [], "dataType": attribute.type}
 
 
-def record_bytes(delivery: Delivery, form: WireForm) -> bytes:
+def record_bytes(delivery: Delivery, addresses: QueueAddresses) -> bytes:
     """One record as JSON, to be put into an event."""
-    return msgspec.json.encode(record_of(delivery, form))
+    return msgspec.json.encode(record_of(delivery, addresses))
 
 
 def event_bytes(records: Sequence[bytes]) -> bytes:
@@ -171,7 +150,7 @@ class Mapping:
         settings: checked.
         queues: where it polls.
         function: what it invokes.
-        form: how the wire writes a delivery.
+        addresses: of the server, for what the wire calls its queues.
         entropy: for the pauses after throttling.
     """
 
@@ -181,13 +160,13 @@ class Mapping:
         queues: LocalQueues,
         function: ServedFunction,
         *,
-        form: WireForm,
+        addresses: QueueAddresses,
         entropy: Entropy,
     ) -> None:
         self.settings = settings
         self._queues = queues
         self._function = function
-        self._form = form
+        self._addresses = addresses
         self._entropy = entropy
         self._via = f"mapping {settings.uuid}"
         self._fifo = settings.queue.endswith(".fifo")
@@ -382,7 +361,7 @@ class Mapping:
         taken, others = [], []
         for delivery in found:
             if self._filters.keep(delivery.body):
-                taken.append(_Taken(delivery, record_bytes(delivery, self._form)))
+                taken.append(_Taken(delivery, record_bytes(delivery, self._addresses)))
             else:
                 others.append(delivery)
                 self._tell(delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted")
@@ -415,7 +394,7 @@ class Mapping:
             return
         verdict = deciding.BatchVerdict("none")
         why = outcomes.summary(outcome)
-        ids = {self._form.message_id(one.message_id): one for one in deliveries}
+        ids = {identifiers.message_uuid(one.message_id): one for one in deliveries}
         if isinstance(outcome, Answered):
             verdict = deciding.read_answer(outcome.payload, ids, reports_failures=self.settings.reports_failures)
             why = verdict.why

@@ -23,9 +23,9 @@ from onefold.contracts.entries import DERIVED_DEDUP, Entry, Refused, Sent
 from onefold.contracts.queue import Attribute, Delivery, RetryIn
 from onefold.local import aws_errors, identifiers
 from onefold.local.aws_errors import AwsError
-from onefold.local.identifiers import handle_of, message_uuid, receipt_of, sequence_number
+from onefold.local.identifiers import SENDER_ID, handle_of, message_uuid, receipt_of, sequence_number
 from onefold.local.queue_attributes import WAIT_S_MAX
-from onefold.local.sqs_service import SENDER_ID, SqsCaller, SqsService
+from onefold.local.sqs_service import SqsCaller, SqsService
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries

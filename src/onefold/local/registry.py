@@ -20,8 +20,9 @@ from onefold import errors
 from onefold.contracts.state import Change
 from onefold.local.containers import Kill
 from onefold.local.functions import ServedFunction
+from onefold.local.identifiers import QueueAddresses
 from onefold.local.mapping import Mapping as Poller
-from onefold.local.mapping import MappingStats, WireForm
+from onefold.local.mapping import MappingStats
 from onefold.local.outcomes import LogLine
 from onefold.local.queues import LocalQueues
 from onefold.local.settings import FunctionSettings, MappingSettings, check_function, check_mapping
@@ -59,7 +60,7 @@ class FunctionRegistry:
 
     Args:
         queues: where mappings poll.
-        form: how the wire writes a delivery.
+        addresses: of the server, for what the wire calls its queues.
         make: a function from its settings and a place for its log.
         told: gets all functions' logs.
         entropy: for ids and pauses.
@@ -69,14 +70,14 @@ class FunctionRegistry:
         self,
         queues: LocalQueues,
         *,
-        form: WireForm,
+        addresses: QueueAddresses,
         make: Callable[[FunctionSettings, Callable[[LogLine], None]], ServedFunction],
         told: Callable[[LogLine], None],
         entropy: Entropy,
     ) -> None:
         self.functions: dict[str, ServedFunction] = {}
         self._queues = queues
-        self._form = form
+        self._addresses = addresses
         self._make = make
         self._told = told
         self._entropy = entropy
@@ -203,7 +204,7 @@ class FunctionRegistry:
         for other in self.entries(queue=settings.queue, function=settings.function):
             if other.settings.uuid != settings.uuid:
                 raise errors.ConflictError(
-                    f'An event source mapping with SQS arn (" {self._form.queue_arn(settings.queue)} ") and function '
+                    f'An event source mapping with SQS arn (" {self._addresses.arn(settings.queue)} ") and function '
                     f'(" {settings.function} ") already exists. Please update or delete the existing mapping with UUID '
                     f"{other.settings.uuid}",
                     todo="Update that one, or delete it first.",
@@ -217,7 +218,7 @@ class FunctionRegistry:
             entry.settings,
             self._queues,
             self.function(entry.settings.function),
-            form=self._form,
+            addresses=self._addresses,
             entropy=self._entropy,
         )
         entry.poller.start()

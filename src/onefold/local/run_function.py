@@ -26,11 +26,9 @@ from onefold.local.fault_rules import NO_FAULTS, Faults
 from onefold.local.faults import FaultInjector
 from onefold.local.functions import FunctionStats, ServedFunction
 from onefold.local.history import MessageHistory
-from onefold.local.mapping import WireForm
 from onefold.local.outcomes import Crashed, FunctionError, LogLine, Outcome, kind_of, message_of
 from onefold.local.queues import LocalQueues
 from onefold.local.settings import VISIBILITY_FACTOR, FunctionSettings, MappingSettings, check_function, check_mapping
-from onefold.local.sqs_service import SENDER_ID
 from onefold.local.timers import Timers
 
 if TYPE_CHECKING:
@@ -75,19 +73,6 @@ class RunReport(Struct, frozen=True, kw_only=True):
     errors: int
     cold_starts: int
     code: int
-
-
-def wire_form(address: identifiers.QueueAddresses) -> WireForm:
-    """How a server at `address` writes what a delivery holds."""
-    return WireForm(
-        queue_arn=address.arn,
-        message_id=identifiers.message_uuid,
-        receipt=lambda delivery: identifiers.handle_of(delivery.queue, delivery.receipt),
-        sequence=lambda sequence: identifiers.sequence_number(sequence) or sequence,
-        sender_id=SENDER_ID,
-        body_md5=identifiers.body_md5,
-        attributes_md5=identifiers.attributes_md5,
-    )
 
 
 def read_env_file(path: str) -> dict[str, str]:
@@ -237,7 +222,7 @@ class FunctionRun:
         if settings.reload:
             function.reload_on_change()
         address = identifiers.QueueAddresses(settings.function.account, settings.function.region, "127.0.0.1")
-        mapping = mappings.Mapping(settings.mapping, queues, function, form=wire_form(address), entropy=self._entropy)
+        mapping = mappings.Mapping(settings.mapping, queues, function, addresses=address, entropy=self._entropy)
         self._engine.queues.create(queue)  # does nothing where it is there: it was just read
         await queues.start()
         self._queues, self._mapping = queues, mapping

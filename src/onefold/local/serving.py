@@ -38,7 +38,6 @@ from onefold.local.queue_attributes import QueueMetadataStore
 from onefold.local.queues import LocalQueues
 from onefold.local.registry import FunctionRegistry
 from onefold.local.request_handler import LAMBDA, OURS, RequestHandler, is_loopback
-from onefold.local.run_function import wire_form
 from onefold.local.settings import FunctionSettings
 from onefold.local.signing import Key
 from onefold.local.sqs_service import SqsService
@@ -299,9 +298,7 @@ class Serving:
                 settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, told=told
             )
 
-        return FunctionRegistry(
-            self.queues, form=wire_form(addresses), make=make, told=self._told, entropy=self._entropy
-        )
+        return FunctionRegistry(self.queues, addresses=addresses, make=make, told=self._told, entropy=self._entropy)
 
     async def _plant(self) -> None:
         """Register functions, make what the template describes, and let stored mappings go on."""

@@ -26,7 +26,6 @@ from onefold.local.queues import LocalQueues
 
 ATTEMPT_MS = 5 * limits.MINUTE_MS
 _REGIONS_MAX: Final = 64  # whose view is kept; one for a further region is made anew each time
-SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this server has no users
 
 
 class _Attempt(Struct):
