@@ -22,11 +22,24 @@ import pytest
 import onefold
 from onefold.contracts.store import RecordKey
 from onefold.contracts.verbs import Store
+from onefold.engines.sqlite.engine import SqliteEngine
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner import once_async
 from tests.run.bench import Faulty
 from tests.run.test_once import PATIENCE_S, Watched, standing
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield onefold.memory_store()
+        return
+    engine = SqliteEngine(
+        ":memory:", clock=ManualClock(), entropy=SeededEntropy(0), owner="test", url="sqlite://:memory:"
+    )
+    yield engine.store
+    engine.close()
 
 
 @pytest.fixture
