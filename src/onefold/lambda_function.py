@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.verbs import Queue
+    from onefold.contracts.verbs import Queue, QueueReceiver
     from onefold.maps.lambda_children import StepFunctionsChildren
     from onefold.runner.handlers import Job
     from onefold.runner.lambda_handler import Record
@@ -163,10 +163,10 @@ class _Wired:
         return self._pool(lease_ms, self._backend, self._registry.job_of)
 
     def _make_children_pool(
-        self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], Queue]
+        self, lease_ms: int, job_of: Callable[[Delivery], Job[Any, Any]], wrap: Callable[[Queue], QueueReceiver]
     ) -> ExecutorPool:
         opened = self._backend.open_queue
-        backend = replace(self._backend, open_queue=lambda name: wrap(opened(name)))
+        backend = replace(self._backend, open_receiver=lambda name: wrap(opened(name)))
         return self._pool(lease_ms, backend, job_of)
 
     def _pool(self, lease_ms: int, backend: Backend, job_of: Callable[[Delivery], Job[Any, Any]]) -> ExecutorPool:

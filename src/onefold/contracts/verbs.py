@@ -28,11 +28,10 @@ RowsOf = Callable[[int, Claimed], Sequence[Row]]
 again for a claim that has to be made again."""
 
 
-class Queue(Protocol):
-    """One queue. Every verb is a plain blocking call, safe to call from any thread."""
+class QueueSender(Protocol):
+    """Where messages are sent to. Every verb of a queue is a plain blocking call, safe to call from any thread."""
 
     name: str
-    capabilities: QueueCapabilities
 
     def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
         """Accept messages durably; on return the accepted ones survive a crash of this machine.
@@ -47,6 +46,13 @@ class Queue(Protocol):
             StorageBusy: nothing was accepted (disk full, file locked).
         """
         ...
+
+
+class QueueReceiver(Protocol):
+    """Where messages are received, and settled by their receipts."""
+
+    name: str
+    capabilities: QueueCapabilities
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """Receive up to `count_max` messages (1 or more) and hide each for `visible_ms` (None: the queue's setting).
@@ -75,6 +81,12 @@ class Queue(Protocol):
         """
         ...
 
+
+class InspectableQueue(Protocol):
+    """What a queue says about itself; nothing is received by asking."""
+
+    name: str
+
     def standing(self, receipts: Sequence[str]) -> list[Standing]:
         """Why a receipt holds what it holds; asked after a False. One that is in flight was refused by the 12 hours."""
         ...
@@ -84,7 +96,11 @@ class Queue(Protocol):
         ...
 
 
-class WaitingQueue(Queue, Protocol):
+class Queue(QueueSender, QueueReceiver, InspectableQueue, Protocol):
+    """One queue of an engine, whole. Whoever uses a part of it asks for that part."""
+
+
+class WaitingQueue(QueueReceiver, Protocol):
     """A queue whose server lets a receive wait for messages (SQS's long polling)."""
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:

@@ -34,7 +34,7 @@ from onefold.runtime.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
-    from onefold.contracts.verbs import Queue, Store
+    from onefold.contracts.verbs import Queue, QueueReceiver, Store
     from onefold.outside import Clock, Entropy
 
 _PERMANENT: Final = "PermanentError"
@@ -117,9 +117,9 @@ def error_name(spec: MapSpec, failed: Failed) -> str:
 
 
 class StepFunctionsQueue(HeldQueue):
-    """The queue of a map's job, for a child that is in no queue: what it sends is sent, the rest changes nothing."""
+    """The queue of a map's job, for a child that is in no queue: settling changes nothing."""
 
-    def __init__(self, queue: Queue, buried: list[Bury]) -> None:
+    def __init__(self, queue: QueueReceiver, buried: list[Bury]) -> None:
         super().__init__(queue)
         self._buried = buried
 
@@ -150,7 +150,7 @@ class StepFunctionsChildren:
     def __init__(
         self,
         maps: Mapping[str, MapJob],
-        make_pool: Callable[[int, Callable[[Delivery], Job[Any, Any]], Callable[[Queue], Queue]], ExecutorPool],
+        make_pool: Callable[[int, Callable[[Delivery], Job[Any, Any]], Callable[[Queue], QueueReceiver]], ExecutorPool],
         *,
         store: Store,
         settings: LambdaSettings,
@@ -247,7 +247,7 @@ class StepFunctionsChildren:
     def _job_of(self, delivery: Delivery) -> Job[Any, Any]:
         return self._jobs[str(delivery.attributes[JOB_ATTRIBUTE].value)]
 
-    def _child_queue(self, queue: Queue) -> Queue:
+    def _child_queue(self, queue: Queue) -> QueueReceiver:
         return StepFunctionsQueue(queue, self._buried)
 
     def _counting_no_runs(self, mapping: MapJob) -> Job[Any, Any]:

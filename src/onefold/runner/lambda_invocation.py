@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.verbs import EffectTransaction, Queue
+    from onefold.contracts.verbs import EffectTransaction, QueueReceiver
     from onefold.options import LambdaSettings, OnFailure
     from onefold.outside import Clock
     from onefold.runner.execution import Execution
@@ -87,10 +87,11 @@ class ExecutorPool:
     ) -> None:
         self.broken = False
         self.answered = BatchAnswer(clock)
-        self.open_queue = backend.open_queue
+        self.open_queue = backend.open_receiver or backend.open_queue
+        self._open_sender = backend.open_queue
         self._queues: dict[str, MappedQueue] = {}
         self._receives_max = receives_max
-        mapped = structs.replace(backend, commit=None, effects=None, open_queue=self._mapped)
+        mapped = structs.replace(backend, commit=None, effects=None, open_receiver=self._mapped)
         if effects is not None:
             mapped = structs.replace(mapped, effects=_joined(mapped, effects))
         self.runner = make_runner(mapped, lease_ms)
@@ -121,11 +122,13 @@ class ExecutorPool:
         """Let the lanes end, whatever they do."""
         self.executors.end(wait=False)
 
-    def _mapped(self, name: str) -> Queue:
+    def _mapped(self, name: str) -> QueueReceiver:
         if name not in self._queues:
             queue = self.open_queue(name)
             most = None if queue.capabilities.uncounted else self._receives_max.get(name)
-            self._queues[name] = MappedQueue(queue, self.answered, self.report_trouble, receives_max=most)
+            self._queues[name] = MappedQueue(
+                queue, self._open_sender(name), self.answered, self.report_trouble, receives_max=most
+            )
         return self._queues[name]
 
 

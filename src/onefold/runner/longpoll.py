@@ -19,11 +19,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from onefold import errors, limits
-from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Bury, Delivery, Depth, RetryIn
+from onefold.contracts.queue import Bury, Delivery, RetryIn
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Standing, WaitingQueue
+    from onefold.contracts.verbs import WaitingQueue
     from onefold.outside import Clock
 
 WAIT_MS: Final = 10_000  # of one long poll while the queue is idle, SQS: at most 20 s
@@ -33,7 +32,7 @@ _FRESH_PART: Final = 6  # older than a sixth of their visibility, messages are e
 
 
 class LongPoll:
-    """A queue that answers a receive with what has arrived. The other verbs are the queue's own.
+    """A receiver that answers with what has arrived. The other verbs are the queue's own.
 
     Args:
         queue: whose receives wait.
@@ -198,10 +197,6 @@ class LongPoll:
 
     # -- the queue's own verbs ---------------------------------------------------------------------------------------
 
-    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
-        """As the queue's."""
-        return self._queue.send(entries, whole=whole)
-
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """As the queue's."""
         return self._queue.set_visible_in(changes)
@@ -213,11 +208,3 @@ class LongPoll:
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """As the queue's."""
         return self._queue.bury(burials)
-
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """As the queue's."""
-        return self._queue.standing(receipts)
-
-    def depth(self) -> Depth:
-        """As the queue's; what has arrived here is in flight there."""
-        return self._queue.depth()

@@ -1,6 +1,6 @@
 """A queue whose messages Lambda holds: what an event source mapping does with them, and what is left for the handler.
 
-`MappedQueue` is the Queue contract for the runner, which settles here as everywhere. Deleting costs no call: what is done
+`MappedQueue` is where the runner receives, which settles here as everywhere. Deleting costs no call: what is done
 is noted in `BatchAnswer`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
 mapping does by itself; moving to the dead-letter queue is done here, and then the message is done. What cannot be hidden or
 moved now stays, and comes back when its visibility ends. Waiting costs receives here: a message that only waits and is
@@ -30,9 +30,7 @@ from onefold.limits import DELAY_MS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from onefold.contracts.entries import Refused
-    from onefold.contracts.queue import Depth
-    from onefold.contracts.verbs import Queue, Standing
+    from onefold.contracts.verbs import QueueReceiver, QueueSender
     from onefold.outside import Clock
     from onefold.runner.reports import Reports
 
@@ -114,48 +112,38 @@ class BatchAnswer:
 
 
 class HeldQueue:
-    """The Queue contract over a real queue, for messages that somebody else received and holds; what is sent is sent."""
+    """The receiver of a real queue, for messages that somebody else received and holds."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: QueueReceiver) -> None:
         self.name = queue.name
         self.capabilities = queue.capabilities
         self._queue = queue
 
-    def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
-        """As the real queue's."""
-        return self._queue.send(entries, whole=whole)
-
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
         """Nothing: somebody else receives."""
         return []
-
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """As the real queue's."""
-        return self._queue.standing(receipts)
-
-    def depth(self) -> Depth:
-        """As the real queue's."""
-        return self._queue.depth()
 
 
 class MappedQueue(HeldQueue):
     """A queue whose messages an event source mapping received.
 
     Args:
-        queue: the real one. answered: where it is noted what is done.
+        queue: the real one. sender: the same, for copies. answered: where it is noted what is done.
         receives_max: how many receives its dead-letter policy allows; None when it has none, or waiting costs no receive.
         failed: is given what could not be hidden or moved, why, and how many messages of which queue.
     """
 
     def __init__(
         self,
-        queue: Queue,
+        queue: QueueReceiver,
+        sender: QueueSender,
         answered: BatchAnswer,
         failed: Callable[[str, int, errors.OnefoldError], None],
         *,
         receives_max: int | None = None,
     ) -> None:
         super().__init__(queue)
+        self._sender = sender
         self._answered = answered
         self._failed = failed
         self._receives_max = receives_max
@@ -212,7 +200,7 @@ class MappedQueue(HeldQueue):
             for one, change in waiting
         ]
         try:
-            sent = self._queue.send(entries)
+            sent = self._sender.send(entries)
             copied = [one.receipt for (one, _), ok in zip(waiting, sent, strict=True) if isinstance(ok, Sent)]
             self._queue.delete(copied)
         except errors.OnefoldError as error:  # there may be both now; they have one key
@@ -249,7 +237,7 @@ class IgnoredAnswers:
             if one.queue not in self._respects and until_ms is not None and len(named) < _LOOK_MAX:
                 named.append(Named(one, now_ms, until_ms))
 
-    def look(self, open_queue: Callable[[str], Queue], reports: Reports, now_ms: int) -> None:
+    def look(self, open_queue: Callable[[str], QueueReceiver], reports: Reports, now_ms: int) -> None:
         """Look in the real queues whether messages that were named are still there; `now_ms`: monotonic."""
         for name, all_named in list(self._named.items()):
             named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]

@@ -22,7 +22,7 @@ from onefold.runner.executors import GROUP_MS
 from onefold.runner.longpoll import LongPoll
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Queue
+    from onefold.contracts.verbs import InspectableQueue, QueueReceiver
     from onefold.outside import Clock, Waiter
     from onefold.runner.execution import Execution, Lane
     from onefold.runner.executors import Executors
@@ -50,7 +50,7 @@ class Feed:
         gathers_until_ms: no look before that monotonic instant, see `gather`.
     """
 
-    def __init__(self, queue: Queue, weight: int) -> None:
+    def __init__(self, queue: QueueReceiver, weight: int) -> None:
         self.queue = queue
         self.weight = weight
         self.buffer: deque[Delivery] = deque()
@@ -107,7 +107,13 @@ class Poller:
     """
 
     def __init__(
-        self, queues: Sequence[Queue], weights: Mapping[str, int], *, visible_ms: int, in_flight: InFlight, clock: Clock
+        self,
+        queues: Sequence[QueueReceiver],
+        weights: Mapping[str, int],
+        *,
+        visible_ms: int,
+        in_flight: InFlight,
+        clock: Clock,
     ) -> None:
         self.feeds = {queue.name: Feed(queue, weights.get(queue.name, 1)) for queue in queues}
         self._turns = deque(self.feeds.values())
@@ -195,18 +201,21 @@ class Poller:
             for feed in self.feeds.values():
                 feed.due_at_ms = 0
 
-    def is_empty(self, orphans: Callable[[str], int], *, wait_for_delayed: bool) -> bool:
+    def is_empty(
+        self, inspect: Callable[[str], InspectableQueue], orphans: Callable[[str], int], *, wait_for_delayed: bool
+    ) -> bool:
         """Whether nothing is left to receive, and nothing in flight here or elsewhere, that a job here would take.
 
         Args:
+            inspect: a queue by its name; what a long poll has received is in flight there.
             orphans: how many of a queue's messages are hidden since no job takes them.
         """
         if len(self._in_flight) or not all(feed.dry for feed in self.feeds.values()):
             return False
         not_taken: dict[str, int] = {}
         blocked = False
-        for name, feed in self.feeds.items():
-            depth = feed.queue.depth()
+        for name in self.feeds:
+            depth = inspect(name).depth()
             hidden = orphans(name)  # after the depth: what is hidden still was hidden then
             if hidden:
                 not_taken[name] = hidden

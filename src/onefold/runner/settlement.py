@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.contracts.entries import Entry
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
+    from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, QueueReceiver, State, Store
     from onefold.outside import Clock, Waiter
     from onefold.runner.execution import Execution
     from onefold.runner.reports import Reports
@@ -58,6 +58,7 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     Args:
         commit: None where records and messages do not share a database.
+        open_queue: by name. open_receiver: where deliveries are received and settled, when that is not the queue itself.
         effects: opens a transaction for handlers' own rows that lasts at most so many milliseconds; None when it cannot.
     """
 
@@ -66,12 +67,13 @@ class Backend(Struct, frozen=True, kw_only=True):
     state: State
     commit: Commit | None
     open_queue: Callable[[str], Queue]
+    open_receiver: Callable[[str], QueueReceiver] | None = None
     effects: Callable[[int], EffectTransaction | None] | None = None
 
     @property
     def source(self) -> DeliverySource:
         """The engine's queues, as what deliveries come from."""
-        return Queues(self.open_queue)
+        return Queues(self.open_receiver or self.open_queue)
 
 
 class DeliverySource(Protocol):
@@ -193,7 +195,7 @@ def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
 class Queues:
     """The queues of one engine as a source: of a worker, of inline runs, and, with what Lambda deletes, of its events."""
 
-    def __init__(self, open_queue: Callable[[str], Queue]) -> None:
+    def __init__(self, open_queue: Callable[[str], QueueReceiver]) -> None:
         self._open_queue = open_queue
 
     def receive(self, names: Sequence[str], room: int) -> list[Delivery]:
@@ -240,7 +242,7 @@ class Queues:
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
 
 
-def _verb(queue: Queue, kind: type[Ack | RetryIn | Bury], settlements: list[Settlement]) -> list[bool]:
+def _verb(queue: QueueReceiver, kind: type[Ack | RetryIn | Bury], settlements: list[Settlement]) -> list[bool]:
     if kind is Ack:
         return queue.delete([one.receipt for one in settlements if one.receipt is not None])
     if kind is RetryIn:

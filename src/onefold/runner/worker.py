@@ -36,7 +36,7 @@ from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import WakeableWaiter
-    from onefold.contracts.verbs import Queue
+    from onefold.contracts.verbs import QueueReceiver
 
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
@@ -64,7 +64,7 @@ class Worker:
         self,
         runner: Runner,
         *,
-        queues: Sequence[Queue],
+        queues: Sequence[QueueReceiver],
         jobs: Sequence[Job[Any, Any]],
         waiter: WakeableWaiter,
         maintain: Callable[[], object] | None = None,
@@ -217,7 +217,9 @@ class Worker:
         self._beside.watch(min(run.job.policy.timeout_ms for run in ready))
 
     def _is_empty(self) -> bool:
-        return self._poller.is_empty(self._runner.orphans, wait_for_delayed=self._settings.wait_for_delayed)
+        return self._poller.is_empty(
+            self._runner.backend.open_queue, self._runner.orphans, wait_for_delayed=self._settings.wait_for_delayed
+        )
 
     # -- waiting, ending ---------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from onefold.runtime.events import Event, Sink, Sinks
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Queue, WaitingQueue
+    from onefold.contracts.verbs import QueueReceiver, WaitingQueue
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
 
@@ -83,7 +83,7 @@ def make_worker(
     )
 
 
-def _polled(queue: Queue, clock: Clock, wake: Callable[[], None]) -> Queue:
+def _polled(queue: QueueReceiver, clock: Clock, wake: Callable[[], None]) -> QueueReceiver:
     """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
     return LongPoll(cast("WaitingQueue", queue), clock=clock, wake=wake) if queue.capabilities.waits else queue
 
