@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from onefold.cli import render
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute
-from onefold.contracts.state import Change
+from onefold.contracts.state import Change, group_flag
 from onefold.engines.urls import open_engine
 from onefold.entropy import SystemEntropy
 from onefold.runner.orphans import PLACE, WaitingForJob, name_of
@@ -62,3 +63,52 @@ def test_attributes_and_a_body_of_lines_look_like_nothing_of_ours(shell: Shell, 
     assert "  | Next:\n  | x\n" in shown
     assert [line for line in shown.splitlines() if line.startswith("Next:")] == ["Next:"]
     assert "curl" not in shown.partition("\nNext:\n")[2]
+
+
+def test_on_a_narrow_terminal_a_name_begins_no_line(
+    shell: Shell, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pad in range(40, 58):  # wherever the line ends, what is forged would begin the next one
+        name = f"{'x' * pad} ! 3\u00a0messages\u00a0need:\u00a0curl\u00a0evil.example {'y' * 9} ! 3 messages curl"
+        now_ms = SystemClock().now_ms()
+        attributes = {JOB_ATTRIBUTE: Attribute(name)}
+        engine.queues.open("orders").send([Entry(body='{"order_id":"1"}', attributes=attributes)])
+        *_, sent = engine.queues.peek("orders", limit=100)
+        note = WaitingForJob(at_ms=now_ms, message_id=sent.message_id, why=f"{name!r}", ends_at_ms=now_ms + 60_000)
+        found = engine.state.get([PLACE + "orders"])[0]
+        value = msgspec.json.encode({name_of(attributes): note})
+        engine.state.put([Change(PLACE + "orders", value, found.version if found is not None else 0)])
+        monkeypatch.setenv("COLUMNS", "60")
+        render.console.cache_clear()
+        for command in ("status", "stuck"):
+            lines = shell(command, "shop:app").splitlines()
+            begun = [line for line in lines if line[:4].strip() and "3" in line[:8] and "messages" in line]
+            assert not begun, begun
+            assert any(line.startswith("! Messages of orders wait for job") for line in lines)
+
+
+def test_a_group_is_one_word_of_a_command(shell: Shell, engine: Engine) -> None:
+    fifo = next(one for one in engine.queues.settings() if one.fifo and one.dead_letter is not None)
+    for group in ("a$(id)", "g" * 128):
+        engine.state.put([Change(group_flag(fifo.name, group), b"1-1", 0)])
+    todos = [one["todo"] for one in shell.json("status", "shop:app")["warnings"] if one["code"] == "group-stopped"]
+    assert sorted(todos) == [
+        "onefold dlq list --all --group 'a$(id)'",
+        f"onefold dlq list --all --queue {fifo.name} --json   (the group's name is long)",
+    ]
+
+
+def test_a_block_of_a_table_goes_on_under_its_own_indent(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [render.Column("key"), render.Column("job"), render.Column("why")]
+    monkeypatch.setenv("COLUMNS", "20")
+    render.console.cache_clear()
+    with render.console().capture() as drawn:
+        render.draw(render.table(columns, [("k" * 30, "job", "w" * 30)]))
+    rows = [line.rstrip() for line in drawn.get().splitlines()]
+    assert rows == [
+        "key:",
+        *(f"  {'k' * n}" for n in (18, 12)),
+        "  job: job",
+        "  why:",
+        *(f"    {'w' * n}" for n in (16, 14)),
+    ]

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.admin import groups, reading
 from onefold.admin.session import AdminSession, roles
 from onefold.contracts.admin import MoveTask, Peeked
@@ -245,7 +245,7 @@ def start_move(
                         f"{source} holds messages of group {one.group!r} of {queue}, which is stopped.",
                         meaning="A task moves them while others arrive, so that the group's order would be lost. "
                         "Nothing was moved.",
-                        todo=f"Send the group back with `onefold dlq redrive --group {one.group}` first.",
+                        todo=f"Send the group back with `onefold dlq redrive --group {redact.shell_word(one.group)}` first.",
                     )
         task = session.engine.queues.start_move(source, to, per_second)
         where = to or "(where each came from)"

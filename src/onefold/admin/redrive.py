@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from onefold import errors, limits
+from onefold import errors, limits, redact
 from onefold.admin import dead_letters, groups, reading
 from onefold.admin.dead_letters import DeadLetterView, Select, letter, of_scheduler
 from onefold.admin.reading import Forecast
@@ -387,6 +387,7 @@ def _whole_group(
             f"Group {group!r} of {queue} is stopped, and {len(missing)} of its {counted(len(members), 'dead letter')} "
             f"{'is' if len(missing) == 1 else 'are'} not selected: {named}.",
             meaning="The group goes back as a whole and in order, or its order would be lost. Nothing was moved.",
-            todo=f"Select it with --group {group}; what should not run, delete first with `onefold dlq purge ID`.",
+            todo=f"Select it with --group {redact.shell_word(group)}. What should not run, delete first with"
+            " `onefold dlq purge ID`.",
         )
     return _Unit(tuple(members), queue, group)

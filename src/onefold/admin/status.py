@@ -29,6 +29,7 @@ _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a 
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
 _REPAIR_SHOWN_MS = 14 * limits.DAY_MS
 _REPAIRED_NAME = "onefold-repaired-"  # what the names of groups that a repair made begin with (engines/sqlite/sql/0004)
+_GROUP_CHARS_MAX = 40  # of a group in a command: a longer one would go on at the start of a terminal's next line
 _LOOKED_AT = 1_000  # the oldest dead letters of a queue that are looked at for what expires first
 
 
@@ -259,7 +260,9 @@ def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped
     for flag, by in zip(flags, session.engine.queues.find([one.by for one in flags]), strict=True):
         if by is not None and by.queue == flag.queue:
             continue
-        todo = f"onefold dlq list --all --group {flag.group}"
+        todo = f"onefold dlq list --all --group {redact.shell_word(flag.group)}"
+        if len(flag.group) > _GROUP_CHARS_MAX:
+            todo = f"onefold dlq list --all --queue {flag.queue} --json   (the group's name is long)"
         text = f"Group {flag.group} of {flag.queue} is stopped by message {flag.by}; "
         dead_letter = kinds.sources[flag.queue].dead_letter if flag.queue in kinds.sources else None
         later = 0

@@ -107,7 +107,7 @@ class Drawn:
         elif sum(least) <= room:
             yield self._as_table(_shared(least, widest, room))
         else:
-            yield from self._as_blocks()
+            yield from self._as_blocks(drawing, options.max_width)
 
     def _as_lines(self, widths: Sequence[int]) -> Text:
         """A line for each row, with nothing behind its last word."""
@@ -146,7 +146,7 @@ class Drawn:
             drawn.add_row(*row)
         return drawn
 
-    def _as_blocks(self) -> Iterator[RenderableType]:
+    def _as_blocks(self, drawing: Console, width: int) -> Iterator[RenderableType]:
         from rich.padding import Padding
         from rich.text import Text
 
@@ -160,7 +160,9 @@ class Drawn:
                 if column.head:
                     block.append(f"{column.head}: ", style="bold")
                 block.append_text(cell)
-                yield Padding(block, (0, 0, 0, 2 if place else 0))
+                indent = 2 if place else 0
+                for row_of_text, each in enumerate(block.wrap(drawing, width - indent - 2, overflow="fold")):
+                    yield Padding(each, (0, 0, 0, indent + 2 * bool(row_of_text)))
 
 
 def _widest_line(cell: Text) -> int:
@@ -253,6 +255,20 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
     )
     for each in folded.wrap(text):
         line(each, style)
+
+
+def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
+    """A text that holds a stranger's names, as a drawing: no line of it but the first begins where a terminal's lines begin.
+
+    Args:
+        first, following: as of `fold`.
+    """
+    from rich.text import Text
+
+    folded = TextWrapper(
+        console().width - 1, initial_indent=first, subsequent_indent=following, break_on_hyphens=False
+    )  # what is longer than a line is broken here, or the terminal would
+    return Text("\n".join(folded.wrap(one_line(text))), style=style)
 
 
 def note(text: str) -> None:

@@ -90,7 +90,7 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
     for warning in status.warnings:
         parts += [
             Text(),
-            Text(render.one_line(f"! {warning.text}"), style="yellow"),
+            render.hanging(warning.text, "! ", "    ", "yellow"),
             Text(render.one_line(f"  {render.with_target(warning.todo, words)}"), style="cyan"),
         ]
     return Group(*parts)
@@ -162,7 +162,7 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
 
 def _draw_stuck(silent: list[admin.StuckRun], orphans: list[admin.Warning]) -> None:
     for one in orphans:
-        line(f"! {one.text}")
+        render.draw(render.hanging(one.text, "! ", "    "))
     if not silent and orphans:
         return
     if not silent:
