@@ -47,7 +47,7 @@ class Rig:
             timers=self.timers,
             clock=SystemClock(),
             entropy=SeededEntropy(7),
-            told=self._told,
+            on_line=self._told,
             **limits,
         )
 

@@ -55,7 +55,7 @@ def registry_of(house: House, *names: str) -> FunctionRegistry:
         house.queues,
         addresses=QueueAddresses("000000000000", "us-east-1", "localhost"),
         make=lambda chosen, _: Handler(chosen),  # type: ignore[arg-type, return-value]  # what is needed of one
-        told=lambda _: None,
+        on_line=lambda _: None,
         entropy=SeededEntropy(5),
     )
     for name in names:

@@ -60,7 +60,7 @@ class Verdict(Struct, frozen=True, gc=False):
     settled: bool
 
 
-# -- what a handler is told about `ctx.connection` ------------------------------------------------------------------------
+# -- what a handler is shown about `ctx.connection` ------------------------------------------------------------------------
 
 
 def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.TransientError:

@@ -258,7 +258,7 @@ Outcome = Complete | Fail | Unknown | Release
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """One record as it stands, for people and tools. Times in milliseconds since the epoch."""
+    """One record, for people and tools. Times in milliseconds since the epoch."""
 
     key: RecordKey
     status: Status

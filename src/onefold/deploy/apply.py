@@ -241,11 +241,11 @@ class LiveStack:
             with self._asking("DeleteStack"):
                 self._client.delete_stack(StackName=self.name)
 
-    def execute(self, change_set: ChangeSet, token: str, told: Callable[[StackEvent], None]) -> Deployed:
+    def execute(self, change_set: ChangeSet, token: str, on_event: Callable[[StackEvent], None]) -> Deployed:
         """Carry a change set out and follow it to its end, which may be the state before.
 
         Args:
-            told: gets every event of the operation once, oldest first.
+            on_event: gets every event of the operation once, oldest first.
 
         Raises:
             UsageError: it cannot be executed any more. TransientError: the stack could not be looked at any more, or
@@ -255,7 +255,7 @@ class LiveStack:
         with self._asking("ExecuteChangeSet"):
             self._client.execute_change_set(ChangeSetName=change_set.arn, ClientRequestToken=token)
         seen: list[StackEvent] = []
-        after = self._follow(seen, told)
+        after = self._follow(seen, on_event)
         return Deployed(
             stack=self.name,
             status=after.status,
@@ -305,13 +305,13 @@ class LiveStack:
                 return
             token = {"NextToken": page["NextToken"]}
 
-    def _follow(self, seen: list[StackEvent], told: Callable[[StackEvent], None]) -> StackState:
+    def _follow(self, seen: list[StackEvent], on_event: Callable[[StackEvent], None]) -> StackState:
         failed = 0
         for _ in range(FOLLOW_MS_MAX // LOOK_MS):
             try:
                 for one in self._new_events():
                     seen.append(one)
-                    told(one)
+                    on_event(one)
                 now = self.standing() if self._ended(seen) else None
             except errors.TransientError as error:
                 failed += 1

@@ -21,7 +21,7 @@ from onefold import limits
 RECEIVE_MAX: Final = limits.BATCH_ENTRIES_MAX  # one receive of SQS gives at most 10
 POLL_MS: Final = 20 * limits.SECOND_MS  # Lambda waits as long as SQS's long poll allows
 START_CONCURRENCY: Final = 5  # "Scaling": five concurrent batches at first
-IDLE_CONCURRENCY: Final = 2  # same: as few as two when there is no traffic, unless a maximum concurrency is set
+IDLE_CONCURRENCY: Final = 2  # same: as few as two without traffic, unless a maximum concurrency is set
 GROWTH_PER_MINUTE: Final = 300  # same: up to 300 more concurrent invocations a minute
 CONCURRENCY_CAP: Final = 1_250  # same: at most so many of one mapping
 IDLE_MS: Final = limits.MINUTE_MS  # ours: without a message for so long, traffic has ended

@@ -122,14 +122,14 @@ class Output:
 
     Args:
         descriptor: the reading end; closed by `close`.
-        told: called with each line, as text: bytes that are not UTF-8 are shown as escapes.
+        on_line: called with each line, as text: bytes that are not UTF-8 are shown as escapes.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, told: Callable[[str], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, on_line: Callable[[str], None]) -> None:
         os.set_blocking(descriptor, False)
         self._loop = loop
         self._fd: int | None = descriptor
-        self._told = told
+        self._on_line = on_line
         self._started = b""
         loop.add_reader(descriptor, self.pump)
 
@@ -158,7 +158,7 @@ class Output:
 
     def _tell(self, line: bytes) -> None:
         for first in range(0, max(len(line), 1), LINE_BYTES_MAX):
-            self._told(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
+            self._on_line(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
 
     def end(self) -> None:
         """What comes later belongs to something else: read what is there, and report a line that has no end yet."""

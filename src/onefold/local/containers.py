@@ -69,7 +69,7 @@ class Container:
         settings: of the function, checked.
         loop: all calls come on its thread.
         clock: the real one.
-        told: gets every line of the log.
+        on_line: gets every line of the log.
         log_stream: name of its log stream, as the handler sees it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Container:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        told: Callable[[LogLine], None],
+        on_line: Callable[[LogLine], None],
         log_stream: str,
     ) -> None:
         self.settings = settings
@@ -91,7 +91,7 @@ class Container:
         self.own_kib = _OWN_KIB
         self._loop = loop
         self._clock = clock
-        self._told = told
+        self._on_line = on_line
         self._request_id = ""
         self._pending: asyncio.Future[Outcome] | None = None
         self._deadline_ms = 0
@@ -409,7 +409,7 @@ class Container:
     def _log(self, stream: Stream, text: str) -> None:
         """One line for each line of the text: what an exception says may come from anybody, and must not look like ours."""
         for line in text.split("\n"):
-            self._told(LogLine(self.settings.name, self._request_id, stream, line))
+            self._on_line(LogLine(self.settings.name, self._request_id, stream, line))
 
     def _report(self, outcome: Outcome) -> None:
         """What Lambda writes after an invocation: the error, END, REPORT."""

@@ -67,7 +67,7 @@ class ServedFunction:
         pace: time for what may follow a clock that is moved: letting idle containers go, looking for new code.
         clock: the real one, for deadlines and durations.
         entropy: for request ids.
-        told: gets the log, line by line; must be quick.
+        on_line: gets the log, line by line; must be quick.
         machine_max: most containers that run at a time here, 1 or more.
         idle_ms: how long a container stays without an invocation.
     """
@@ -79,7 +79,7 @@ class ServedFunction:
         timers: Timers,
         clock: Clock,
         entropy: Entropy,
-        told: Callable[[LogLine], None],
+        on_line: Callable[[LogLine], None],
         machine_max: int = MACHINE_MAX,
         idle_ms: int = IDLE_MS,
     ) -> None:
@@ -88,7 +88,7 @@ class ServedFunction:
         self._timers = timers
         self._clock = clock
         self._entropy = entropy
-        self._told = told
+        self._on_line = on_line
         self._machine_max = machine_max
         self._idle_ms = idle_ms
         self._turn = asyncio.Semaphore(machine_max)
@@ -206,7 +206,7 @@ class ServedFunction:
             self.settings,
             loop=self._timers.loop,
             clock=self._clock,
-            told=self._told,
+            on_line=self._on_line,
             log_stream=f"{day}/[$LATEST]{self._entropy.token()}{self._entropy.token()}",
         )
         self._generations[container] = self._generation
@@ -293,7 +293,7 @@ class ServedFunction:
         self._generations.clear()
 
     def _log(self, text: str, request_id: str) -> None:
-        self._told(LogLine(self.settings.name, request_id, "platform", text))
+        self._on_line(LogLine(self.settings.name, request_id, "platform", text))
 
 
 LOOK_MS: Final = 500

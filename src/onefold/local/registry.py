@@ -62,7 +62,7 @@ class FunctionRegistry:
         queues: where mappings poll.
         addresses: of the server, for what the wire calls its queues.
         make: a function from its settings and a place for its log.
-        told: gets all functions' logs.
+        on_line: gets all functions' logs.
         entropy: for ids and pauses.
     """
 
@@ -72,14 +72,14 @@ class FunctionRegistry:
         *,
         addresses: QueueAddresses,
         make: Callable[[FunctionSettings, Callable[[LogLine], None]], ServedFunction],
-        told: Callable[[LogLine], None],
+        on_line: Callable[[LogLine], None],
         entropy: Entropy,
     ) -> None:
         self.functions: dict[str, ServedFunction] = {}
         self._queues = queues
         self._addresses = addresses
         self._make = make
-        self._told = told
+        self._on_line = on_line
         self._entropy = entropy
         self._entries: dict[str, MappingEntry] = {}
         self._changing: set[asyncio.Task[None]] = set()
@@ -118,7 +118,7 @@ class FunctionRegistry:
         return found
 
     def _log(self, line: LogLine) -> None:
-        self._told(line)
+        self._on_line(line)
         heard = self._listeners.get(line.request_id)
         if heard is not None:
             heard.append(line.text)

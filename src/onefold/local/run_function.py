@@ -181,12 +181,12 @@ class FunctionRun:
     """A function that works on a queue, on the loop it was started on."""
 
     def __init__(
-        self, settings: RunSettings, *, clock: Clock, entropy: Entropy, told: Callable[[LogLine], None]
+        self, settings: RunSettings, *, clock: Clock, entropy: Entropy, on_line: Callable[[LogLine], None]
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._entropy = entropy
-        self._told = told
+        self._on_line = on_line
         self._engine: Engine | None = None
         self._queues: LocalQueues | None = None
         self._function: ServedFunction | None = None
@@ -204,7 +204,7 @@ class FunctionRun:
         _check_files(settings)
         timers = Timers(self._clock, loop)
         function = ServedFunction(
-            settings.function, timers=timers, clock=self._clock, entropy=self._entropy, told=self._told
+            settings.function, timers=timers, clock=self._clock, entropy=self._entropy, on_line=self._on_line
         )
         self._function = function
         refused = await function.warm()
@@ -270,7 +270,7 @@ def run(
     *,
     clock: Clock,
     entropy: Entropy,
-    told: Callable[[LogLine], None],
+    on_line: Callable[[LogLine], None],
     ready: Callable[[QueueSettings], None],
     note: Callable[[str], None],
 ) -> RunReport:
@@ -279,7 +279,7 @@ def run(
     The first signal drains: what runs is finished. The second ends it in the middle; its messages come back.
 
     Args:
-        told: gets the log. ready: called once it polls. note: gets one line when a signal came.
+        on_line: gets the log. ready: called once it polls. note: gets one line when a signal came.
 
     Raises:
         as `FunctionRun.start`.
@@ -300,7 +300,7 @@ def run(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled)
-        running = FunctionRun(settings, clock=clock, entropy=entropy, told=told)
+        running = FunctionRun(settings, clock=clock, entropy=entropy, on_line=on_line)
         try:
             ready(await running.start())
             waits = [first.wait(), *([running.until_empty()] if settings.once else [])]

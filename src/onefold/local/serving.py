@@ -190,7 +190,7 @@ class Serving:
         *,
         clock: Clock,
         entropy: Entropy,
-        told: Callable[[LogLine], None] = lambda _: None,
+        on_line: Callable[[LogLine], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -201,7 +201,7 @@ class Serving:
         self._handler: RequestHandler | None = None
         self._registry: FunctionRegistry | None = None
         self._inline: TemporaryDirectory[str] | None = None
-        self._told = told
+        self._on_line = on_line
         self.planted: Planted | None = None
         self.problems: tuple[str, ...] = ()
         self._sqs: SqsService
@@ -293,12 +293,14 @@ class Serving:
     def _functions(self, addresses: QueueAddresses) -> FunctionRegistry:
         """The registry of functions and mappings."""
 
-        def make(settings: FunctionSettings, told: Callable[[LogLine], None]) -> ServedFunction:
+        def make(settings: FunctionSettings, on_line: Callable[[LogLine], None]) -> ServedFunction:
             return ServedFunction(
-                settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, told=told
+                settings, timers=self.queues.timers, clock=SystemClock(), entropy=self._entropy, on_line=on_line
             )
 
-        return FunctionRegistry(self.queues, addresses=addresses, make=make, told=self._told, entropy=self._entropy)
+        return FunctionRegistry(
+            self.queues, addresses=addresses, make=make, on_line=self._on_line, entropy=self._entropy
+        )
 
     async def _plant(self) -> None:
         """Register functions, make what the template describes, and let stored mappings go on."""
@@ -432,12 +434,12 @@ def run(
     clock: Clock,
     entropy: Entropy,
     ready: Callable[[Serving], None],
-    told: Callable[[LogLine], None] = lambda _: None,
+    on_line: Callable[[LogLine], None] = lambda _: None,
 ) -> None:
     """Serve in this thread, the main one, until SIGTERM or SIGINT; then finish what is in flight.
 
     Args:
-        told: gets the log of all functions, line by line.
+        on_line: gets the log of all functions, line by line.
         ready: called once requests can come.
 
     Raises:
@@ -453,7 +455,7 @@ def run(
 
         signal.signal(signal.SIGTERM, terminated)  # not the loop's: with the loop that would go, before the process
         loop.add_signal_handler(signal.SIGINT, ended.set)
-        serving = Serving(settings, clock=clock, entropy=entropy, told=told)
+        serving = Serving(settings, clock=clock, entropy=entropy, on_line=on_line)
         await serving.start()
         try:
             ready(serving)

@@ -269,7 +269,7 @@ def sqs(
         history=history,
     )
     entropy = SystemEntropy() if seed is None else SeededEntropy(seed)
-    serving = Serving(settings, clock=manual or SystemClock(), entropy=entropy, told=_tell)
+    serving = Serving(settings, clock=manual or SystemClock(), entropy=entropy, on_line=_tell)
     thread = _Thread(serving)
     loop = thread.start()
     try:

@@ -141,7 +141,7 @@ def command(
         settings,
         clock=SystemClock(),
         entropy=entropy,
-        told=_log_writer(log, say),
+        on_line=_log_writer(log, say),
         ready=lambda found: say(_working(settings, found)),
         note=say,
     )

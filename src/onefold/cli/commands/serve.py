@@ -105,7 +105,7 @@ def command(
         clock=SystemClock(),
         entropy=SystemEntropy(),
         ready=ready,
-        told=lambda line: say(_shown(line)),
+        on_line=lambda line: say(_shown(line)),
     )
     return Answer(None, said=True)
 

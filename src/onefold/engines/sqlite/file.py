@@ -354,7 +354,7 @@ _ROWS_MAX: Final = 8  # of history that a run may leave, by the mean
 _CALLS: Final = 16  # guarded calls that may be going on at one time, by the mean of what is recorded
 _COUNT_EVERY: Final = 256  # sends, and an eighth of what waits; so that larger records are noticed
 _COUNT_SHARE: Final = 20  # where sends are refused, messages are counted for at most one part in so many of the time
-# Every message is in one of two narrow tables, whatever its body takes. None where there are no messages yet.
+# Every message is in one of two narrow tables, whatever its body takes. None before the first message.
 _COUNT: Final = "SELECT (SELECT count(*) FROM onefold_waiting) + (SELECT count(*) FROM onefold_received)"
 _LAST_ID: Final = "SELECT last_id FROM onefold_file"
 # 110 and the second ident: the rest of a row, and its place in the index, measured with dbstat; 300 for a row of history.
