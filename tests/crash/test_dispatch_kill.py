@@ -126,12 +126,12 @@ class PartByPart:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         dies = len(self.trace) == self._at
         self.trace.append(name)
         if dies and self._side == "before":
             raise Death(name)
-        answer = function(*args)
+        answer = function(*args, **kwargs)
         if dies:
             raise Death(name)
         return answer
@@ -154,7 +154,9 @@ class _Part:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
-        return (lambda *args: self._engine.call(name, found, *args)) if name == self._verb else found
+        return (
+            (lambda *args, **kwargs: self._engine.call(name, found, *args, **kwargs)) if name == self._verb else found
+        )
 
 
 class _Queues(_Part):
