@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import Queue, QueueReceiver
     from onefold.maps.lambda_children import StepFunctionsChildren
     from onefold.runner.handlers import Job
-    from onefold.runner.lambda_handler import Record
+    from onefold.runner.lambda_mapping import Record
     from onefold.runner.settlement import Backend
     from onefold.runtime.events import Event, Sink
 

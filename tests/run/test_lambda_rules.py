@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onefold.local.batching import read_answer
-from onefold.runner.lambda_handler import answer, failures
 from onefold.runner.lambda_invocation import LONGEST_TIMES, has_time, may_begin, next_longest
+from onefold.runner.lambda_mapping import answer, failures
 
 if TYPE_CHECKING:
     from onefold.options import OnFailure

@@ -20,16 +20,15 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery, RetryIn
+from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
 from onefold.options import LambdaSettings
 from onefold.record.delivery import Failed, Outcome
 from onefold.runner.handlers import Job
-from onefold.runner.lambda_handler import remaining_ms_of
 from onefold.runner.lambda_invocation import ExecutorPool, ExecutorPools, Invocation
-from onefold.runner.mapped_queue import HeldQueue
+from onefold.runner.lambda_mapping import HeldQueue, remaining_ms_of
 from onefold.runtime.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -123,14 +122,6 @@ class StepFunctionsQueue(HeldQueue):
         super().__init__(queue)
         self._buried = buried
 
-    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Nothing is hidden: Step Functions waits."""
-        return [True] * len(changes)
-
-    def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Nothing is there."""
-        return [True] * len(receipts)
-
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """Note why; the state machine's result has the item."""
         self._buried.extend(burial for _, burial in burials)
@@ -169,7 +160,6 @@ class StepFunctionsChildren:
         self._noted: list[Failed] = []
         self._buried: list[Bury] = []
         self._jobs: dict[str, Job[Any, Any]] = {}
-        self._longest: dict[str, int] = {}
 
     def handle(self, event: ChildEvent, context: object = None) -> Any:
         """Do a child; the job's result.
@@ -214,14 +204,7 @@ class StepFunctionsChildren:
         if mapping.job.name not in self._jobs:
             self._jobs[mapping.job.name] = self._counting_no_runs(mapping)
         with self._pools.take(remaining_ms) as pool:
-            invocation = Invocation(
-                pool,
-                [delivery],
-                killed_at_ms=killed_at_ms,
-                settings=self._settings,
-                longest=self._longest,
-                clock=self._clock,
-            )
+            invocation = Invocation(pool, [delivery], killed_at_ms=killed_at_ms)
             invocation.run()
         if invocation.trouble is not None:
             raise invocation.trouble

@@ -4,53 +4,33 @@
 
 An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is
 no event of ours, a defect, and a backend that cannot be used when not one message could be done.
-
-Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
-the app has jobs on. What a record holds is read by the queue's own backend.
 Never here: what is done with a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
 event that is refused was not begun, and Lambda keeps all its messages.
-
-Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onefold import errors
 from onefold.runner.lambda_invocation import ExecutorPool, ExecutorPools, Invocation
-from onefold.runner.mapped_queue import IgnoredAnswers
+from onefold.runner.lambda_mapping import IgnoredAnswers, answer, failures, records_by_queue, remaining_ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from onefold.contracts.queue import Delivery
     from onefold.options import LambdaSettings
     from onefold.outside import Clock
-
-    Record = Mapping[str, Any]
+    from onefold.runner.lambda_mapping import Record
 
     Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
     """The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
 
     Receives = Sequence[tuple[str, Delivery | None]]
     """The batch: message ids with their deliveries; None where a body could not be fetched."""
-
-
-EVENT_SOURCE: Final = "aws:sqs"
-_CONNECT = (
-    "Connect the function to a queue by an event source mapping (`onefold synth` writes it); pass its event unchanged."
-)
-_OTHERS: Final = {  # what people connect by mistake, and the way that leads through a queue
-    "aws:s3": "Let S3 notify a queue, and declare the job with source='s3'.",
-    "aws:sns": "Subscribe the queue to the topic, and declare the job with source='sns'.",
-    "aws:dynamodb": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
-    "aws:kinesis": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
-}
-_TEXTS: Final = ("messageId", "receiptHandle", "body")
-LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
 
 
 class LambdaAdapter:
@@ -78,7 +58,6 @@ class LambdaAdapter:
         self._queue_of = queue_of
         self._settings = settings
         self._clock = clock
-        self._longest: dict[str, int] = {}
         self._ignored: IgnoredAnswers | None = None  # while nothing stayed, there is nothing to look for
 
     def handle(self, event: object, context: object = None) -> dict[str, Any]:
@@ -101,14 +80,8 @@ class LambdaAdapter:
             if self._ignored is not None:
                 self._ignored.look(pool.open_queue, pool.runner.reports, self._clock.monotonic_ms())
             receives = [one for queue, records in by_queue.items() for one in self._adopted(pool, queue, records)]
-            invocation = Invocation(
-                pool,
-                [delivery for _, delivery in receives if delivery is not None],
-                killed_at_ms=killed_at_ms,
-                settings=self._settings,
-                longest=self._longest,
-                clock=self._clock,
-            )
+            deliveries = [delivery for _, delivery in receives if delivery is not None]
+            invocation = Invocation(pool, deliveries, killed_at_ms=killed_at_ms)
             invocation.run()
             self._close_runs(pool, killed_at_ms)
             answer = self._answer(pool, receives, invocation.trouble)
@@ -186,98 +159,3 @@ def _not_done(failed: Sequence[str], receives: Receives, meaning: str) -> errors
         meaning=meaning,
         todo="They come back when their visibility ends; what was done is answered from its record.",
     )
-
-
-# -- the answer ------------------------------------------------------------------------------------------------------
-
-
-def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
-    """The message ids that the answer names, each once, in the order of the batch.
-
-    Args:
-        receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
-            queue. A standard queue may put one message into a batch twice.
-    """
-    done: dict[str, bool] = {}
-    for message_id, is_done in receives:
-        done[message_id] = done.get(message_id, True) and is_done
-    return [message_id for message_id, is_done in done.items() if not is_done]
-
-
-def answer(failed: Iterable[str]) -> dict[str, Any]:
-    """The answer to Lambda that keeps these messages; every other message of the batch is deleted."""
-    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
-
-
-# -- the event -------------------------------------------------------------------------------------------------------
-
-
-def remaining_ms_of(context: object) -> int:
-    """Milliseconds until Lambda kills the function."""
-    ask = getattr(context, "get_remaining_time_in_millis", None)
-    return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS
-
-
-def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict[str, list[Record]]:
-    """The records of an event by the app's name of their queue, in their order.
-
-    Args:
-        queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
-
-    Raises:
-        UsageError: no event of SQS, a record that is not whole, a queue the app has no job on. Nothing was begun.
-    """
-    records = event.get("Records") if isinstance(event, Mapping) else None
-    if not isinstance(records, Sequence) or isinstance(records, str | bytes):
-        raise errors.UsageError(
-            f"The event is not a batch of SQS messages: it is {_shape(event)}.",
-            meaning="Nothing was begun.",
-            todo=_CONNECT,
-        )
-    found: dict[str, list[Record]] = {}
-    known: dict[str, str] = {}
-    for place, record in enumerate(records):
-        arn = _arn_of(record, place)
-        if arn not in known:
-            known[arn] = queue_of(arn, str(record.get("awsRegion") or ""))
-        found.setdefault(known[arn], []).append(record)
-    return found
-
-
-def _arn_of(record: object, place: int) -> str:
-    """The queue of a record that is whole."""
-    if not isinstance(record, Mapping):
-        raise _broken(place, f"is {_shape(record)}")
-    source = record.get("eventSource", record.get("EventSource"))  # SNS writes its own with capitals
-    if source != EVENT_SOURCE:
-        raise errors.UsageError(
-            f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
-            meaning="Nothing was begun.",
-            todo=_OTHERS.get(str(source), _CONNECT),
-        )
-    for name in _TEXTS:
-        if not isinstance(record.get(name), str) or not record[name]:
-            raise _broken(place, f"has no text in {name!r}")
-    for name in ("attributes", "messageAttributes"):
-        if not isinstance(record.get(name, {}), Mapping):
-            raise _broken(place, f"has no object in {name!r}")
-    arn = record.get("eventSourceARN")
-    if not isinstance(arn, str) or arn.count(":") < 5:
-        raise _broken(place, f"has the eventSourceARN {str(arn)[:100]!r}")
-    return arn
-
-
-def _broken(place: int, what: str) -> errors.UsageError:
-    return errors.UsageError(
-        f"Record {place} of the event {what}.",
-        meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
-        todo=_CONNECT,
-    )
-
-
-def _shape(value: object) -> str:
-    """What a value is, without what it holds."""
-    if isinstance(value, Mapping):
-        names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
-        return f"an object with {names}" if names else "an empty object"
-    return "null" if value is None else f"a {type(value).__name__}"

@@ -30,7 +30,7 @@ from onefold import errors
 from onefold.record.delivery import Failed
 from onefold.runner import calling
 from onefold.runner.executors import COMMIT_WITHIN_MS, GROUP_MS, Executors
-from onefold.runner.mapped_queue import BatchAnswer, MappedQueue
+from onefold.runner.lambda_mapping import BatchAnswer, MappedQueue
 from onefold.runner.settlement import JointTransaction
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ExecutorPool:
 
     Attributes:
         open_queue: a queue as the engine has it. answered: what is done in the invocation under way.
-        bell: set when something was performed.
+        bell: set when something was performed. longest: what runs of each job took at most.
         broken: runs were left in the middle, so it is not to be used again.
     """
 
@@ -86,6 +86,8 @@ class ExecutorPool:
         lease_ms: int,
     ) -> None:
         self.broken = False
+        self.settings = settings
+        self.longest: dict[str, int] = {}
         self.answered = BatchAnswer(clock)
         self.open_queue = backend.open_receiver or backend.open_queue
         self._open_sender = backend.open_queue
@@ -145,6 +147,7 @@ class ExecutorPools:
         self._margin_ms = margin_ms
         self._lock = threading.Lock()
         self._kept: ExecutorPool | None = None
+        self._longest: dict[str, int] = {}  # known to all, whichever pool comes next
 
     @contextmanager
     def take(self, remaining_ms: int) -> Iterator[ExecutorPool]:
@@ -152,6 +155,7 @@ class ExecutorPools:
         with self._lock:
             pool, self._kept = self._kept, None
         pool = pool or self._make(remaining_ms + self._margin_ms)
+        pool.longest = self._longest
         try:
             yield pool
         except BaseException:
@@ -184,7 +188,6 @@ class Invocation:
 
     Args:
         killed_at_ms: monotonic instant at which Lambda kills the function.
-        longest: what runs of each job took at most; kept from invocation to invocation.
     """
 
     def __init__(
@@ -193,17 +196,14 @@ class Invocation:
         deliveries: Sequence[Delivery],
         *,
         killed_at_ms: int,
-        settings: LambdaSettings,
-        longest: dict[str, int],
-        clock: Clock,
     ) -> None:
         self._pool = pool
         self._runner = pool.runner
         self._executors = pool.executors
         self._in_flight = pool.runner.in_flight
-        self._settings = settings
-        self._longest = longest
-        self._clock = clock
+        self._settings = settings = pool.settings
+        self._longest = pool.longest
+        self._clock = clock = pool.runner.clock
         now_ms = clock.monotonic_ms()
         remaining_ms = max(killed_at_ms - now_ms, 0)
         margin_ms = min(settings.margin_ms, remaining_ms // 2)

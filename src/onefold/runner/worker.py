@@ -53,9 +53,6 @@ class Worker:
         maintain: what the engine wants done every 500 ms. hurry: as `Engine.hurry`.
         spawn: how child processes are started.
 
-    Attributes:
-        draining: it was asked to end.
-
     Raises:
         UsageError: a setting out of range; processes without `spawn`.
     """
@@ -92,7 +89,7 @@ class Worker:
             self._poller, executors, jobs, group_max=settings.group_max, prefetch=settings.prefetch
         )
         self._numbers = Numbers(self._in_flight, self._clock)
-        self.draining = self._stopping = self._gave_back = self._idle = False
+        self.draining = self._stopping = self._gave_back = self._idle = False  # draining: it was asked to end
         self._grace_end_ms: int | None = None
         self._calm_until_ms = self._failures = 0
         self._beside = Beside(runner, executors, settings.lease_ms, maintain)
@@ -104,13 +101,14 @@ class Worker:
         self.draining = True
         if self._grace_end_ms is None:
             self._end_within(self._grace_ms)
-        self._ring()
+        with suppress(OSError):  # the worker has ended, and its waiter is closed
+            self._waiter.wake()
 
     def stop_now(self) -> None:
         """Let `run` return at once and leave what runs. From any thread or signal."""
-        self.draining = self._stopping = True
+        self._stopping = True
         self._end_within(0)
-        self._ring()
+        self.drain()
 
     def _end_within(self, left_ms: int) -> None:
         """See to it that no call waits for others much longer than until then."""
@@ -118,10 +116,6 @@ class Worker:
         self._runner.settler.last_try_ms = self._grace_end_ms + _LAST_MS
         if self._hurry is not None:
             self._hurry(left_ms + _LAST_MS)
-
-    def _ring(self) -> None:
-        with suppress(OSError):  # the worker has ended, and its waiter is closed
-            self._waiter.wake()
 
     def snapshot(self) -> Snapshot:
         """The numbers of this moment. From any thread."""
@@ -188,8 +182,13 @@ class Worker:
                     self.draining = not closed and self._is_empty()
                     busy = True
                 self._failures = 0
-            except errors.TransientError as error:
-                self._calm(error)
+            except errors.TransientError as error:  # leave the backend alone for a while
+                self._calm_until_ms = self._clock.monotonic_ms() + min(
+                    _CALM_MS << min(self._failures, 10), _CALM_MS_MAX
+                )
+                self._failures += 1
+                if self._failures == 1:
+                    self._runner.reports.busy(error)
         return busy
 
     def _finish(self) -> bool:
@@ -252,15 +251,8 @@ class Worker:
         unbegun = [*self._runner.withdraw(), *self._poller.withdraw()]
         if first:
             self._gave_back = True
-            running, given_back = len(self._executors.running), len(unbegun)
-            self._runner.reports.of_process("worker-draining", {"running": running, "given_back": given_back})
+            detail = {"running": len(self._executors.running), "given_back": len(unbegun)}
+            self._runner.reports.of_process("worker-draining", detail)
         if unbegun:
             self._runner.release(unbegun, "the worker drains")
         return first
-
-    def _calm(self, error: errors.TransientError) -> None:
-        """The backend failed: leave it alone for a while."""
-        self._calm_until_ms = self._clock.monotonic_ms() + min(_CALM_MS << min(self._failures, 10), _CALM_MS_MAX)
-        self._failures += 1
-        if self._failures == 1:
-            self._runner.reports.busy(error)

@@ -1,4 +1,7 @@
-"""A queue whose messages Lambda holds: what an event source mapping does with them, and what is left for the handler.
+"""What an event source mapping of Lambda does: its event in, its partial batch response out, and messages that it holds.
+
+Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
+the app has jobs on. What a record holds is read by the queue's own backend.
 
 `MappedQueue` is where the runner receives, which settles here as everywhere. Deleting costs no call: what is done
 is noted in `BatchAnswer`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
@@ -13,12 +16,15 @@ not, it is moved to the dead-letter queue from memory, and the container raises 
 mapping ignores.
 Never here: what runs and when, what is decided about a message. Invariant: a receipt is among the done ones only when its
 message may be deleted: its effect is recorded, or it is in another queue, durably.
+
+Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -28,12 +34,26 @@ from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
 from onefold.limits import DELAY_MS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from onefold.contracts.verbs import QueueReceiver, QueueSender
     from onefold.outside import Clock
     from onefold.runner.reports import Reports
 
+    Record = Mapping[str, Any]
+
+EVENT_SOURCE: Final = "aws:sqs"
+_CONNECT = (
+    "Connect the function to a queue by an event source mapping (`onefold synth` writes it); pass its event unchanged."
+)
+_OTHERS: Final = {  # what people connect by mistake, and the way that leads through a queue
+    "aws:s3": "Let S3 notify a queue, and declare the job with source='s3'.",
+    "aws:sns": "Subscribe the queue to the topic, and declare the job with source='sns'.",
+    "aws:dynamodb": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+    "aws:kinesis": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
+}
+_TEXTS: Final = ("messageId", "receiptHandle", "body")
+LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
 _LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
 _LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
 _LOOK_MAX: Final = 10  # of a queue; one call
@@ -123,6 +143,14 @@ class HeldQueue:
         """Nothing: somebody else receives."""
         return []
 
+    def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
+        """Nothing: who holds them waits."""
+        return [True] * len(changes)
+
+    def delete(self, receipts: Sequence[str]) -> list[bool]:
+        """Nothing: who holds them deletes."""
+        return [True] * len(receipts)
+
 
 class MappedQueue(HeldQueue):
     """A queue whose messages an event source mapping received.
@@ -172,7 +200,7 @@ class MappedQueue(HeldQueue):
     def delete(self, receipts: Sequence[str]) -> list[bool]:
         """Note them as done; Lambda deletes."""
         self._answered.note_done(self.name, receipts)
-        return [True] * len(receipts)
+        return super().delete(receipts)
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
         """Move them; what was moved is done. What cannot be moved stays."""
@@ -256,3 +284,98 @@ class IgnoredAnswers:
                     queue.bury([(one.receipt, _LOST) for one in gone])
             except errors.OnefoldError as error:
                 reports.busy(error, queue=name, messages=len(named))
+
+
+# -- the answer ------------------------------------------------------------------------------------------------------
+
+
+def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
+    """The message ids that the answer names, each once, in the order of the batch.
+
+    Args:
+        receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
+            queue. A standard queue may put one message into a batch twice.
+    """
+    done: dict[str, bool] = {}
+    for message_id, is_done in receives:
+        done[message_id] = done.get(message_id, True) and is_done
+    return [message_id for message_id, is_done in done.items() if not is_done]
+
+
+def answer(failed: Iterable[str]) -> dict[str, Any]:
+    """The answer to Lambda that keeps these messages; every other message of the batch is deleted."""
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+# -- the event -------------------------------------------------------------------------------------------------------
+
+
+def remaining_ms_of(context: object) -> int:
+    """Milliseconds until Lambda kills the function."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    return int(ask()) if callable(ask) else LONGEST_INVOCATION_MS
+
+
+def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict[str, list[Record]]:
+    """The records of an event by the app's name of their queue, in their order.
+
+    Args:
+        queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
+
+    Raises:
+        UsageError: no event of SQS, a record that is not whole, a queue the app has no job on. Nothing was begun.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, Sequence) or isinstance(records, str | bytes):
+        raise errors.UsageError(
+            f"The event is not a batch of SQS messages: it is {_shape(event)}.",
+            meaning="Nothing was begun.",
+            todo=_CONNECT,
+        )
+    found: dict[str, list[Record]] = {}
+    known: dict[str, str] = {}
+    for place, record in enumerate(records):
+        arn = _arn_of(record, place)
+        if arn not in known:
+            known[arn] = queue_of(arn, str(record.get("awsRegion") or ""))
+        found.setdefault(known[arn], []).append(record)
+    return found
+
+
+def _arn_of(record: object, place: int) -> str:
+    """The queue of a record that is whole."""
+    if not isinstance(record, Mapping):
+        raise _broken(place, f"is {_shape(record)}")
+    source = record.get("eventSource", record.get("EventSource"))  # SNS writes its own with capitals
+    if source != EVENT_SOURCE:
+        raise errors.UsageError(
+            f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
+            meaning="Nothing was begun.",
+            todo=_OTHERS.get(str(source), _CONNECT),
+        )
+    for name in _TEXTS:
+        if not isinstance(record.get(name), str) or not record[name]:
+            raise _broken(place, f"has no text in {name!r}")
+    for name in ("attributes", "messageAttributes"):
+        if not isinstance(record.get(name, {}), Mapping):
+            raise _broken(place, f"has no object in {name!r}")
+    arn = record.get("eventSourceARN")
+    if not isinstance(arn, str) or arn.count(":") < 5:
+        raise _broken(place, f"has the eventSourceARN {str(arn)[:100]!r}")
+    return arn
+
+
+def _broken(place: int, what: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"Record {place} of the event {what}.",
+        meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
+        todo=_CONNECT,
+    )
+
+
+def _shape(value: object) -> str:
+    """What a value is, without what it holds."""
+    if isinstance(value, Mapping):
+        names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
+        return f"an object with {names}" if names else "an empty object"
+    return "null" if value is None else f"a {type(value).__name__}"
