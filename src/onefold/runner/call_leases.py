@@ -3,11 +3,12 @@
 A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls are over
 long before a third of their lease: the one thread here starts with the first call and looks now and then.
 Never here: what a lost lease comes to. Invariant: the answer to each renewal is read; a lease that another call has got is
-renewed no more.
+renewed no more. Whatever a store raises, the others are renewed again a third of a lease later.
 """
 
 from __future__ import annotations
 
+import _thread
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -83,12 +84,30 @@ class LeaseKeeper:
         if self._calls.setdefault(found.hold, call) is not call:
             return False
         if self._thread is None:
+            # By a thread: what a signal's handler raises inside Thread.start comes out of it as an error of Python's own.
+            started = _thread.allocate_lock()
+            started.acquire()
+            _thread.start_new_thread(self._start, (started,))
+            started.acquire()
+        return True
+
+    def _start(self, started: _thread.LockType) -> None:
+        try:
             with self._lock:
                 if self._thread is None:
                     thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
-                    thread.start()
-                    self._thread = thread  # after its start: an exception out of a signal's handler may come between
-        return True
+                    self._thread = thread  # before its start: it may end at once
+                    try:
+                        thread.start()
+                    except BaseException:
+                        self._thread = None
+                        raise
+        except RuntimeError as error:
+            _log.warning(
+                "No thread could be started to renew the leases of calls; the next call tries again: %s", error
+            )
+        finally:
+            started.release()
 
     def ask_of(self, hold: Hold) -> Ask | None:
         """What a call has claimed; None: it is over, or another call has its key."""
@@ -110,6 +129,12 @@ class LeaseKeeper:
         self._calls.pop(hold, None)
 
     def _renew_all(self) -> None:
+        try:
+            self._renew_until_stopped()
+        finally:
+            self._thread = None  # the next call starts another
+
+    def _renew_until_stopped(self) -> None:
         renewed_ms, third_ms = self._clock.monotonic_ms(), self._lease_ms // 3
         while not self._clock.wait(self._stop, min(third_ms, _LOOK_MS)):
             now_ms = lease_from_ms(self._clock)
@@ -119,18 +144,14 @@ class LeaseKeeper:
             renewed_ms = self._clock.monotonic_ms()
             holds = [hold for hold, call in list(self._calls.items()) if call.is_renewed]
             if holds:
-                self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
+                try:
+                    self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
+                except BaseException as error:  # noqa: BLE001 - no signal comes in this thread, and it must go on
+                    self._log_failure(holds, now_ms, error)
 
     def _renew(self, holds: list[Hold], now_ms: int, ends_ms: int) -> None:
         self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
-        try:
-            kept = self._store.renew(holds, ends_ms)
-        except errors.OnefoldError as error:  # tried again a third of a lease later; no signal comes in this thread
-            for hold in holds:
-                if self._ends[hold] <= now_ms:
-                    text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
-                    _log.warning(text, hold.key.job, hold.key.key, error)
-            return
+        kept = self._store.renew(holds, ends_ms)
         for hold, is_renewed in zip(holds, kept, strict=True):
             self._ends[hold] = ends_ms
             call = self._calls.get(hold)
@@ -138,10 +159,19 @@ class LeaseKeeper:
                 continue
             try:
                 is_lost = not self._put_back(call)
-            except errors.OnefoldError:  # as above
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._log_failure([hold], now_ms, error)
                 continue
             if is_lost and call.is_renewed:
                 call.is_renewed, call.ask = False, None
                 text = "%s %r: its lease was lost while it runs: another call has taken it over. It will end with LeaseLost."
                 _log.warning(text, hold.key.job, hold.key.key)
                 self._lost(hold)
+
+    def _log_failure(self, holds: list[Hold], now_ms: int, error: BaseException) -> None:
+        if not isinstance(error, errors.OnefoldError):
+            _log.warning("The leases of calls could not be renewed; they are tried again.", exc_info=error)
+        for hold in holds:
+            if self._ends[hold] <= now_ms:
+                text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
+                _log.warning(text, hold.key.job, hold.key.key, error)

@@ -48,22 +48,24 @@ _GONE: Final = frozenset(
 _ABSENT: Final = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column, function
 
 
-def is_lost(error: psycopg.Error) -> bool:
+def is_lost(error: psycopg.Error | OSError) -> bool:
     """Whether the connection is lost, so that it is not known whether the last statement was applied."""
+    if isinstance(error, OSError):
+        return True
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError)
     return error.sqlstate in _GONE
 
 
-def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldError:
+def translate(error: psycopg.Error | OSError, server: str, schema: str) -> errors.OnefoldError:
     """An error of psycopg as one of ours.
 
     Args:
-        error: as psycopg raised it.
+        error: as psycopg raised it; those of the system that it lets through are as good as a lost connection.
         server: the database as people may see it, without a password.
         schema: where the tables are.
     """
-    state = error.sqlstate
+    state = None if isinstance(error, OSError) else error.sqlstate
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if is_lost(error):
         return errors.TransientError(
@@ -110,8 +112,14 @@ def translate(error: psycopg.Error, server: str, schema: str) -> errors.OnefoldE
 _LINES_MAX: Final = 6  # one for each address that was tried, and what libpq asks
 
 
-def unreachable(error: psycopg.Error, server: str) -> errors.TransientError:
+def unreachable(error: psycopg.Error | OSError, server: str) -> errors.TransientError:
     """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is off."""
+    if isinstance(error, OSError):  # of the selector with which psycopg waits for the server
+        return errors.TransientError(
+            f"No connection to {server}: {error.strerror or error}.",
+            meaning="This process, or the machine, has no file descriptor or no memory left. Nothing was sent.",
+            todo="Close what handlers open, run fewer at once, or raise the limit (`ulimit -n`).",
+        )
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = " ".join(" ".join(line.split()) for line in lines[:_LINES_MAX])
     return errors.TransientError(
@@ -284,7 +292,7 @@ class Pool(Generic[C]):
             except BaseException:
                 connection.close()
                 raise
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
             let_through(error)
             raise unreachable(error, self._address.shown) from error
         return connection
@@ -353,7 +361,7 @@ class PostgresServer:
         """Errors of psycopg become ours."""
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
             let_through(error)
             raise translate(error, self.address.shown, self.address.schema) from error
 

@@ -1,0 +1,114 @@
+"""The thread that renews the leases of guarded calls: whatever a store raises it goes on, and a dead one is replaced."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from onefold.contracts.store import Claimed, Hold, RecordKey
+from onefold.manual_clock import ManualClock
+from onefold.runner.call_leases import KeptCall, LeaseKeeper
+
+PATIENCE_S = 60
+LEASE_MS = 60_000
+ASK = cast("Any", None)
+
+
+def claimed(fence: int = 1) -> Claimed:
+    hold = Hold(RecordKey("", "charge", "o-1"), "owner", fence)
+    return Claimed(hold=hold, found="absent", doubt=False, started=True, attempts=1, crashes=0, first_at_ms=0)
+
+
+class Unlooked(BaseException):
+    """As an extension module's panic: no Exception."""
+
+
+class Store:
+    def __init__(self, *raised: BaseException) -> None:
+        self.raised = list(raised)
+        self.asked: list[int] = []
+        self.renewed = threading.Event()
+
+    def renew(self, holds: list[Hold], until_ms: int) -> list[bool]:
+        self.asked.append(until_ms)
+        if self.raised:
+            raise self.raised.pop(0)
+        self.renewed.set()
+        return [True] * len(holds)
+
+
+class Turns(ManualClock):
+    """Advances at once; its waits answer what they are given, and then stop who waits."""
+
+    def __init__(self, *waits: Callable[[], bool]) -> None:
+        super().__init__()
+        self.waits = list(waits)
+        self.waited_in: list[threading.Thread] = []
+
+    def wait(self, _waiter: object, timeout_ms: int) -> bool:
+        self.waited_in.append(threading.current_thread())
+        self.advance(timeout_ms)
+        return self.waits.pop(0)() if self.waits else True
+
+
+def keeper_on(store: Store, clock: Turns) -> LeaseKeeper:
+    return LeaseKeeper(cast("Any", store), clock, LEASE_MS, lambda _: False, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, "Too many open files"), MemoryError(), RuntimeError("no thread"), Unlooked()],
+    ids=repr,
+)
+def test_whatever_a_store_raises_leases_are_renewed_a_third_of_a_lease_later(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, clock = Store(error, error, error), Turns(*[lambda: False] * 5)
+    keeper = keeper_on(store, clock)
+    keeper._calls[claimed().hold] = KeptCall(claimed(), None)
+    with caplog.at_level(logging.WARNING, logger="onefold"):
+        keeper._renew_all()
+    third_ms = LEASE_MS // 3
+    assert [until_ms - store.asked[0] for until_ms in store.asked] == [turn * third_ms for turn in range(5)]
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("could not be renewed; they are tried again" in one for one in said) == 3
+    assert sum("its lease is over while it runs" in one for one in said) == 0
+    assert all(record.exc_info is not None and record.exc_info[1] is error for record in caplog.records)
+
+
+def test_a_lease_that_ends_while_a_store_raises_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    keeper = keeper_on(Store(*[error] * 4), Turns(*[lambda: False] * 4))
+    keeper._calls[claimed().hold] = KeptCall(claimed(), None)
+    with caplog.at_level(logging.WARNING, logger="onefold"):
+        keeper._renew_all()
+    over = [one.getMessage() for one in caplog.records if "is over" in one.getMessage()]
+    assert over == [f"charge 'o-1': its lease is over while it runs, and could not be renewed: {error}"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_next_call_starts_the_thread_again_where_it_has_died() -> None:
+    dying, over = threading.Event(), threading.Event()
+
+    def dies() -> bool:
+        dying.set()
+        raise MemoryError
+
+    store, clock = Store(), Turns(dies, lambda: False, lambda: over.wait(PATIENCE_S))
+    keeper = keeper_on(store, clock)
+    keeper.add(claimed(), ASK)
+    assert dying.wait(PATIENCE_S)
+    clock.waited_in[0].join(PATIENCE_S)
+    assert not store.asked
+    keeper.add(claimed(2), ASK)
+    assert store.renewed.wait(PATIENCE_S)
+    over.set()
+    last = clock.waited_in[-1]
+    assert (last.name, last.daemon) == ("onefold-once", True)
+    last.join(PATIENCE_S)
+    assert not last.is_alive()
