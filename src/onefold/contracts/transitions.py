@@ -44,6 +44,18 @@ if TYPE_CHECKING:
     """The outcome of a write: it was made; this Complete was there already; the lease was lost."""
 
 
+def took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
+    """Whether a transition was made, and the record to store; None where it stays as it is."""
+    return after is not None, None if after is before else after
+
+
+def written(before: Record | None, after: Record | None) -> tuple[Written, Record | None]:
+    """As `took`, distinguishing what was there already."""
+    if after is None:
+        return "lost", None
+    return ("again", None) if after is before else ("new", after)
+
+
 def is_expired(record: Record, now_ms: int) -> bool:
     """Whether the record counts as absent; a parked one never does, nor one that runs under a lease."""
     if record.status == "in_progress" and now_ms < record.lease_until_ms:

@@ -213,25 +213,19 @@ def _noted(places: Sequence[int], answers: Sequence[Answer], rows_of: RowsOf | N
 
 
 def _start_step(hold: Hold, now_ms: int, record: Record | None) -> tuple[bool, Record | None]:
-    after = transitions.start(record, hold, now_ms)
-    return after is not None, None if after is record else after
+    return transitions.took(record, transitions.start(record, hold, now_ms))
 
 
 def _renew_step(hold: Hold, lease_until_ms: int, record: Record | None) -> tuple[bool, Record | None]:
-    after = transitions.renew(record, hold, lease_until_ms)
-    return after is not None, after
+    return transitions.took(record, transitions.renew(record, hold, lease_until_ms))
 
 
 def _write_step(hold: Hold, outcome: Outcome, now_ms: int, record: Record | None) -> tuple[Written, Record | None]:
-    after = transitions.write(record, hold, outcome, now_ms)
-    if after is None:
-        return "lost", None
-    return ("again", None) if after is record else ("new", after)
+    return transitions.written(record, transitions.write(record, hold, outcome, now_ms))
 
 
 def _clear_step(hold: Hold, record: Record | None) -> tuple[bool, Record | None]:
-    after = transitions.clear_outbox(record, hold)
-    return after is not None, None if after is record else after
+    return transitions.took(record, transitions.clear_outbox(record, hold))
 
 
 class PostgresStore:

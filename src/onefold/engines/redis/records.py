@@ -299,7 +299,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
 
         def step(hold: Hold) -> Step[bool]:
-            return lambda record: _took(record, transitions.start(record, hold, now_ms))
+            return lambda record: transitions.took(record, transitions.start(record, hold, now_ms))
 
         return self._changer.apply([(hold.key, step(hold)) for hold in holds], now_ms, None)
 
@@ -307,7 +307,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
 
         def step(hold: Hold) -> Step[bool]:
-            return lambda record: _took(record, transitions.renew(record, hold, lease_until_ms))
+            return lambda record: transitions.took(record, transitions.renew(record, hold, lease_until_ms))
 
         return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
 
@@ -315,7 +315,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
 
         def step(hold: Hold, outcome: Outcome) -> Step[bool]:
-            return lambda record: _took(record, transitions.write(record, hold, outcome, now_ms))
+            return lambda record: transitions.took(record, transitions.write(record, hold, outcome, now_ms))
 
         steps = [(hold.key, step(hold, outcome)) for hold, outcome in writes]
         return self._changer.apply(steps, now_ms, None)
@@ -324,7 +324,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
 
         def step(gone: Record) -> Step[bool]:
-            return lambda record: _took(record, transitions.restore(record, gone))
+            return lambda record: transitions.took(record, transitions.restore(record, gone))
 
         return self._changer.apply([(gone.key, step(gone)) for gone in records], None, ABSENT)
 
@@ -332,7 +332,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
 
         def step(hold: Hold) -> Step[bool]:
-            return lambda record: _took(record, transitions.clear_outbox(record, hold))
+            return lambda record: transitions.took(record, transitions.clear_outbox(record, hold))
 
         return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
 
@@ -340,11 +340,6 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call."""
         records = [stored.record for stored in self._changer.read(keys)]
         return [None if record is None or transitions.is_expired(record, now_ms) else record for record in records]
-
-
-def _took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
-    """A verb's answer, and the record it leaves behind where that is another one."""
-    return after is not None, None if after is before else after
 
 
 _PAGE = 500

@@ -358,14 +358,7 @@ def _verb(
     layout: Layout, hold: Hold, first: Callable[[str], Write] | None, after: Callable[[Record | None], Record | None]
 ) -> Move[Written]:
     """A move of a verb that needs a hold: `after` is the record it leaves, the same object when nothing changes."""
-
-    def decide(record: Record | None) -> tuple[Written, Record | None]:
-        became = after(record)
-        if became is None:
-            return "lost", None
-        return ("again", None) if became is record else ("new", became)
-
-    return Move(hold.key, layout, first, won="new", decide=decide)
+    return Move(hold.key, layout, first, won="new", decide=lambda record: transitions.written(record, after(record)))
 
 
 def _start(layout: Layout, hold: Hold, now_ms: int) -> Move[Written]:
