@@ -48,7 +48,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
     "names": ("onefold.cli.commands.jobs", "names_command", "Whose the names of operations are: list, give."),
-    "records": ("onefold.cli.commands.records", "command", "The table of records on DynamoDB: move it to layout 2."),
+    "records": (
+        "onefold.cli.commands.deploy",
+        "records_command",
+        "The table of records on DynamoDB: move it to layout 2.",
+    ),
     "resume": (
         "onefold.cli.commands.jobs",
         "resume",

@@ -1,10 +1,11 @@
-"""`onefold package`, `deploy`, `synth` and `diff`: the functions' zip, the app's infrastructure as a template, its stack.
+"""`onefold package`, `deploy`, `synth`, `diff`, `records`: an app's zip, template, stack and table.
 
 Draws and asks; what is in the zip and how is `deploy/package.py`'s, what is in a template the writers', every step of a
 deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the hash that is printed is that
 of the file that is there; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
 messages or records without a yes to just that; `synth` makes no AWS call, and without --output nothing but the template goes
-to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 that it could not be found out.
+to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 that it could not be found out;
+`records migrate` writes nothing without --yes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from onefold.admin.deploying import Comparison, Deployment, location_of
 from onefold.app import App
 from onefold.cli import render, stack_options, target
 from onefold.cli.main import text_of
-from onefold.cli.program import Answer, declared
-from onefold.cli.render import Column, Style
+from onefold.cli.program import Answer, Group, declared
+from onefold.cli.render import Column, Style, line
 from onefold.clock import SystemClock
 from onefold.deploy import cloudformation, terraform
 from onefold.deploy import package as packing
@@ -35,6 +36,7 @@ from onefold.deploy.package import Built, PackageSettings, hash_of
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.sources import root_of
 from onefold.deploy.stack import stack_of
+from onefold.engines import urls
 from onefold.entropy import SystemEntropy
 from onefold.errors import OnefoldError, UsageError
 from onefold.observe.wording import counted
@@ -507,3 +509,44 @@ def _values(one: Difference) -> str:
 def _text(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 3]}..."
+
+
+# -- records: moving a table to layout 2 -----------------------------------------------------------------------------
+
+
+records_command = Group("records", help="The table of records on DynamoDB: move it to layout 2.", no_args_is_help=True)
+
+
+@declared(
+    "migrate",
+    example="onefold records migrate dynamodb://eu-west-1/shop\nonefold records migrate dynamodb://eu-west-1/shop --yes",
+)
+@click.argument("url", metavar="URL")
+@click.option("--yes", is_flag=True, help="Move them; without it the command only looks.")
+def migrate(url: str, yes: bool) -> Answer:
+    """Move the records of a table from layout 1 to layout 2, in which roles can be limited to their own jobs.
+
+    Stop all workers and functions of the app first. Each record gets a copy where layout 2 looks for it; the old ones stay.
+    The command may be interrupted and run again: it goes on where it was. When it has ended, the table takes no process of
+    layout 1 any more: add layout=2 to the URL, and deploy with --layout 2.
+    """
+    table, migration = urls.layout_migration(url, clock=SystemClock(), entropy=SystemEntropy())
+    found = (migration.migrate if yes else migration.survey)(table, render.note)
+    return Answer(found, draw=lambda: _draw_migration(found, moved=yes))
+
+
+def _draw_migration(found: Any, *, moved: bool) -> None:
+    if found.done:
+        line("The table has layout 2.")
+    elif moved:
+        line(f"{counted(found.records, 'record')} moved and compared. The table has layout 2 from now on.")
+        line("Add layout=2 to the URL of every process, and deploy with --layout 2.")
+    else:
+        line(f"{counted(found.records, 'record')} would be moved, {counted(found.notes, 'note')} beside them.")
+        if found.running:
+            line(f"{counted(found.running, 'run')} hold a lease: stop all workers and functions of the app first.")
+        else:
+            line("No run holds a lease. Stop all workers and functions of the app, then run it with --yes.")
+
+
+records_command.add_command(migrate)

@@ -31,7 +31,7 @@ class _Cause(Struct, frozen=True, kw_only=True, gc=False):
 
     kinds: tuple[type[Exception], ...] = ()
     words: tuple[str, ...] = ()
-    make: type[errors.OnefoldError]
+    make: type[errors.OnefoldError] = errors.StorageError
     meaning: str
     todo: str
 
@@ -47,38 +47,32 @@ _URL_AND_USER: Final = (
 _CAUSES: Final = (
     _Cause(
         kinds=(redis.AuthenticationError,),
-        make=errors.StorageError,
         meaning="User or password are wrong or missing.",
         todo=_URL_AND_USER,
     ),
     _Cause(
         words=("unauthenticated multibulk length", "unauthenticated bulk length"),
-        make=errors.StorageError,
         meaning="The server wants a password before it reads a call as long as this one.",
         todo=_URL_AND_USER,
     ),
     _Cause(
         kinds=(redis.exceptions.NoPermissionError, redis.exceptions.AuthorizationError),
         words=("executing the script can't run this command", "executing the script can't access"),
-        make=errors.StorageError,
         meaning="The user may not do this.",
         todo="Allow it +@read +@write +@scripting +@connection +time +info +config|get on the prefix's names (ACL SETUSER).",
     ),
     _Cause(
         words=("WRONGTYPE",),
-        make=errors.StorageError,
         meaning="Another program writes under the same prefix: a key there is of a type that onefold does not write.",
         todo=PREFIX_ADVICE,
     ),
     _Cause(
         words=("CERTIFICATE_VERIFY_FAILED",),
-        make=errors.StorageError,
         meaning="The server's certificate is not signed by an authority that this machine trusts.",
         todo="Set SSL_CERT_FILE to a file with the certificate of the authority.",
     ),
     _Cause(
         words=("DB index is out of range", "invalid DB index"),
-        make=errors.StorageError,
         meaning="The URL ends with the number of a database that the server does not have.",
         todo="Write a smaller number: servers have 0 to 15 unless `databases` in redis.conf says more, clusters only 0.",
     ),
@@ -110,7 +104,6 @@ _CAUSES: Final = (
     _Cause(
         kinds=(redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError),
         words=("MOVED ", "ASK ", "CROSSSLOT"),
-        make=errors.StorageError,
         meaning="This server is part of a cluster, and another one keeps this part of the data.",
         todo="Add cluster=yes to the URL: redis://host:port?cluster=yes",
     ),
@@ -140,7 +133,6 @@ _CAUSES: Final = (
     ),
     _Cause(
         kinds=(Exception,),
-        make=errors.StorageError,
         meaning="The server refuses what records need.",
         todo="Check the URL, the server's version (6.2 or later, or Valkey) and its log.",
     ),
