@@ -19,6 +19,16 @@ OF_THE_SYSTEM = {
     "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "ProcessLookupError",
     "psycopg.Error", "redis.RedisError", "failures.HTTPClientError", "failures.ConnectionError",
 }  # fmt: skip
+# What runs in a worker's main loop, where a limit may raise one of our own classes: that is not what the engine said.
+LOOP = {
+    f"onefold.runner.{name}"
+    for name in (
+        "admission", "claims", "completion", "dispatcher", "executors", "orphans", "poll", "runner", "settlement", "worker"
+    )
+}  # fmt: skip
+OURS = {
+    f"errors.{name}" for name in ("OnefoldError", "TransientError", "UsageError", "NotFoundError", "OverLimitError")
+}
 # Their calls come through `needs-retry`, which lets it through before (engines/aws/session.py).
 ELSEWHERE = {"onefold.engines.aws.session"}
 # Of a transaction whose connection is ended in any case; what the caller hears is raised by the call before.
@@ -33,10 +43,10 @@ def named(node: ast.expr | None) -> set[str]:
     return {ast.unparse(name) for name in one}
 
 
-def taken(tree: ast.AST) -> Iterator[int]:
-    """The lines in which an error of the system is caught, and not raised again at the end, that may be of a signal."""
+def taken(tree: ast.AST, classes: set[str] = OF_THE_SYSTEM) -> Iterator[int]:
+    """The lines in which an error of these is caught, and not raised again at the end, that may be of a signal."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler) and named(node.type) & OF_THE_SYSTEM:
+        if isinstance(node, ast.ExceptHandler) and named(node.type) & classes:
             last = node.body[-1]
             is_raised = isinstance(last, ast.Raise) and last.exc is None
             calls = [ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Call)]
@@ -45,7 +55,7 @@ def taken(tree: ast.AST) -> Iterator[int]:
         elif isinstance(node, ast.With):
             calls_made = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
             ignoring = [call for call in calls_made if ast.unparse(call.func) in ("suppress", "contextlib.suppress")]
-            if any(named(argument) & OF_THE_SYSTEM for call in ignoring for argument in call.args):
+            if any(named(argument) & classes for call in ignoring for argument in call.args):
                 yield node.lineno
 
 
@@ -56,6 +66,13 @@ def test_no_error_of_the_system_is_caught_that_may_be_of_a_signal() -> None:
         if name.startswith(ROOMS) and name not in ELSEWHERE
         for line in taken(source.tree(path))
     ]
+    assert found == [], "begin with onefold.interrupts.let_through(error), or use `ignored` in place of `suppress`"
+
+
+def test_no_error_of_ours_is_caught_in_a_workers_loop_that_may_be_of_a_signal() -> None:
+    files = source.modules()
+    assert files.keys() >= LOOP
+    found = [f"{files[name].name}:{line}" for name in sorted(LOOP) for line in taken(source.tree(files[name]), OURS)]
     assert found == [], "begin with onefold.interrupts.let_through(error), or use `ignored` in place of `suppress`"
 
 

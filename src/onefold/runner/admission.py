@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from onefold.contracts.documents import change, reader
 from onefold.contracts.queue import RetryIn
 from onefold.contracts.state import Change, bounded_name
 from onefold.contracts.store import Complete, Fail, Release, Unknown
+from onefold.interrupts import ignored
 from onefold.record import breaker, rate
 from onefold.record.breaker import Answer, Breaker, BreakerPolicy
 from onefold.record.delivery import Decision, Detail
@@ -98,7 +98,7 @@ class Admission:
     def forget(self, runs: Sequence[Execution]) -> None:
         """Runs were admitted and could not be claimed: release their slots, or at least renew them no more."""
         for run in runs:
-            with suppress(errors.TransientError):  # then it ends with the lease
+            with ignored(errors.TransientError):  # then it ends with the lease
                 self._release(run)
 
     def is_to_blame(self, run: Execution) -> bool:

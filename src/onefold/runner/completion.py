@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from onefold import errors, limits
 from onefold.contracts.documents import reader
 from onefold.contracts.state import Change
+from onefold.interrupts import let_through
 from onefold.runner import runs
 from onefold.runner.handlers import Job
 from onefold.runner.runs import RunState
@@ -184,6 +185,7 @@ class Closer:
             self.touch(name)
             raise
         except errors.UsageError as error:
+            let_through(error)
             return self._cannot(name, error)
         self._took_ms[name] = self._clock.monotonic_ms() - since_ms
         if closed:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,6 +26,7 @@ from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
 from onefold.contracts.state import Change
+from onefold.interrupts import ignored
 from onefold.runner import runs
 from onefold.runner.context import Context
 from onefold.runner.handlers import positional
@@ -185,7 +186,7 @@ class Dispatch:
     def fail(self, error: Exception) -> None:
         """Note why the dispatch stopped; the run goes on when the tick is delivered again."""
         failure = f"{type(error).__name__}: {kept_text(error)}"[:500]
-        with suppress(errors.TransientError):
+        with ignored(errors.TransientError):
             runs.note(self._engine.state, self.run.name, failure=failure)
 
     def _put(self, after: RunState) -> None:

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.store import Complete
+from onefold.interrupts import let_through
 from onefold.record import attempt as script
 from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner.execution import LaneReport, Unit
@@ -170,6 +171,7 @@ class Grouper:
             verdict = effects.finish(settlement, self._clock.now_ms())
         except errors.OnefoldError as error:
             effects.undo()
+            let_through(error)
             self._decide_again(run, error)
             return
         if verdict.written:
@@ -183,6 +185,7 @@ class Grouper:
             try:
                 effects.commit()
             except errors.OnefoldError as error:
+                let_through(error)
                 for run in kept:
                     run.verdict = None
                     self._decide_again(run, error)
@@ -284,7 +287,8 @@ class Executors:
         """Where a delivery's run would go."""
         try:
             return self.way_of(self._runner.job_of(delivery))
-        except errors.NotFoundError:
+        except errors.NotFoundError as error:
+            let_through(error)
             return self.plain, False  # the runner gives it back
 
     def submit(self, runs: Sequence[Execution], group_size: Callable[[Execution], int]) -> None:

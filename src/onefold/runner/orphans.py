@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -21,6 +20,7 @@ from onefold import errors, limits
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, Attribute, Delivery
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
+from onefold.interrupts import ignored
 from onefold.record.attempt import Facts
 from onefold.record.delivery import Backoff, Detail, Policy
 from onefold.runner.execution import Execution
@@ -136,7 +136,7 @@ class Orphans:
         wall_ms = self._clock.now_ms()
         self._report(delivery, {"job": name, "why": why[:500], "given_up_in_ms": ends_at_ms - wall_ms})
         note = WaitingForJob(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
-        with suppress(errors.OnefoldError):  # it was reported; another worker, or the next time, notes it
+        with ignored(errors.OnefoldError):  # it was reported; another worker, or the next time, notes it
             self._note(queue, name, note)
 
     def _note(self, queue: str, name: str, note: WaitingForJob) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onefold import errors
 from onefold.clock import Never
 from onefold.contracts.queue import Delivery
+from onefold.interrupts import let_through
 from onefold.runner.execution import InFlight
 from onefold.runner.executors import GROUP_MS
 from onefold.runner.longpoll import LongPoll
@@ -153,7 +154,8 @@ class Poller:
     def _receive(self, feed: Feed, count_max: int, now_ms: int) -> int:
         try:
             deliveries = feed.queue.receive(count_max, self._visible_ms)
-        except errors.OverLimitError:
+        except errors.OverLimitError as error:
+            let_through(error)
             feed.due_at_ms = now_ms + OVER_LIMIT_MS
             return 0
         self._in_flight.take(deliveries, now_ms)

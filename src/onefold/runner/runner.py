@@ -174,6 +174,7 @@ class Runner:
             try:
                 job = self._suited(self.job_of(delivery), delivery.queue)
             except errors.NotFoundError as error:
+                let_through(error)
                 counted = not self.backend.open_queue(delivery.queue).capabilities.uncounted
                 given_up = self._orphans.settle(delivery, str(error), counted=counted)
                 if not isinstance(given_up, int):
@@ -245,7 +246,8 @@ class Runner:
                     with self._key_order.order:
                         self._drop(self._key_order.forget(runs))
                     raise
-            except errors.TransientError:
+            except errors.TransientError as error:
+                let_through(error)
                 if not ready:
                     raise
                 return ready  # these must be performed; the next call meets the backend again
@@ -454,7 +456,8 @@ class Runner:
         """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
         try:
             return self._advance([], self.settle(list(runs)))
-        except errors.TransientError:
+        except errors.TransientError as error:
+            let_through(error)
             return []  # the runs are settled; who waited behind them was dropped
 
     def withdraw(self) -> list[Delivery]:

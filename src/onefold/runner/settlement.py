@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -35,7 +34,7 @@ from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused, from_outbox
 from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
 from onefold.contracts.state import Change, group_flag
-from onefold.interrupts import let_through
+from onefold.interrupts import ignored, let_through
 from onefold.record.delivery import Decision, Unstorable
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ class Queues:
         for name, receipts in changes.items():
             queue = self._open_queue(name)
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
-            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+            with ignored(errors.TransientError):  # then they become visible by themselves, when their receive ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
 
 
@@ -388,11 +387,13 @@ class Settler:
         for number in range(_WRITE_TRIES):
             try:
                 return stopped(self._backend.state, key.key, why)
-            except errors.TransientError:  # after the last, the settlement meets the same backend
+            except errors.TransientError as error:  # after the last, the settlement meets the same backend
+                let_through(error)
                 if not self._pause(number):
                     break
-            except (errors.UsageError, msgspec.DecodeError):  # not allowed, or written by a version that knows more
-                break
+            except (errors.UsageError, msgspec.DecodeError) as error:
+                let_through(error)
+                break  # not allowed, or written by a version that knows more
         return ()
 
 
@@ -454,7 +455,7 @@ class JointTransaction:
         """
         kept, self._kept = self._kept, []  # first: what could not be committed is not to be settled by a later commit
         self._inner.commit()
-        with suppress(errors.TransientError, errors.UsageError):
+        with ignored(errors.TransientError, errors.UsageError):
             settle_the_rest(self._backend, kept)
 
     def rollback(self) -> None:

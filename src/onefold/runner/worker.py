@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors, forks
+from onefold.interrupts import ignored, let_through
 from onefold.options import WorkerSettings
 from onefold.runner.context import watch_pools
 from onefold.runner.execution import Execution
@@ -155,7 +156,7 @@ class Worker:
             if in_good_order:
                 self._poller.end()
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in executors.running)
-            with suppress(errors.OnefoldError):  # an engine that failed must not hide why
+            with ignored(errors.OnefoldError):  # an engine that failed must not hide why
                 reports.of_process("worker-stopped", {"left": len(left)})
             if self._hurry is not None:
                 self._hurry(None)  # the program may go on without this worker
@@ -183,6 +184,7 @@ class Worker:
                     busy = True
                 self._failures = 0
             except errors.TransientError as error:  # leave the backend alone for a while
+                let_through(error)
                 self._calm_until_ms = self._clock.monotonic_ms() + min(
                     _CALM_MS << min(self._failures, 10), _CALM_MS_MAX
                 )
