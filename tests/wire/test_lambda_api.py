@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import onefold.testing
+from onefold.local import lambda_api
 from onefold.testing.endpoint import Endpoint
 
 HANDLER = """
@@ -31,6 +33,9 @@ def keep(event, context):
 def fail(event, context):
     raise ValueError("no")
 
+def hold(event, context):
+    open("gate").read()  # until somebody opens it for writing
+
 def poison(event, context):
     return {"batchItemFailures": [{"itemIdentifier": r["messageId"]} for r in event["Records"] if r["body"] == "bad"]}
 """
@@ -46,6 +51,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoi
         "keep": "shop:keep",
         "fail": "shop.fail",
         "poison": "shop:poison",
+        "hold": "shop:hold",
     }
     with onefold.testing.sqs(clock="virtual", functions=functions) as served:
         yield served
@@ -215,6 +221,20 @@ def test_a_mapping_works_and_a_poison_message_ends_in_the_dead_letter_queue(endp
     endpoint.advance("3m")
     assert endpoint.peek("orders") == []
     assert [one.body for one in endpoint.peek("dead")] == ["bad"]
+
+
+def test_events_that_wait_are_bounded_together(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lambda_api, "WAITING_BYTES_MAX", 1_000)
+    os.mkfifo(tmp_path / "gate")
+    event, asynchronous = b'"' + b"x" * 498 + b'"', {"X-Amz-Invocation-Type": "Event"}
+    answers = [asked(endpoint, "POST", "functions/hold/invocations", event, **asynchronous) for _ in range(3)]
+    assert [status for status, _, _ in answers] == [202, 202, 429]
+    assert answers[2][2] == "TooManyRequestsException"
+    assert "events that wait" in str(answers[2][1])
+    with open(tmp_path / "gate", "w"):  # opens when the first one reads
+        pass
 
 
 @pytest.mark.conformance(

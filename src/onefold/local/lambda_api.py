@@ -29,6 +29,7 @@ from onefold.local.timers import Timers
 
 ROOT: Final = "/2015-03-31/"
 ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation
+WAITING_BYTES_MAX: Final = 256 * 1024 * 1024  # of all events that wait for their invocation; ours, as for long bodies
 LOG_BYTES_MAX: Final = 4_096  # Lambda Invoke, LogType Tail: the last 4 KB of the log
 LIST_MAX: Final = 100  # Lambda ListEventSourceMappings, MaxItems: at most 100 in one answer
 _REPORTS: Final = "ReportBatchItemFailures"
@@ -73,17 +74,17 @@ class LambdaApi:
     Args:
         registry: functions and mappings.
         sqs: queues' names, in each region.
-        timers: the loop, for invocations that nobody waits for. running: these invocations.
+        timers: the loop, for invocations that nobody waits for. running: these, each with the bytes of its event.
     """
 
     def __init__(
-        self, registry: FunctionRegistry, sqs: SqsService, timers: Timers, running: set[Any] | None = None
+        self, registry: FunctionRegistry, sqs: SqsService, timers: Timers, running: dict[Any, int] | None = None
     ) -> None:
         self._registry = registry
         self._sqs = sqs
         self._addresses = sqs.addresses
         self._timers = timers
-        self._running: set[Any] = set() if running is None else running
+        self._running: dict[Any, int] = {} if running is None else running
 
     async def handle(self, request: Request, request_id: str) -> Response:
         """The answer to one request below `/2015-03-31/`."""
@@ -274,9 +275,12 @@ class LambdaApi:
             text = f"Could not parse request body into json: {error}"
             raise _Refused(400, "InvalidRequestContentException", text) from error
         if kind == "Event":
+            if sum(self._running.values()) + len(event) > WAITING_BYTES_MAX:
+                text = f"The events that wait for their invocation hold {WAITING_BYTES_MAX >> 20} MiB, the limit here."
+                raise _Refused(429, "TooManyRequestsException", text, Reason="ConcurrentInvocationLimitExceeded")
             task = self._timers.loop.create_task(function.invoke(event, kill=self._registry.fault()))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running[task] = len(event)
+            task.add_done_callback(self._running.pop)
             return Response(202, b"")
         return await self._answer(function, event, tail=request.header(b"x-amz-log-type") == "Tail")
 
