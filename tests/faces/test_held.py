@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
+from decimal import Decimal
 
 import pytest
 
 import onefold
-from onefold.admin import dead_letters, groups, held, redrive, why
+from onefold.admin import dead_letters, groups, held, redrive, status, why
 from onefold.admin.dead_letters import Select
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
@@ -169,6 +171,51 @@ def test_a_held_call_is_settled_with_what_it_returned(there: Open) -> None:
     assert [row.event for row in bare.engine.ledger.of_key(RecordKey("", "bank", "k 1"))].count("settled") == 3
     with pytest.raises(onefold.errors.NotFoundError):
         held.settle(bare, "k 1", done=False)
+
+
+def unstored(there: Open, key: str) -> Callable[[str], object]:
+    """A call that took effect, and whose result has no place in a record."""
+
+    @onefold.once(key="{order}", name=f"bank-{key}", store=there.session.engine.store, clock=there.clock)
+    def pay(order: str) -> object:
+        return Decimal("5.00")
+
+    with pytest.raises(onefold.errors.PayloadError, match="Its effect has happened"):
+        pay(key)
+    return pay
+
+
+def test_what_took_effect_is_the_same_everywhere(there: Open) -> None:
+    pay = unstored(there, "k-1")
+    with pytest.raises(onefold.OutcomeUnknown, match="took effect, and its result could not be recorded") as caught:
+        pay("k-1")
+    assert "--not-done" not in str(caught.value)
+    assert "unknown whether" not in str(caught.value)
+    (listed,) = held.listed(there.session)
+    assert (listed.took_effect, listed.error) == (True, "PayloadError")
+    (warning,) = [one for one in status.status(there.session).warnings if one.code == "held-calls"]
+    assert warning.text == "1 call held: its effect happened, and its result could not be recorded."
+    park(there, "k-2", job="pay")
+    (mixed,) = [one for one in status.status(there.without_app()).warnings if one.code.startswith("held-calls")]
+    assert mixed.text == warning.text
+    (told,) = why.explain(there.session, "k-1").stories
+    assert "the effect happened, and its result could not be recorded" in told.text
+    assert "took effect, and its result could not be recorded" in " ".join(line.text for line in told.lines)
+
+
+def test_what_took_effect_is_settled_as_not_done_only_with_a_reason(there: Open) -> None:
+    pay = unstored(there, "k-1")
+    before = record_of(there, "k-1")
+    for reason in (None, ""):
+        with pytest.raises(onefold.errors.UsageError, match=r"took effect.*--done --result JSON.*--reason-text TEXT"):
+            held.settle(there.session, "k-1", done=False, reason_text=reason)
+    assert record_of(there, "k-1") == before
+    held.settle(there.session, "k-1", done=False, reason_text="the bank has refunded it")
+    assert record_of(there, "k-1").status == "released"
+    with pytest.raises(onefold.errors.PayloadError, match="Its effect has happened"):
+        pay("k-1")
+    held.settle(there.session, "k-1", done=True, result='"5.00"')
+    assert pay("k-1") == "5.00"
 
 
 def test_what_a_call_returned_is_not_corrected_by_hand(there: Open) -> None:

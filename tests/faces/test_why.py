@@ -546,15 +546,19 @@ def test_an_unknown_record_without_a_message_is_not_said_to_be_not_done(there: O
     )
 
 
-def test_a_result_that_could_not_be_recorded_is_known_to_have_happened(there: Open) -> None:
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_a_result_that_could_not_be_recorded_is_known_to_have_happened(there: Open, *, took_effect: bool) -> None:
+    """By what the record says; a handler's own class may be called PayloadError as well."""
     claimed = there.claim("charge_card", "k", start=True)
-    failure = Failure(kind="unknown", error="PayloadError", summary="The function ran")
+    failure = Failure(kind="unknown", error="PayloadError", summary="The function ran", took_effect=took_effect)
     now_ms = there.clock.now_ms()
     outcome = Unknown(parked=True, crashed=False, failure=failure, expires_at_ms=now_ms + 10_000)
     there.session.engine.store.write([(claimed.hold, outcome)], now_ms)
     found = story(there, "k")
-    assert "the effect happened, and its result could not be recorded" in found.text
-    assert found.todo[1:] == ("onefold held settle k --done --result JSON",)
+    assert ("the effect happened, and its result could not be recorded" in found.text) is took_effect
+    assert ("it is unknown whether the effect happened" in found.text) is not took_effect
+    assert found.todo[1] == "onefold held settle k --done --result JSON"
+    assert len(found.todo) == (2 if took_effect else 3)
 
 
 def test_a_run_whose_record_was_lost_is_not_said_to_be_not_done(there: Open) -> None:

@@ -31,6 +31,7 @@ _KEEP_MS = (
     90 * limits.DAY_MS
 )  # how long the record answers duplicates where the job's own `keep` is not known; its default
 _LISTED_MAX = 1_000
+_UNDONE = "--not-done --reason-text TEXT"
 _NAMED_MAX = 5  # operations of one key that an error names
 
 
@@ -42,6 +43,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
         state: `held`; or `left-over`: its record was settled, but a crash left messages here; settle it again.
         since_ms: when it was parked.
         error, summary, attempts, crashes: what is known of the run in doubt. owner: the team.
+        took_effect: it came to its end, and only its result could not be recorded.
         queue: where its messages lie; None where it has none (a call under @once).
         message_ids: the message of the run first, then its duplicates.
         expires_in_ms: until the first of the messages is gone; the record itself stays.
@@ -60,6 +62,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     queue: str | None
     message_ids: tuple[str, ...]
     expires_in_ms: int | None
+    took_effect: bool = False
 
 
 class SettledOperation(Struct, frozen=True, kw_only=True):
@@ -139,6 +142,7 @@ def _held(session: AdminSession, key: RecordKey, record: Record, messages: Seque
         queue=ordered[0].queue if ordered else None,
         message_ids=tuple(one.message_id for one in ordered),
         expires_in_ms=_expires_in_ms(session, ordered),
+        took_effect=failure is not None and failure.took_effect,
     )
 
 
@@ -191,7 +195,7 @@ def settle(
 
     Args:
         key, job, tenant: which; job and tenant where several operations have the key.
-        done: whether the effect happened.
+        done: whether the effect happened. Not done, of a run that took effect, needs a reason_text: who has undone it?
         result: JSON that answers duplicates from now on; only with done. It has to be given for a call under @once, whose
             later calls return it; of a job null unless given.
         reason_text: why, for the ledger.
@@ -210,6 +214,13 @@ def settle(
         return corrected
     held = _one(session, key, job, tenant)
     record_key = RecordKey(held.tenant, held.job, held.key)
+    if held.took_effect and not done and not reason_text:
+        ways = [redact.command("onefold held settle", key, way) for way in ("--done --result JSON", _UNDONE)]
+        raise errors.UsageError(
+            f"{operation(record_key)} took effect: it came to its end, and only its result could not be recorded.",
+            meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
+            todo=f"Give its result: {ways[0]}. If the effect was undone by hand, say so: {ways[1]}.",
+        )
     stored = _result(
         session, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
     )

@@ -7,6 +7,7 @@ Never here: single messages, output. Invariant: asking changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -127,9 +128,11 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     stopped = _stopped(session, kinds, groups.stopped(session))
     queues = tuple(_queue(session, kinds.sources[name], stopped) for name in names)
     found = _jobs(session, queue)
+    held = queue is None or any(one.held for one in queues)
+    parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT) if held else []
     warnings = (
-        *_held(queues),
-        *_held_calls(session, queue),
+        *_held(session, queues, parked),
+        *_held_calls(session, queue, parked),
         *_endless([kinds.sources[name] for name in names]),
         *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
@@ -201,11 +204,13 @@ def _jobs(session: AdminSession, queue: str | None) -> tuple[JobStatus, ...]:
 # -- warnings --------------------------------------------------------------------------------------------------------
 
 
-def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
+def _held(session: AdminSession, queues: tuple[QueueStatus, ...], parked: list[Record]) -> list[Warning]:
+    jobs = {one.key.job: session.job(one.key.job) for one in parked}
+    known = Counter(job.policy.queue for one in parked if (job := jobs[one.key.job]) is not None and _took_effect(one))
     return [
         Warning(
             code="held",
-            text=f"{counted(one.held, 'message')} of {one.queue} held: {_doubt(one.held)}",
+            text=f"{counted(one.held, 'message')} of {one.queue} held: {_doubt(one.held, known[one.queue])}",
             todo="onefold held list",
         )
         for one in queues
@@ -213,23 +218,31 @@ def _held(queues: tuple[QueueStatus, ...]) -> list[Warning]:
     ]
 
 
-def _doubt(count: int) -> str:
-    return f"it is unknown whether {'its effect' if count == 1 else 'their effects'} happened."
+def _took_effect(record: Record) -> bool:
+    return record.failure is not None and record.failure.took_effect
 
 
-def _held_calls(session: AdminSession, queue: str | None) -> list[Warning]:
+def _doubt(count: int, known: int) -> str:
+    """Why something is held; `known`: operations whose effect is known to have happened."""
+    if not known:
+        return f"it is unknown whether {'its effect' if count == 1 else 'their effects'} happened."
+    if count == 1:
+        return "its effect happened, and its result could not be recorded."
+    if known >= count:
+        return "their effects happened, and their results could not be recorded."
+    return f"the effect of {counted(known, 'operation')} happened, only the result is missing; of the others it is unknown."
+
+
+def _held_calls(session: AdminSession, queue: str | None, parked: list[Record]) -> list[Warning]:
     """Operations without a message (calls under @once), or all that are held of an engine without queues."""
-    if queue is not None:
-        return []
-    parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT)
-    count = sum(1 for one in parked if one.message_id is None or not session.has_queues)
-    if not count:
+    found = [one for one in parked if queue is None and (one.message_id is None or not session.has_queues)]
+    if not found:
         return []
     what = "call" if session.has_queues else "operation"
     return [
         Warning(
             code="held-calls",
-            text=f"{counted(count, what)} held: {_doubt(count)}",
+            text=f"{counted(len(found), what)} held: {_doubt(len(found), sum(map(_took_effect, found)))}",
             todo="onefold held list",
         )
     ]

@@ -87,18 +87,20 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     sent_at_ms: int | None = None
 
 
-class Failure(Struct, frozen=True, kw_only=True, gc=False):
+class Failure(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What went wrong, without the payload.
 
     Args:
         kind: `transient`, `permanent`, `attempts`, `dependency-down`, `quarantine`, `unknown`, `released`...
         error: class name of the exception.
         summary: one line, at most 500 characters.
+        took_effect: the run came to its end, and only its result could not be recorded (older records do not say).
     """
 
     kind: str
     error: str
     summary: str
+    took_effect: bool = False
 
 
 class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):

@@ -88,7 +88,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
     if evidence.is_one_of_many:
         tenant = f" --tenant {redact.shell_word(record.key.scope)}" if record.key.scope else ""
         which = f" --job {redact.shell_word(record.key.job)}{tenant}"
-    if record.failure is not None and record.failure.error == "PayloadError":  # written for results alone
+    if record.failure is not None and record.failure.took_effect:
         return OperationState(
             place="held",
             text=f"Held since {evidence.say(record.updated_at_ms)}: the effect happened, and its result could not be"

@@ -224,6 +224,8 @@ _POLICIES = {
 
 
 def _unknown(detail: Detail) -> Description:
+    if detail.get("took_effect"):
+        return f"{_run(detail)} took effect, and its result could not be recorded", "held: a person gives the result"
     if detail.get("error"):
         text = f"{_run(detail)} ended with {detail['error']}: it is unknown whether the effect happened"
     else:

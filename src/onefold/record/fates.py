@@ -109,8 +109,10 @@ def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, att
     if policy.effect == "transactional":
         failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
         return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
-    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold"})
-    return park("PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told)
+    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold", "took_effect": True})
+    return park(
+        "PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told, took_effect=True
+    )
 
 
 def _transient(
@@ -252,12 +254,14 @@ def park(
     crashed: bool,
     told: Note | None = None,
     trace: str = "",
+    took_effect: bool = False,
 ) -> Decision:
     """Into the held queue, where a person settles it; the record is unknown and does not expire.
 
     Args:
         trace: where it was raised; empty where nothing was.
         told: the event that says why, unless the claim has said it (`guard.noticed`).
+        took_effect: the effect is known to have happened; only the result is missing.
     """
     reason = Reason(
         kind="unknown",
@@ -273,7 +277,7 @@ def park(
         trace=trace or None,
     )
     write = store.Unknown(
-        failure=store.Failure(kind="unknown", error=error, summary=summary),
+        failure=store.Failure(kind="unknown", error=error, summary=summary, took_effect=took_effect),
         expires_at_ms=now_ms + policy.keep_ms,
         parked=True,
         crashed=crashed,

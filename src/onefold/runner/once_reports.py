@@ -412,6 +412,12 @@ def taken_over(found: Claimed, crashes: int) -> str:
 def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
     """The error for a key that is held, with what its record says about it."""
     failure = record.failure if record is not None else None
+    if failure is not None and failure.took_effect:
+        return errors.OutcomeUnknown(
+            f"{name} {key.key!r} took effect, and its result could not be recorded.",
+            meaning=failure.summary,
+            todo=f"With the result from the other system, run: {_settle(key)}, where URL is that of the store.",
+        )
     return errors.OutcomeUnknown(
         f"It is unknown whether {name} {key.key!r} took effect.",
         meaning=failure.summary if failure is not None else "An earlier call died without reporting an outcome.",

@@ -25,6 +25,7 @@ from onefold.contracts.store import (
     Claimed,
     Complete,
     Completed,
+    Failure,
     Held,
     Hold,
     ManualDecision,
@@ -330,6 +331,16 @@ class StoreContract(ClaimContract):
         self.store.start([claimed.hold], NOW)
         assert self.write(claimed.hold, fail())
         assert not self.claim("F").doubt
+
+    def test_a_failure_says_whether_the_run_took_effect(self) -> None:
+        for took_effect in (False, True):
+            hold = self.claim(key=f"{took_effect}").hold
+            failure = Failure(kind="unknown", error="PayloadError", summary="no JSON form", took_effect=took_effect)
+            outcome = Unknown(failure=failure, expires_at_ms=NOW + KEPT_MS, parked=True)
+            assert self.write(hold, outcome)
+            (record,) = self.store.read([hold.key], NOW)
+            assert record is not None
+            assert record.failure == failure
 
     def test_a_parked_operation_is_held_for_ever(self) -> None:
         hold = self.claim().hold

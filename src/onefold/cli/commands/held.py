@@ -55,15 +55,19 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
             ago(now_ms - one.since_ms),
             render.some(max(len(one.message_ids) - 1, 0)),
             one.owner,
-            render.cause(one.error, one.summary),
+            render.joined(_KNOWN if one.took_effect else "", render.cause(one.error, one.summary)),
         )
         for one in held
     ]
     render.draw(render.table(columns, rows))
     line()
-    line("Find out from the other system whether the effect happened, then:")
+    is_known = all(one.took_effect for one in held)
+    if is_known:
+        line("With the result from the other system:")
+    else:
+        line("Find out from the other system whether the effect happened, then:")
     which = " --job JOB" + (" --tenant TENANT" if tenants else "") if len(keys) < len(held) else ""
-    ways = ("--done --result JSON", "--not-done")
+    ways = _ways(took_effect=is_known)
     render.todo([f"onefold held settle KEY {way}{which}" for way in ways], found.words)
 
 
@@ -84,13 +88,21 @@ def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: 
     )
 
 
+_KNOWN = "The effect happened; its result could not be recorded. "
+
+
+def _ways(*, took_effect: bool) -> tuple[str, ...]:
+    return ("--done --result JSON",) if took_effect else ("--done --result JSON", "--not-done")
+
+
 def _draw_details(
     held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target, *, is_one_of_many: bool
 ) -> None:
     for one in held:
         line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
         since = ago(found.session.now_ms() - one.since_ms)
-        line(render.joined(f"  {one.state} for {since}: ", render.cause(one.error, one.summary)))
+        known = _KNOWN if one.took_effect else ""
+        line(render.joined(f"  {one.state} for {since}: {known}", render.cause(one.error, one.summary)))
         process = "their worker process" if one.queue is not None else "the process that called"
         crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
         line(f"  {counted(one.attempts, 'run')}{crashed}")
@@ -103,7 +115,7 @@ def _draw_details(
     for one in held:
         tenant = f" --tenant {redact.shell_word(one.tenant)}" if one.tenant else ""
         which = f" --job {redact.shell_word(one.job)}{tenant}" if is_one_of_many else ""
-        ways = ("--done --result JSON", "--not-done")
+        ways = _ways(took_effect=one.took_effect)
         render.todo([redact.command("onefold held settle", one.key, way + which) for way in ways], found.words)
 
 
