@@ -570,6 +570,22 @@ def test_a_run_whose_record_was_lost_is_not_said_to_be_not_done(there: Open) -> 
     )
 
 
+def test_a_call_whose_record_is_gone_gets_no_advice_that_is_for_an_app(there: Open) -> None:
+    """Nor is it said to wait for a worker: a store for records has no messages, and its calls wait for none."""
+    bare = there.without_app()
+    for event, begins in (
+        ("lease-lost", "Unknown: a run lost its lease or its record"),
+        ("failed", "No record of this key is left (expired, deleted, flushed); the next call with this key runs it."),
+    ):
+        key = RecordKey("", "bank", event)
+        bare.engine.ledger.append([Row(at_ms=there.clock.now_ms(), event=event, key=key, detail={"attempt": 1})])
+        (found,) = why.explain(bare, event).stories
+        assert found.text.startswith(begins)
+        assert found.left_out == "Of calls that went well only the last one is known, from its record."
+        said = " ".join((found.text, *found.todo))
+        assert not any(one in said for one in ("worker", "onefold status", "App(", "Send it", "message of it waits"))
+
+
 # -- what is no key ------------------------------------------------------------------------------------------------
 
 

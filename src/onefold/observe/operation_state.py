@@ -16,7 +16,7 @@ from msgspec import Struct
 from onefold import redact
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.observe.timeline import Evidence
+from onefold.observe.timeline import Evidence, is_call
 from onefold.observe.wording import age, counted, pause
 
 StateName = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
@@ -281,7 +281,7 @@ def both(redrive: str) -> tuple[str, ...]:
 
 def _may_wait(record: Record | None, evidence: Evidence) -> bool:
     """Whether a message of it may wait where nobody looked: it was sent, and nothing says that the message was deleted."""
-    if any(row.event in ("removed", "purge") for row in evidence.rows):
+    if is_call(evidence) or any(row.event in ("removed", "purge") for row in evidence.rows):
         return False
     return record.message_id is not None if record is not None else bool(evidence.rows)
 
@@ -315,7 +315,7 @@ def _lost(evidence: Evidence) -> OperationState:
     )
     return OperationState(
         place="gone",
-        text=f"{text} {evidence.not_asked}".rstrip(),
+        text=text if is_call(evidence) else f"{text} {evidence.not_asked}".rstrip(),
         todo=("Find out from the other system whether the effect happened before you call or send it again.",),
     )
 
@@ -347,6 +347,9 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
             else f"Not done; the record says {record.status}{why}"
         )
         return OperationState(place="gone", text=f"{words}; the next call with this key runs it.", todo=())
+    if record is None and is_call(evidence):
+        text = "No record of this key is left (expired, deleted, flushed); the next call with this key runs it."
+        return OperationState(place="gone", text=text, todo=())
     who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return OperationState(

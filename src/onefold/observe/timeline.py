@@ -325,10 +325,6 @@ def _said_why(detail: Detail, otherwise: str) -> str:
     return f"reason given: {why}" if why else otherwise
 
 
-def _missing(detail: Detail) -> Description:
-    return "a reconciliation found it missing", _word(detail, "why", "it is not done, and no message of it is left")
-
-
 _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "received": _received,
     "sent": _sent,
@@ -347,7 +343,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "lease-lost": _lease_lost,
     "record-gone": _record_gone,
     "overrun": _overrun,
-    "missing": _missing,
+    "missing": lambda detail: (
+        "a reconciliation found it missing",
+        _word(detail, "why", "it is not done, and no message of it is left"),
+    ),
     "resent": lambda detail: ("sent again by a repair, under its own key", _said_why(detail, "")),
     "redrive": _redrive,
     "edit": _edit,
@@ -439,7 +438,7 @@ _RANKS = {
 
 def left_out(evidence: Evidence) -> str:
     """What the history level keeps no trace of; empty at `full`."""
-    if _is_call(evidence):
+    if is_call(evidence):
         return "Of calls that went well only the last one is known, from its record."
     match evidence.history or _guessed(evidence):
         case "full":
@@ -450,9 +449,10 @@ def left_out(evidence: Evidence) -> str:
             return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
 
 
-def _is_call(evidence: Evidence) -> bool:
+def is_call(evidence: Evidence) -> bool:
     """Whether it is a call under @once, which no message brought."""
-    return evidence.record is not None and evidence.record.message_id is None and not evidence.messages
+    known = evidence.rows if evidence.record is None else [evidence.record]
+    return bool(known) and not evidence.messages and all(one.message_id is None for one in known)
 
 
 def _guessed(evidence: Evidence) -> History:
@@ -523,7 +523,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
         told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "there was no record of this key before"
-        if record.sent_at_ms is None and not record.attempts_total and not _is_call(evidence):
+        if record.sent_at_ms is None and not record.attempts_total and not is_call(evidence):
             rule = f"{rule}; its job is unique, and nothing has claimed it yet"
             tell(record.created_at_ms, "reserved", "reserved by send", rule, last=False)
         else:
