@@ -262,6 +262,13 @@ def test_a_dead_letter_carries_class_summary_attempts_times_and_owner() -> None:
     )
 
 
+def test_a_run_whose_result_has_no_place_is_known_to_have_taken_effect() -> None:
+    for outcome, known in ((NO_JSON, True), (KILLED, False)):
+        write = settle(outcome, replace(POLICY, on_unknown="hold")).write
+        assert isinstance(write, store.Unknown)
+        assert write.failure.took_effect is known
+
+
 def test_a_parked_run_says_what_is_not_known() -> None:
     assert settle(KILLED, replace(POLICY, on_unknown="hold"), attempt=1) == Decision(
         write=store.Unknown(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import onefold
 from onefold.admin.reading import Fate
 from onefold.cli import render, selection
 from onefold.cli.commands import dlq
 from onefold.cli.program import COMMANDS, program
+from onefold.clock import SystemClock
+from onefold.engines.sqlite.engine import SqliteEngine
+from onefold.entropy import SystemEntropy
 from tests.faces.conftest import Shell
 
 
@@ -400,6 +406,29 @@ def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
     assert "Nothing with the key 'p' is held" in shell.fails("held", "settle", "p", "--done")
     assert "Nothing with the key 'p' is held" in shell.fails("held", "show", "p")
     assert "settled as done" in shell("why", "p")
+
+
+def test_a_held_call_that_took_effect_is_not_offered_to_run_again(shell: Shell) -> None:
+    url = "sqlite:///calls.db"
+    opened = SqliteEngine("calls.db", clock=SystemClock(), entropy=SystemEntropy(), owner="caller", url=url)
+    with contextlib.closing(opened) as engine:
+
+        @onefold.once(key="{order}", name="bank", store=engine.store)
+        def pay(order: str) -> object:
+            return Decimal("5.00")
+
+        with pytest.raises(onefold.errors.PayloadError):
+            pay("k-1")
+    for words in (("held", "list"), ("held", "show", "k-1"), ("why", "k-1")):
+        drawn = " ".join(shell(*words, "--url", url).split())
+        assert "effect happened" in drawn, words
+        assert "could not be recorded" in drawn, words
+        assert "--done --result JSON" in drawn, words
+        assert "--not-done" not in drawn, words
+        assert "whether the effect happened" not in drawn, words
+    assert shell.json("held", "list", "--url", url)["held"][0]["took_effect"] is True
+    refused = shell.fails("held", "settle", "k-1", "--not-done", "--url", url)
+    assert "take effect a second time. Nothing was changed." in " ".join(refused.split())
 
 
 def test_status_says_what_needs_a_person(shell: Shell) -> None:
