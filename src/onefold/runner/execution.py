@@ -16,19 +16,22 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
+from onefold import errors
+from onefold.contracts.store import Claimed
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
+from onefold.record.fates import ProbeAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from onefold.contracts.commit import Verdict
     from onefold.contracts.queue import Delivery
-    from onefold.contracts.store import Ask, Claimed, Hold
+    from onefold.contracts.store import Answer, Ask, Hold
     from onefold.contracts.verbs import EffectTransaction
     from onefold.record.delivery import Outcome
     from onefold.runner.context import Context
@@ -87,6 +90,35 @@ class Execution:
         """What its claim gave it."""
         assert self.claimed is not None
         return self.claimed.hold
+
+    def found(self, found: Answer) -> None:
+        """Tell the script what its claim has found; `advance` goes on from there."""
+        assert isinstance(self.step, script.Claim)
+        self.step.found = found
+        if isinstance(found, Claimed):
+            self.claimed = found
+
+    def called(self, now_ms: int) -> script.Call:
+        """The script's step of a handler that was called all the same.
+
+        It begins anew where an exception of a signal's handler has ended it.
+        """
+        if isinstance(self.step, script.Call) and cast("Any", self.script).gi_frame is not None:
+            return self.step
+        assert self.claimed is not None
+        self.begin_again()
+        while not isinstance(self.step, script.Call):
+            match self.step:
+                case script.Claim() as claim:
+                    claim.found = self.claimed
+                case script.Probe() as probe:
+                    probe.answer = ProbeAnswer(verdict="not-done")
+                case script.Start() as start:
+                    start.held = True
+                case _:
+                    raise errors.InvariantBroken(f"A call was made, and its script ended with {self.step!r:.80}.")
+            self.advance(now_ms)
+        return self.step
 
     def advance(self, now_ms: int) -> script.Step:
         """Report to the script that its step was performed at `now_ms`; the next step."""

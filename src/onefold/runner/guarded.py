@@ -31,10 +31,9 @@ from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict,
 from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_signal
 from onefold.options import check_choice
 from onefold.record import fates, guard
-from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start
+from onefold.record.attempt import Commit, Facts
 from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
 from onefold.record.failures import classify
-from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyFunction, key_rule
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
@@ -331,8 +330,7 @@ class GuardedFunction:
         """The script of a claimed call, after its claim."""
         run = Execution(self._job, _NO_MESSAGE, Facts(key=found.hold.key), args)
         run.ask = ask
-        assert isinstance(run.step, Claim)
-        run.step.found = run.claimed = found
+        run.found(found)
         run.advance(now_ms)
         return run
 
@@ -465,8 +463,7 @@ class GuardedFunction:
         asked = self._keeper.ask_of(begun.hold)
         run = begun if isinstance(begun, Execution) else self._execution(begun, asked, self.clock.now_ms())
         if not isinstance(run.step, Commit):
-            call = self._called(run)
-            self._runner.answer(run, call, outcome)
+            self._runner.answer(run, run.called(self.clock.now_ms()), outcome)
             run.advance(self.clock.now_ms())
         return self._settle(run)
 
@@ -477,25 +474,6 @@ class GuardedFunction:
         for _ in run.script:  # to its end here: what a signal raises while a generator is thrown away is lost
             pass
         return run.verdict
-
-    def _called(self, run: Execution) -> Call:
-        """The script's step of the call; it begins anew where an exception of a signal's handler has ended it."""
-        if isinstance(run.step, Call) and cast("Any", run.script).gi_frame is not None:
-            return run.step
-        assert run.claimed is not None
-        run.begin_again()
-        while not isinstance(run.step, Call):
-            match run.step:
-                case Claim() as claim:
-                    claim.found = run.claimed
-                case Probe() as probe:
-                    probe.answer = ProbeAnswer(verdict="not-done")
-                case Start() as start:
-                    start.held = True
-                case _:
-                    raise errors.InvariantBroken(f"A call was made, and its script ended with {run.step!r:.80}.")
-            run.advance(self.clock.now_ms())
-        return run.step
 
     def give_back(self, found: records.Answer | Execution | None) -> None:
         """Let go of a claim whose call did not start after all."""

@@ -297,11 +297,7 @@ class Runner:
             )
         answers, refused = self._claim_alike(runs, asks, now_ms)
         for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
-            step = run.step
-            assert isinstance(step, script.Claim)
-            step.found = found
-            if isinstance(found, Claimed):
-                run.claimed = found
+            run.found(found)
             if place in refused:
                 run.refuse(refused[place], self.lease_ms, now_ms)
             else:
