@@ -119,7 +119,9 @@ def figure_backlog(options: argparse.Namespace) -> Figures:
     from onefold.runtime.events import Sinks
 
     runtime, lease_ms = app.runtime(), WorkerSettings().lease_ms
-    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history)
+    runner = make_runner(
+        runtime, app.jobs, app.registry.job_of, lease_ms=lease_ms, sinks=Sinks(()), history=app.history
+    )
     queue = runtime.engine.queues.open(queued.name)
     rest = orders(options.count, options.first)
 

@@ -39,7 +39,9 @@ def drained(sqs: str, dynamodb: str, count: int) -> Figures:
     book.send_many([{"order_id": f"o-{number}"} for number in range(count)])
     calls, received = counting()
     runtime = app.runtime()
-    worker = make_worker(runtime, app.jobs, app.job_of, settings=WorkerSettings(threads=THREADS, until_empty=True))
+    worker = make_worker(
+        runtime, app.jobs, app.registry.job_of, settings=WorkerSettings(threads=THREADS, until_empty=True)
+    )
     begun = time.perf_counter()
     running = threading.Thread(target=worker.run)
     running.start()

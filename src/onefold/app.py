@@ -22,7 +22,6 @@ from onefold import aws, duration, errors, events, limits, maps, schedules
 from onefold import reconcile as reconciliations
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
-from onefold.contracts.queue import Delivery
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
 from onefold.options import (
@@ -44,7 +43,6 @@ from onefold.registry import Registry
 from onefold.runner.declaring import KEEP_DEFAULT, Decorator, declare_job, queue_of
 from onefold.runner.handlers import Found, Job
 from onefold.runtime.events import Sink, checked_sinks
-from onefold.runtime.outgoing import Outgoing, Receipt
 from onefold.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -129,6 +127,9 @@ class App:
     def runtime(self, url: str | None = None) -> Runtime:
         """What this app runs on, opened, with all declared queues created; opened once, whatever thread that is in.
 
+        For tools beside an app: its `engine` looks at queues and records, its `send` takes what `Job.message` made. Sending
+        to jobs and running them need none of it.
+
         Args:
             url: another engine than the app's own, for a Lambda handler; what is open already stays.
 
@@ -138,22 +139,6 @@ class App:
         """
         self._runtime.open(url)
         return self._runtime
-
-    def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably; all or none.
-
-        Raises:
-            UsageError: a queue refused a message; none was sent.
-        """
-        return self._runtime.send(outgoing)
-
-    def now_ms(self) -> int:
-        """Wall time of this app's clock."""
-        return self._runtime.now_ms()
-
-    def job_of(self, delivery: Delivery) -> Job[Any, Any]:
-        """The job a message is for; errors as `Registry.job_of`."""
-        return self.registry.job_of(delivery)
 
     @checked_options
     def lambda_handler(
@@ -197,7 +182,7 @@ class App:
         return aws.LambdaHandler(self._runtime, settings)
 
     @contextmanager
-    def reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
+    def _reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
         """Use another engine, clock and chance for a while; for tests and simulations. Not safe from several threads."""
         with self._runtime.reopened(url, clock, entropy):
             yield self.runtime()

@@ -43,7 +43,7 @@ class Stage(NamedTuple):
 
     def status(self, job: str, key: str) -> str | None:
         engine = self.shop.app.runtime().engine
-        record = engine.store.read([RecordKey("", job, key)], self.shop.app.now_ms())[0]
+        record = engine.store.read([RecordKey("", job, key)], self.shop.app.runtime().now_ms())[0]
         return None if record is None else str(record.status)
 
     def is_empty(self, name: str) -> bool:

@@ -37,7 +37,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        known = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        known = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=known)
 
     def received(self, queue: str) -> list[int]:
@@ -51,7 +51,9 @@ class Shop:
     def begin(self, *, lease_ms: int) -> Any:
         """A worker that has begun what waits in `orders`."""
         runtime = self.app.runtime()
-        runner = make_runner(runtime, self.app.jobs, self.app.job_of, lease_ms=lease_ms, sinks=Sinks(), history="brief")
+        runner = make_runner(
+            runtime, self.app.jobs, self.app.registry.job_of, lease_ms=lease_ms, sinks=Sinks(), history="brief"
+        )
         return runner, runner.begin(runtime.engine.queues.open("orders").receive(10))
 
 

@@ -43,7 +43,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def look(self) -> findings.ReconcileOutcome:
@@ -63,9 +63,11 @@ def shop(endpoint: Endpoint, url: str) -> Iterator[tuple[Shop, Endpoint]]:
 
 def dispatched(one: Shop) -> None:
     """The tick is handled; none of its messages is."""
-    one.app.deliver([one.monthly.outgoing(DUE_MS)])
+    one.app.runtime().send([one.monthly.outgoing(DUE_MS)])
     runtime = one.app.runtime()
-    runner = make_runner(runtime, one.app.jobs, one.app.job_of, lease_ms=30_000, sinks=Sinks(), history="brief")
+    runner = make_runner(
+        runtime, one.app.jobs, one.app.registry.job_of, lease_ms=30_000, sinks=Sinks(), history="brief"
+    )
     (run,) = runner.begin(runtime.engine.queues.open("shop-schedules").receive(10))
     runner.perform(run)
     runner.finish([run])
@@ -92,7 +94,7 @@ def test_a_run_on_sqs_is_looked_at_and_its_dead_letter_found(shop: tuple[Shop, E
 def test_what_was_refused_under_a_key_that_is_done_is_dead(shop: tuple[Shop, Endpoint]) -> None:
     """The record of ada's key is complete, with another payload than the run dispatched."""
     one, _ = shop
-    one.app.deliver([one.app.jobs["charge"].message({"id": "ada", "pence": "10"})])
+    one.app.runtime().send([one.app.jobs["charge"].message({"id": "ada", "pence": "10"})])
     one.work()
     dispatched(one)
     assert one.look().waiting == 3

@@ -32,7 +32,7 @@ class Shop:
 
     @property
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def work(self) -> None:

@@ -74,18 +74,20 @@ class Bank:
     def work(self) -> None:
         """Receive and run until nothing comes; what was given back for later stays where it is."""
         runtime = self.app.runtime()
-        runner = make_runner(runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks(), history="full")
+        runner = make_runner(
+            runtime, self.app.jobs, self.app.registry.job_of, lease_ms=30_000, sinks=Sinks(), history="full"
+        )
         grouper = Grouper(runner)
         queues: list[Any] = [runtime.engine.queues.open(name) for name in ("mails", "payments", "orders.fifo")]
         while received := [one for queue in queues for one in queue.receive_within(10, None, 0)]:
             victim.perform(runner, grouper, runner.begin(received))
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
     def record(self, job: str, key: str) -> Record | None:
-        return self.app.runtime().engine.store.read([RecordKey("", job, key)], self.app.now_ms())[0]
+        return self.app.runtime().engine.store.read([RecordKey("", job, key)], self.app.runtime().now_ms())[0]
 
     def dead(self, queue: str) -> list[Peeked]:
         return self.app.runtime().engine.queues.peek(f"{queue}-dead", limit=100)

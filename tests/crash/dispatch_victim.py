@@ -23,7 +23,7 @@ def dispatch(billing: Billing) -> None:
     """Receive the tick and dispatch its run; what is dispatched stays in its queue."""
     runtime = billing.runtime
     runner = make_runner(
-        runtime, billing.app.jobs, billing.app.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
+        runtime, billing.app.jobs, billing.app.registry.job_of, lease_ms=victim.LEASE_MS, sinks=Sinks(), history="brief"
     )
     grouper = Grouper(runner)
     victim.perform(runner, grouper, runner.begin(runtime.engine.queues.open("ticks").receive(1)))

@@ -132,7 +132,7 @@ def handler(stage: Stage) -> None:
         stage.fork_and_send.send({"order": f"fork-{number}"})
     app = stage.app
     make_worker(
-        app.runtime(), app.jobs, app.job_of, settings=WorkerSettings(until_empty=True, threads=2, tasks=1)
+        app.runtime(), app.jobs, app.registry.job_of, settings=WorkerSettings(until_empty=True, threads=2, tasks=1)
     ).run()
     note(stage.path, "worker", [])
 

@@ -194,7 +194,7 @@ def dispatch_until_death(billing: Billing, engine: PartByPart) -> str | None:
 def one_walk(at: int | None, side: Side) -> tuple[str | None, list[str], int]:
     """A dispatch that dies there, and the next try; where it died, the calls, and how many messages were sent."""
     billing = Billing(batch=dispatch_victim.BATCH)
-    with billing.app.reopened("sqlite://:memory:", ManualClock(), SeededEntropy(0)):
+    with billing.app._reopened("sqlite://:memory:", ManualClock(), SeededEntropy(0)):
         engine = PartByPart(billing.runtime.engine, at, side)
         died = dispatch_until_death(billing, engine)
         sent, rows = billing.waiting(), billing.told("dispatched")
@@ -233,7 +233,7 @@ def test_part_by_part_a_run_that_is_closed_twice_starts_its_job_once() -> None:
     for at, side in ((0, "before"), (0, "after"), (1, "before"), (1, "after")):
         billing = Billing()
         billing.customers = ALL
-        with billing.app.reopened("sqlite://:memory:", ManualClock(), SeededEntropy(0)):
+        with billing.app._reopened("sqlite://:memory:", ManualClock(), SeededEntropy(0)):
             billing.tick.send(Tick())
             victim.work(billing.app, billing.runtime)
             engine = PartByPart(billing.runtime.engine, at, side)  # type: ignore[arg-type]  # from the tuples above

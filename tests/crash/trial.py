@@ -97,7 +97,7 @@ class Trial:
     @contextmanager
     def opened(self) -> Iterator[Runtime]:
         """The engine, for as long as the trial is looked at."""
-        with self.app.reopened("sqlite://:memory:", self.clock, SeededEntropy(0)) as runtime:
+        with self.app._reopened("sqlite://:memory:", self.clock, SeededEntropy(0)) as runtime:
             runtime.engine.database.write(lambda connection: connection.execute("CREATE TABLE effect (key TEXT)"))  # type: ignore[attr-defined]  # SQLite's own
             yield runtime
 
@@ -127,7 +127,7 @@ class Trial:
         runner = make_runner(
             runtime,
             self.app.jobs,
-            self.app.job_of,
+            self.app.registry.job_of,
             lease_ms=LEASE_MS,
             sinks=Sinks([self]),
             history="brief",

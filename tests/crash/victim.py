@@ -68,7 +68,7 @@ class Shop:
 
 def work(app: onefold.App, runtime: Runtime) -> None:
     """What a worker's loop does, in this thread, until nothing is visible."""
-    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
+    runner = make_runner(runtime, app.jobs, app.registry.job_of, lease_ms=LEASE_MS, sinks=Sinks(), history="brief")
     grouper = Grouper(runner)
     while True:
         received = [one for name in app.queues for one in runtime.engine.queues.open(name).receive(10)]

@@ -157,7 +157,7 @@ def test_every_key_of_a_look_at_a_run_fits_its_functions_role(endpoint: str, mon
     url = f"aws://{REGION}?table=looked&prefix=l-&payloads=lookeds/m&layout=2&endpoint={endpoint}"
     outside = Monthly(url)
     made, looks_app = Rig(endpoint, Monthly(url).app), Monthly(url).app
-    outside.app.deliver([outside.monthly.outgoing(DUE_MS)])
+    outside.app.runtime().send([outside.monthly.outgoing(DUE_MS)])
     roles = {one.mapping.queue: one.statements for one in made.plan.functions}
     for queue in ("monthly-schedules", "bills", "onefold-reconcile"):
         if queue == "onefold-reconcile":

@@ -315,7 +315,7 @@ def test_a_look_at_a_run_calls_what_its_functions_role_allows(endpoint: str, mon
     outside = Monthly(url)
     made, looks_app = Rig(endpoint, Monthly(url).app), Monthly(url).app
     try:
-        outside.app.deliver([outside.monthly.outgoing(DUE_MS)])
+        outside.app.runtime().send([outside.monthly.outgoing(DUE_MS)])
         roles = {one.mapping.queue: one.statements for one in made.plan.functions}
         for queue in ("monthly-schedules", "bills", "onefold-reconcile"):
             if queue == "onefold-reconcile":

@@ -83,11 +83,16 @@ def opened(
     sys.modules.pop(module_name, None)
     module = importlib.import_module(module_name)
     clock, recorder = ManualClock(start_ms), Recorder()
-    with module.app.reopened(module.app.url, clock, SeededEntropy(7)) as runtime:
+    with module.app._reopened(module.app.url, clock, SeededEntropy(7)) as runtime:
         runner = make_runner(
-            runtime, module.app.jobs, module.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history="brief"
+            runtime,
+            module.app.jobs,
+            module.app.registry.job_of,
+            lease_ms=30_000,
+            sinks=Sinks([recorder]),
+            history="brief",
         )
-        jobs = Jobs(named=module.app.jobs, of=module.app.job_of, history="brief")
+        jobs = Jobs(named=module.app.jobs, of=module.app.registry.job_of, history="brief")
         world = World(module.app, clock, runner, recorder)
         month = Month(module.app, module, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs), recorder)
         if start_ms < DUE_MS:

@@ -69,11 +69,16 @@ class Office:
     def opened(self, url: str = "sqlite://:memory:", history: History = "brief") -> Iterator[Open]:
         """Open it on an engine."""
         clock, recorder = ManualClock(START_MS), Recorder()
-        with self.app.reopened(url, clock, SeededEntropy(7)) as runtime:
+        with self.app._reopened(url, clock, SeededEntropy(7)) as runtime:
             runner = make_runner(
-                runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=Sinks([recorder]), history=history
+                runtime,
+                self.app.jobs,
+                self.app.registry.job_of,
+                lease_ms=30_000,
+                sinks=Sinks([recorder]),
+                history=history,
             )
-            jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history=history)
+            jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history=history)
             world = World(self.app, clock, runner, recorder)
             yield Open(self, world, clock, AdminSession(runtime, actor=ACTOR, jobs=jobs))
 

@@ -221,7 +221,7 @@ def test_messages_that_a_schedules_handler_returns_are_no_unknown_outcome() -> N
         return (job.message({"order_id": number}) for number in "12")
 
     with onefold.testing.inline(app) as world:
-        app.deliver([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in ("listed", "lazy")])
+        app.runtime().send([app.schedules[name].outgoing_at("2026-06-01T02:00:00Z") for name in ("listed", "lazy")])
         world.run_for(60_000)
         told = [event for event in world.events if event.name == "dead-letter"]
         dead = {event.key.job: str(event.detail["summary"]) for event in told if event.key is not None}

@@ -44,7 +44,7 @@ class Shell:
     def run(self, customers: str, *, lose: str = "", work: bool = True) -> None:
         """A tick, its dispatch, messages that are lost, and the work."""
         with self.month(customers) as there:
-            there.app.deliver([there.module.monthly_billing.outgoing(DUE_MS)])
+            there.app.runtime().send([there.module.monthly_billing.outgoing(DUE_MS)])
             there.dispatch_sent()
             there.lose(*lose.split())
             if work:

@@ -41,7 +41,7 @@ class Shop:
         self.schedule = self.app.schedule("cron(0 2 1 * ? *)", name="monthly")(function)
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 
@@ -52,7 +52,7 @@ def shop() -> Shop:
 
 def lost(shop: Shop, world: World, *keys: str) -> AdminSession:
     """The tick is handled, and then messages with these keys are lost."""
-    shop.app.deliver([shop.schedule.outgoing(DUE_MS)])
+    shop.app.runtime().send([shop.schedule.outgoing(DUE_MS)])
     if shop.schedule.dispatches:
         queue = world._runtime.engine.queues.open("shop-schedules")
         world._perform(world._runner.begin(queue.receive(10)))
@@ -159,15 +159,16 @@ def test_a_batch_that_cannot_be_sent_leaves_no_row(shop: Shop, monkeypatch: pyte
     with inline(shop.app, start_ms=DUE_MS) as world:
         session = lost(shop, world, "c0", "c1", "c2")
         monkeypatch.setattr(reconcile, "_BATCH", 2)
-        deliver, calls = shop.app.deliver, []
+        runtime = shop.app.runtime()
+        send, calls = runtime.send, []
 
         def fails_then(outgoing: Any) -> Any:
             calls.append(len(outgoing))
             if len(calls) == 2:
                 raise onefold.errors.StorageBusy("The disk is full.", todo="Make room.")
-            return deliver(outgoing)
+            return send(outgoing)
 
-        monkeypatch.setattr(shop.app, "deliver", fails_then)
+        monkeypatch.setattr(runtime, "send", fails_then)
         work = reconcile.Repair(session, shop.app, RUN)
         with pytest.raises(onefold.errors.StorageBusy):
             work.send()

@@ -50,7 +50,7 @@ def world(billing: Billing) -> Iterator[World]:
 
 @pytest.fixture
 def session(billing: Billing, world: World) -> AdminSession:
-    jobs = Jobs(named=billing.app.jobs, of=billing.app.job_of, history="brief")
+    jobs = Jobs(named=billing.app.jobs, of=billing.app.registry.job_of, history="brief")
     return AdminSession(billing.runtime, actor="person:ada", jobs=jobs)
 
 

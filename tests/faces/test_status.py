@@ -255,7 +255,7 @@ def test_settings_that_drifted_are_shown_and_applied(tmp_path: Path) -> None:
     after.runtime()
     after.close()
     session = open_session(
-        url, actor=ACTOR, jobs=Jobs(named=after.jobs, of=after.job_of, history="brief", queues=tuple(wanted))
+        url, actor=ACTOR, jobs=Jobs(named=after.jobs, of=after.registry.job_of, history="brief", queues=tuple(wanted))
     )
     (drift,) = queues.drift(session, wanted)
     assert drift.queue == "orders"

@@ -130,7 +130,7 @@ def test_every_range_that_holds_it_finds_it_and_no_other(month: Opened) -> None:
 def test_a_schedule_that_fired_twice_says_so(month: Opened) -> None:
     with month("a b") as there:
         there.fire()
-        there.app.deliver([there.module.monthly_billing.outgoing(DUE_MS)])
+        there.app.runtime().send([there.module.monthly_billing.outgoing(DUE_MS)])
         there.world.run()
         found = june(there)
         assert (found.times, found.dispatched, found.counts) == (2, 2, {"done": 2})
@@ -198,7 +198,7 @@ def test_where_another_scheduler_sends_ticks_only_their_absence_is_known(month: 
         there.session.engine.state.put([Change("schedule/monthly_billing", None, 1)])
         assert [one.fired for one in why(there, "2026").runs[4:7]] == ["not-fired", "not-fired", "ahead"]
         assert june(there).tick == "no scheduler has taken up the schedule, and no tick of it was ever handled here"
-        there.app.deliver([there.module.monthly_billing.outgoing(DUE_MS)])  # as EventBridge Scheduler does
+        there.app.runtime().send([there.module.monthly_billing.outgoing(DUE_MS)])  # as EventBridge Scheduler does
         there.world.run()
         there.clock.advance(31 * DAY_MS)
         found = why(there, "2026").runs[4:8]

@@ -626,7 +626,7 @@ def test_a_redrive_that_is_cut_short_has_not_begun(tmp_path: Path, monkeypatch: 
 
 def session_of(mill: Mill) -> AdminSession:
     return AdminSession(
-        mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="brief")
+        mill.app.runtime(), actor="me", jobs=Jobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="brief")
     )
 
 

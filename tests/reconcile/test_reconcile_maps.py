@@ -45,7 +45,7 @@ class Shop:
         maps.start(self.app, "enrich", run=RUN, items=str(self.file), turns=False)
 
     def session(self) -> AdminSession:
-        jobs = Jobs(named=self.app.jobs, of=self.app.job_of, history="brief")
+        jobs = Jobs(named=self.app.jobs, of=self.app.registry.job_of, history="brief")
         return AdminSession(self.app.runtime(), actor="person:ada", jobs=jobs)
 
 

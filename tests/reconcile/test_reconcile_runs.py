@@ -103,8 +103,8 @@ def test_the_scheduler_sends_a_look_with_the_tick(kind: str, count: int) -> None
 def test_a_tick_from_elsewhere_begins_its_run_with_a_look(kind: str, count: int) -> None:
     shop = Shop(kind)
     with inline(shop.app, start_ms=DUE_MS) as world:
-        shop.app.deliver([shop.billing.outgoing(DUE_MS)])  # as EventBridge Scheduler does
-        shop.app.deliver([shop.billing.outgoing(DUE_MS)])  # and may do twice
+        shop.app.runtime().send([shop.billing.outgoing(DUE_MS)])  # as EventBridge Scheduler does
+        shop.app.runtime().send([shop.billing.outgoing(DUE_MS)])  # and may do twice
         world.run()
         assert world.depth("onefold-reconcile").delayed == 1
         standing = runs.read(world.app.runtime().engine.state, RUN)
@@ -122,7 +122,7 @@ def test_a_plain_tick_that_failed_is_the_operation_that_is_not_done() -> None:
     broken = app.schedule(MONTHLY, name="broken", owner="finance")(_fails)
     app.reconcile(broken, after="1m", name="look-at-broken")
     with inline(app, start_ms=DUE_MS) as world:
-        app.deliver([broken.outgoing(DUE_MS)])
+        app.runtime().send([broken.outgoing(DUE_MS)])
         world.run()
         world.clock.advance(60_000)
         world.run()
@@ -166,8 +166,8 @@ def test_where_a_queue_cannot_wait_so_long_a_look_sends_itself_on(
         lambda check: looks.append(world.clock.now_ms()) or onefold.reconcile.Totals(expected=0, found=0)
     )
     with inline(shop.app, start_ms=DUE_MS) as world:
-        shop.app.deliver([shop.billing.outgoing(DUE_MS)])
-        shop.app.deliver([shop.billing.outgoing(DUE_MS)])
+        shop.app.runtime().send([shop.billing.outgoing(DUE_MS)])
+        shop.app.runtime().send([shop.billing.outgoing(DUE_MS)])
         world.run_for(2 * 60 * 60_000, 60_000)
         assert looks == [DUE_MS + after_ms]
         hops = [record for record in world.app.runtime().engine.records.scan(limit=100) if record.key.job == "again"]

@@ -79,7 +79,7 @@ def dispatch(world: World, customers: list[str], job: Any, *, again: bool = Fals
             for one in messages
         ]
     )
-    world.app.deliver(messages)
+    world.app.runtime().send(messages)
     expected = sum(engine.ledger.tally(RUN).values())
     assert begun.run.expected is None or again
     runs.note(engine.state, RUN, expected=expected, dispatched=expected)
@@ -151,7 +151,7 @@ def test_what_was_refused_as_a_conflict_is_dead_though_its_key_is_done(shop: Sho
 
 
 def test_what_an_earlier_message_with_the_same_payload_did_is_done(shop: Shop, world: World) -> None:
-    world.app.deliver([shop.charge.message(Bill("a"))])
+    world.app.runtime().send([shop.charge.message(Bill("a"))])
     world.run()
     world.clock.advance(60_000)
     dispatch(world, ["a"], shop.charge)

@@ -200,7 +200,7 @@ class Bench:
         opened.owner = owner
         try:
             return make_runner(
-                self.runtime, self.app.jobs, self.app.job_of, lease_ms=30_000, sinks=sinks, history=history,
+                self.runtime, self.app.jobs, self.app.registry.job_of, lease_ms=30_000, sinks=sinks, history=history,
                 backend=backend,
             )  # fmt: skip
         finally:
@@ -238,7 +238,7 @@ class Bench:
 def opened(app: App) -> Iterator[Bench]:
     """The app on a private engine in memory."""
     clock = JumpingClock()
-    with app.reopened("sqlite://:memory:", clock, SeededEntropy(0)) as runtime:
+    with app._reopened("sqlite://:memory:", clock, SeededEntropy(0)) as runtime:
         yield Bench(app, runtime, clock)
 
 

@@ -202,7 +202,7 @@ def mapped(
     """
     clock, told = clock or ManualClock(START_MS), Told()
     app.sinks = (*app.sinks, told)
-    with app.reopened("sqlite://:memory:", clock, SeededEntropy(1)) as runtime, pytest.MonkeyPatch.context() as monkey:
+    with app._reopened("sqlite://:memory:", clock, SeededEntropy(1)) as runtime, pytest.MonkeyPatch.context() as monkey:
         made = Mapped(app, clock, app.lambda_handler(**options), told)
         real = backend_of(runtime.engine)
         backend = structs.replace(

@@ -156,7 +156,7 @@ def test_a_message_that_comes_after_the_end_starts_nothing_again(billing: Billin
     billing.tick.send(Tick())
     world.run()
     straggler = billing.charge.message({"customer": "c-00000"})
-    billing.app.deliver([straggler])
+    billing.app.runtime().send([straggler])
     billing.tick.send(Tick())
     world.run_for(completion.ALL_MS)
     assert len(billing.closed) == 1
@@ -404,7 +404,7 @@ def test_a_tick_with_a_plain_function_completes_its_run() -> None:
         runtime = app.runtime()
         name = "nightly/2026-06-01T03:00:00Z"
         runs.begin(runtime.engine.state, runs.of_tick(name, "nightly", NOMINAL_MS, 1, dispatches=False))
-        app.deliver([nightly.outgoing_at("2026-06-01T03:00:00Z")])
+        app.runtime().send([nightly.outgoing_at("2026-06-01T03:00:00Z")])
         world.run()
     assert [one.run for one in told] == [name]
 

@@ -135,7 +135,7 @@ def test_a_tick_whose_run_cannot_be_read_is_buried_all_the_same() -> None:
     with inline(app) as world:
         state = app.runtime().engine.state
         assert state.put([Change(runs.place(name), of_a_newer_version, 0)]) == [True]
-        app.deliver([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
+        app.runtime().send([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
         world.run_for(60_000)
         assert [event.name for event in world.events][-1] == "dead-letter"
         (found,) = state.get([runs.place(name)])
@@ -176,7 +176,7 @@ def test_a_dispatch_that_kills_its_workers_is_seen_to_have_stopped_and_goes_on_a
 
     with opened(app) as bench:
         engine = bench.runtime.engine
-        app.deliver([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
+        app.runtime().send([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
         for _ in range(2):
             with pytest.raises(Killed):
                 bench.process(one_transaction=one_transaction).run()
@@ -209,9 +209,9 @@ def test_another_payload_under_the_key_of_a_tick_does_not_stop_its_run() -> None
         tick = app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")
         body = tick.entry.body.replace("}", ',"more":1}')
         process = bench.process()
-        app.deliver([tick])
+        app.runtime().send([tick])
         process.run()
-        app.deliver([replace(tick, entry=replace(tick.entry, body=body))])
+        app.runtime().send([replace(tick, entry=replace(tick.entry, body=body))])
         process.run()
         assert process.names() == ["retry", "conflict"]
         standing = runs.read(bench.runtime.engine.state, RUN)

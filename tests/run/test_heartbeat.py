@@ -57,7 +57,7 @@ class Ward:
         return make_runner(
             self.app.runtime(),
             self.app.jobs,
-            self.app.job_of,
+            self.app.registry.job_of,
             lease_ms=LEASE_MS,
             sinks=Sinks([self.told]),
             history="off",
@@ -118,7 +118,7 @@ def test_a_clock_set_forward_ends_no_lease_of_a_process_that_is_at_work(lease_ms
     runtime = app.runtime()
     backend = backend_of(runtime.engine)
     queue, store = backend.open_queue("orders"), backend.store
-    runner = make_runner(runtime, app.jobs, app.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
+    runner = make_runner(runtime, app.jobs, app.registry.job_of, lease_ms=lease_ms, sinks=Sinks([]), history="off")
     heartbeat = Heartbeat(
         runner.in_flight, backend, clock=runtime.steady, lease_ms=lease_ms, also=lambda: None,
         stop=lambda *_: None, put_back=lambda *_: False, lost=lambda _: None, busy=lambda _: None,

@@ -39,7 +39,7 @@ class Shop:
     def work(self) -> None:
         """Do all that waits, in this thread."""
         worker = make_worker(
-            self.app.runtime(), self.app.jobs, self.app.job_of, settings=WorkerSettings(until_empty=True)
+            self.app.runtime(), self.app.jobs, self.app.registry.job_of, settings=WorkerSettings(until_empty=True)
         )
         worker.run()
 

@@ -63,7 +63,7 @@ def events(world: World, name: str) -> list[object]:
 
 
 def session_of(world: World) -> AdminSession:
-    jobs = Jobs(named=world.app.jobs, of=world.app.job_of, history="brief")
+    jobs = Jobs(named=world.app.jobs, of=world.app.registry.job_of, history="brief")
     return AdminSession(world.app.runtime(), actor="person:ada", jobs=jobs)
 
 
@@ -178,11 +178,13 @@ def test_two_apps_on_one_file_do_their_own(tmp_path: Path) -> None:
     clock = ManualClock(1_700_000_000_000)
     worlds = []
     url = f"sqlite:///{tmp_path}/both.db"
-    with shops[0].app.reopened(url, clock, SeededEntropy(1)), shops[1].app.reopened(url, clock, SeededEntropy(2)):
+    with shops[0].app._reopened(url, clock, SeededEntropy(1)), shops[1].app._reopened(url, clock, SeededEntropy(2)):
         for shop in shops:
             runtime, recorder = shop.app.runtime(), Recorder()
             sinks = onefold.runtime.events.Sinks([recorder])
-            runner = make_runner(runtime, shop.app.jobs, shop.app.job_of, lease_ms=30_000, sinks=sinks, history="brief")
+            runner = make_runner(
+                runtime, shop.app.jobs, shop.app.registry.job_of, lease_ms=30_000, sinks=sinks, history="brief"
+            )
             jobs.give_names(
                 AdminSession(runtime, actor="person:ada"), ["book"], "mill", shared=True
             )  # their keys never meet
@@ -231,7 +233,7 @@ def test_how_long_it_is_hidden(age_ms: int, receives: int, counted: bool, waits_
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_worker_until_empty_ends_when_nobody_takes_what_is_left(tmp_path: Path, fifo: bool) -> None:
     shop = Shop(fifo=fifo)
-    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", SystemClock(), SeededEntropy(1)) as runtime:
+    with shop.app._reopened(f"sqlite:///{tmp_path}/shop.db", SystemClock(), SeededEntropy(1)) as runtime:
         group = "blocked" if fifo else None
         nobodys = Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group=group, dedup_id=group)
         runtime.engine.queues.open(shop.queue.name).send([nobodys])
@@ -245,7 +247,7 @@ def test_a_worker_until_empty_ends_when_nobody_takes_what_is_left(tmp_path: Path
 
 def test_what_another_worker_runs_is_waited_for_beside_what_nobody_takes(tmp_path: Path) -> None:
     shop, clock = Shop(), ManualClock()
-    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
+    with shop.app._reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
         queue = runtime.engine.queues.open("orders")
         shop.book.send(Order("elsewhere"))
         (elsewhere,) = queue.receive(1, 60_000)
@@ -264,7 +266,7 @@ def test_what_another_worker_runs_is_waited_for_beside_what_nobody_takes(tmp_pat
 
 def test_what_comes_later_in_a_blocked_group_does_not_keep_a_worker_either(tmp_path: Path) -> None:
     shop, clock = Shop(fifo=True), ManualClock()
-    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
+    with shop.app._reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
         queue = runtime.engine.queues.open("orders.fifo")
         queue.send([Entry(body="{}", attributes={"onefold.job": Attribute("nobody")}, group="x", dedup_id="n")])
         shop.book.send(Order("elsewhere"))
@@ -285,12 +287,16 @@ def test_what_comes_later_in_a_blocked_group_does_not_keep_a_worker_either(tmp_p
 def test_dead_letters_near_their_end_are_warned_about(tmp_path: Path) -> None:
     shop = Shop()
     clock, recorder = ManualClock(1_700_000_000_000), Recorder()
-    with shop.app.reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
+    with shop.app._reopened(f"sqlite:///{tmp_path}/shop.db", clock, SeededEntropy(1)) as runtime:
         runtime.engine.queues.open("orders-dead").send([Entry(body="x")])
         for days in (0, 13.5):
             clock.advance(int(days * DAY_MS))
             worker = make_worker(
-                runtime, shop.app.jobs, shop.app.job_of, settings=WorkerSettings(until_empty=True), sinks=[recorder]
+                runtime,
+                shop.app.jobs,
+                shop.app.registry.job_of,
+                settings=WorkerSettings(until_empty=True),
+                sinks=[recorder],
             )
             assert worker._beside.maintain is not None
             worker._beside.maintain()

@@ -230,7 +230,7 @@ def test_a_tick_of_another_schedule_is_refused_and_that_schedules_run_still_goes
         body = payroll.outgoing(3_600_000).entry.body
         queues.open("letters").send([Entry(body=body)])
         world.run()
-        app.deliver([payroll.outgoing(3_600_000)])
+        app.runtime().send([payroll.outgoing(3_600_000)])
         world.run()
         assert ran == [("ada", "payroll/1970-01-01T01:00:00Z")]
         (letter,) = queues.peek("letters-dead")
@@ -261,7 +261,7 @@ def test_an_instant_has_one_key_however_it_is_written(spelled: str, generator: b
             [Entry(body=f'{{"schedule":"work","scheduled_at":"{spelled}"}}')]
         )
         world.run()
-        app.deliver([made.outgoing(3_600_000)])
+        app.runtime().send([made.outgoing(3_600_000)])
         world.run()
         assert ran == ["work/1970-01-01T01:00:00Z"]
         assert made.tick(TickMessage(schedule="work", scheduled_at=spelled)).nominal_at_ms == 3_600_000

@@ -91,7 +91,9 @@ def test_a_dead_letter_of_a_schedule_says_why_and_can_be_sent_back(tmp_path: Pat
         one.step(MINUTE_MS)
         engine.queues.create(settings)
         session = AdminSession(
-            one.app.runtime(), actor="person:me", jobs=Jobs(named=one.app.jobs, of=one.app.job_of, history="brief")
+            one.app.runtime(),
+            actor="person:me",
+            jobs=Jobs(named=one.app.jobs, of=one.app.registry.job_of, history="brief"),
         )
         letters = list(dead_letters.find(session, dead_letters.Select(queue=DEAD)))
         (letter,) = [dead_letters.letter(session, message) for message in letters]

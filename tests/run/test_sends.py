@@ -62,9 +62,9 @@ def test_messages_to_several_queues_are_accepted_by_all_or_none(app: App, is_loo
             runtime._opened.engine = Loose(runtime.engine)
         large = letters.message({"id": "2", "text": "x" * 1_024})
         with pytest.raises(errors.PayloadError, match="Queue letters does not take the message of letters '2'"):
-            app.deliver([orders.message({"id": "1"}), large])
+            app.runtime().send([orders.message({"id": "1"}), large])
         assert world.depth("orders").visible == 0
-        first, second = app.deliver([letters.message({"id": "4"}), orders.message({"id": "3"})])
+        first, second = app.runtime().send([letters.message({"id": "4"}), orders.message({"id": "3"})])
         assert (first.job, second.job) == ("letters", "orders")
         assert (world.depth("letters").visible, world.depth("orders").visible) == (1, 1)
 

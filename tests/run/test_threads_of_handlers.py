@@ -326,7 +326,12 @@ def test_what_a_forked_child_sends_is_in_no_copy_of_an_outbox(tmp_path: Path) ->
     shop.book.send(Order("o-1"))
     runtime = shop.app.runtime()
     worker = workers.make_worker(
-        runtime, shop.app.jobs, shop.app.job_of, settings=WorkerSettings(until_empty=True), history="off", sinks=[]
+        runtime,
+        shop.app.jobs,
+        shop.app.registry.job_of,
+        settings=WorkerSettings(until_empty=True),
+        history="off",
+        sinks=[],
     )
     worker.run()
     shop.app.close()

@@ -211,7 +211,9 @@ class Desk:
     def __init__(self, mill: Mill, world: World) -> None:
         self.mill, self.world = mill, world
         self.session = AdminSession(
-            mill.app.runtime(), actor="person:ada", jobs=Jobs(named=mill.app.jobs, of=mill.app.job_of, history="all")
+            mill.app.runtime(),
+            actor="person:ada",
+            jobs=Jobs(named=mill.app.jobs, of=mill.app.registry.job_of, history="all"),
         )
         self.failing = False
 

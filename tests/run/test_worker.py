@@ -468,7 +468,7 @@ def test_a_start_that_could_not_be_marked_comes_back(app: onefold.App) -> None:
     delivery = backend.open_queue("orders").receive(1, 1_000)[0]
     runtime = app.runtime()
     other = make_runner(
-        runtime, app.jobs, app.job_of, lease_ms=1_000, sinks=onefold.runtime.events.Sinks(), history="off"
+        runtime, app.jobs, app.registry.job_of, lease_ms=1_000, sinks=onefold.runtime.events.Sinks(), history="off"
     )
     assert other.begin([delivery])  # and then it dies
     clock.advance(2_000)

@@ -241,7 +241,7 @@ def test_a_run_whose_earlier_one_ended_with_its_process_is_performed_alone(app: 
 
     ship.send_many([Order(f"o-{number}") for number in range(6)])
     runtime = app.runtime()
-    other = make_runner(runtime, app.jobs, app.job_of, lease_ms=1_000, sinks=Sinks(), history="off")
+    other = make_runner(runtime, app.jobs, app.registry.job_of, lease_ms=1_000, sinks=Sinks(), history="off")
     assert len(other.begin(runtime.engine.queues.open("orders").receive(3, 1_000))) == 3  # and then it dies
     app._runtime.clock.advance(1_000)  # type: ignore[attr-defined]
 

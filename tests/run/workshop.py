@@ -74,7 +74,7 @@ class Workshop:
         runner: Runner = make_runner(
             runtime,
             app.jobs,
-            app.job_of,
+            app.registry.job_of,
             lease_ms=self.lease_ms,
             sinks=Sinks([self.told]),
             history="off",

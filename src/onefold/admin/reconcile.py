@@ -277,7 +277,7 @@ class Repair:
 
             def write(batch: list[Outgoing] = batch, rows: list[Row] = rows) -> None:
                 self._session.engine.ledger.append(rows)
-                self._app.deliver(batch)
+                self._app.runtime().send(batch)
 
             self._session.together(write)
             sent += len(batch)

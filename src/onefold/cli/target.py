@@ -185,7 +185,7 @@ class Target:
             jobs = None
             if self.app is not None:
                 jobs = Jobs(
-                    named=self.app.jobs, of=self.app.job_of, history=self.app.history,
+                    named=self.app.jobs, of=self.app.registry.job_of, history=self.app.history,
                     queues=tuple(self.app.registry.queue_settings()),
                 )  # fmt: skip
             if self.app is not None and not looks:

@@ -313,7 +313,7 @@ class Person:
     """
 
     def __init__(self, app: onefold.App, courier: Courier, *, clock: Clock, never: Waiter) -> None:
-        jobs = Jobs(named=app.jobs, of=app.job_of, history=app.history)
+        jobs = Jobs(named=app.jobs, of=app.registry.job_of, history=app.history)
         self._session = AdminSession(app.runtime(), actor=ACTOR, jobs=jobs)
         self._courier = courier
         self._clock = clock

@@ -60,7 +60,9 @@ def main(arguments: list[str]) -> int:
     runtime = app.runtime()
     backend = without_fence(backend_of(runtime.engine)) if options.plant is not None else None
     settings = WorkerSettings(threads=options.threads)
-    worker = make_worker(runtime, app.jobs, app.job_of, settings=settings, history=app.history, backend=backend)
+    worker = make_worker(
+        runtime, app.jobs, app.registry.job_of, settings=settings, history=app.history, backend=backend
+    )
     signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stop_now() if worker.draining else worker.drain())
     threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
     sys.stdout.write(f"ready {runtime.owner}\n")

@@ -145,8 +145,8 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
         start_ms: the first reading of the clock.
     """
     clock, recorder = ManualClock(start_ms), Recorder()
-    with app.reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:
+    with app._reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:  # noqa: SLF001 - for this
         runner = make_runner(
-            runtime, app.jobs, app.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
+            runtime, app.jobs, app.registry.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
         )
         yield World(app, clock, runner, recorder)

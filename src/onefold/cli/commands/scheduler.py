@@ -108,7 +108,7 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     else:
         with _signals(scheduler.stop):
             scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
-    comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.now_ms(), _SAID))
+    comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.runtime().now_ms(), _SAID))
     over = tuple(schedulers.ended(scheduler, app.schedules))
     report = Report(sent=scheduler.sent, runs=tuple(voice.runs), next=comes, ended=over)
     return Answer(report, draw=lambda: _draw(report))
@@ -143,7 +143,7 @@ class _Next:
     def say(self) -> None:
         """At the first time all that comes soon, then one line."""
         count = _SAID if self._said is None else 1
-        comes = schedulers.upcoming(self._scheduler, self._app.schedules, self._app.now_ms(), count)
+        comes = schedulers.upcoming(self._scheduler, self._app.schedules, self._app.runtime().now_ms(), count)
         said = [(one.schedule, one.at) for one in comes]
         if self._said is None:
             render.note(f"{counted(len(self._app.schedules), 'schedule')} on {absolute(self._app.url)}")

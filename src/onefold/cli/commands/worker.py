@@ -164,7 +164,7 @@ def command(
     worker = workers.make_worker(
         found.app.runtime(),
         found.app.jobs,
-        found.app.job_of,
+        found.app.registry.job_of,
         settings=settings,
         history=found.app.history,
         sinks=sinks,
