@@ -285,6 +285,7 @@ def test_a_key_whose_message_is_gone_still_refuses_another_payload(desk: Desk) -
 def test_a_key_that_runs_stays_known_without_its_message_until_its_lease_ends(desk: Desk) -> None:
     desk.send()
     engine = desk.session.engine
+    assert queues.kept_keys(desk.session, "orders") is None, "a send looks whether the message is there"
     key = RecordKey("", "grind", "1")
     (record,) = engine.store.read([key], desk.session.now_ms())
     assert record is not None
@@ -327,6 +328,10 @@ def test_where_nobody_can_look_a_key_is_free_when_its_message_must_have_expired(
     mill.grind.send({"id": "1"})
     session = Desk(mill, loose).session
     queues.purge(session, "orders")
+    assert "the keys of grind stay known. One that" in (queues.kept_keys(session, "orders") or "")
+    assert "the keys of jobs with unique=True stay" in (
+        queues.kept_keys(AdminSession(mill.app.runtime(), actor="a"), "x") or ""
+    )
     (story,) = explain(session, "1").stories
     assert story.todo[0].startswith(
         "Its job has unique=True, and on these queues a send cannot see that the message is gone:"

@@ -215,6 +215,25 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
     return purged
 
 
+def kept_keys(session: AdminSession, queue: str) -> str | None:
+    """What a purge leaves of `unique` jobs where a send cannot look for a message: their keys. None where it can."""
+    if session.engine.commit is not None:
+        return None
+    whose = "jobs with unique=True"
+    if session.jobs is not None:
+        kinds = roles(session.settings())
+        served = {queue, *kinds.dead.get(queue, ()), *kinds.held.get(queue, ())}
+        names = [name for name, job in session.jobs.named.items() if job.unique and job.policy.queue in served]
+        if not names:
+            return None
+        whose = ", ".join(names)
+    return (
+        f"On these queues a send cannot see that a message is gone: the keys of {whose} stay known. One that no worker "
+        "claimed is free when its message would have expired. `onefold dlq purge` with the app frees those of the dead "
+        "letters it deletes."
+    )
+
+
 # -- moves -----------------------------------------------------------------------------------------------------------
 
 

@@ -121,7 +121,14 @@ def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str |
         count = counted(admin.count(found.session, queue), "message")
         render.confirm(f"Delete {count} of {queue} for good?")
     removed = admin.purge(found.session, queue, reason_text=reason_text)
-    return Answer({"removed": removed}, draw=lambda: line(f"{counted(removed, 'message')} of {queue} deleted."))
+    kept = admin.kept_keys(found.session, queue) if removed else None
+
+    def draw() -> None:
+        line(f"{counted(removed, 'message')} of {queue} deleted.")
+        if kept is not None:
+            render.fold(kept, "", "")
+
+    return Answer({"removed": removed}, draw=draw)
 
 
 @declared("apply", example="onefold queue apply shop:app")
