@@ -17,13 +17,16 @@ Sources: DynamoDB developer guide, "Error handling"; SQS API reference, "Common 
 
 from __future__ import annotations
 
+import errno
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import botocore.exceptions as failures
+from botocore.client import BaseClient
 from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import ClientError
 
 from onefold import errors, forks
@@ -37,6 +40,7 @@ CONNECT_S: Final = 5
 READ_S: Final = 10
 TRIES: Final = 3
 CONNECTIONS_MAX: Final = 50
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # for now: others give back what they hold
 
 Service = str
 """`sqs`, `dynamodb`, `s3`, `cloudformation`, `lambda`, ...: boto3's name."""
@@ -88,6 +92,7 @@ class Session:
 
         Raises:
             UsageError: the region is not a region, or the endpoint not a URL.
+            TransientError: no file descriptor or no memory is left to read botocore's descriptions of services.
         """
         with self._lock:
             found = self._clients.get((service, waits_s))
@@ -116,6 +121,14 @@ class Session:
             raise errors.UsageError(
                 f"No client for {service} in region {self.region!r}: {error}",
                 todo="Check the region and the endpoint in the engine's URL.",
+            ) from error
+        except OSError as error:
+            let_through(error)
+            if error.errno not in _SCARCE:
+                raise
+            raise errors.TransientError(
+                f"No client for {service} for now: {error}",
+                todo="Close what handlers open, run fewer at once, or raise the limit (`ulimit -n`).",
             ) from error
         client.meta.events.register("needs-retry", _not_of_a_signal)  # botocore takes any exception for the network's
         return client
@@ -148,27 +161,70 @@ def aws_errors(action: str, resource: str) -> Iterator[None]:
     Raises:
         NotFoundError: the resource does not exist in this region and account.
         UsageError: not allowed (names action and resource), no or unknown credentials, or an input that AWS refuses.
-        TransientError: throttled, timed out, unreachable, 5xx. The call may have been carried out all the same.
+        TransientError: throttled, timed out, unreachable, 5xx; credentials that could not be renewed this time. The call may
+            have been carried out all the same.
     """
     try:
         yield
-    except failures.ClientError as error:
-        raise translated(error, action, resource) from error
-    except (failures.NoCredentialsError, failures.PartialCredentialsError, failures.CredentialRetrievalError) as error:
-        raise errors.UsageError(
-            f"There are no AWS credentials for {action}: {error}",
-            todo="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this host a role.",
-        ) from error
-    except failures.EndpointConnectionError as error:
-        raise errors.TransientError(
-            f"{action} on {resource}: {error}", todo="Check the region and endpoint of the URL, and the network."
-        ) from error
-    except (failures.HTTPClientError, failures.ConnectionError, failures.IncompleteReadError) as error:
-        raise errors.TransientError(
-            f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out all the same."
-        ) from error
-    except failures.BotoCoreError as error:
-        raise errors.UsageError(f"{action} on {resource}: {error}", todo="Change what was asked for.") from error
+    except (failures.BotoCoreError, failures.ClientError, OSError, RuntimeError) as error:
+        ours = _ours(error, action, resource)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _ours(error: Exception, action: str, resource: str) -> errors.OnefoldError | None:
+    """See `aws_errors`; None: an error that is not of AWS."""
+    if _is_of_renewal(error):
+        let_through(error)
+        return errors.TransientError(
+            f"The AWS credentials for {action} could not be renewed: {error}",
+            meaning="This process had some, which are over or about to be; it asks for new ones at the next call.",
+            todo="If it lasts, look at what gives them: the host's metadata service, credential_process, STS or SSO.",
+        )
+    match error:
+        case failures.ClientError():
+            return translated(error, action, resource)
+        case failures.NoCredentialsError() | failures.PartialCredentialsError() | failures.CredentialRetrievalError():
+            return errors.UsageError(
+                f"There are no AWS credentials for {action}: {error}",
+                todo="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this host a role.",
+            )
+        case failures.EndpointConnectionError():
+            return errors.TransientError(
+                f"{action} on {resource}: {error}", todo="Check the region and endpoint of the URL, and the network."
+            )
+        case failures.HTTPClientError() | failures.ConnectionError() | failures.IncompleteReadError():
+            return errors.TransientError(
+                f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out all the same."
+            )
+        case failures.BotoCoreError():
+            return errors.UsageError(f"{action} on {resource}: {error}", todo="Change what was asked for.")
+        case _:
+            return None
+
+
+def _is_of_renewal(error: Exception) -> bool:
+    """Whether it came while botocore asked for new credentials in place of some that it had, whatever kind it is."""
+    return any(
+        isinstance(one, RefreshableCredentials) and getattr(one, "_access_key", None) is not None
+        for one in _objects_on_the_way(error)
+    )
+
+
+def _objects_on_the_way(error: Exception) -> Iterator[object]:
+    """Those whose methods it came through."""
+    place = error.__traceback__
+    while place is not None:
+        yield place.tb_frame.f_locals.get("self")
+        place = place.tb_next
+
+
+def _has_renewable_credentials(error: ClientError) -> bool:
+    return any(
+        isinstance(one, BaseClient) and isinstance(one._get_credentials(), RefreshableCredentials)  # noqa: SLF001
+        for one in _objects_on_the_way(error)
+    )
 
 
 _PASSING: Final = frozenset(
@@ -184,6 +240,7 @@ _PASSING: Final = frozenset(
 _DENIED: Final = frozenset(
     {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AccessDeniedFault", "KMS.AccessDeniedException"}
 )
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
 _UNKNOWN_CALLER: Final = frozenset(
     {"InvalidClientTokenId", "UnrecognizedClientException", "ExpiredToken", "ExpiredTokenException",
      "InvalidSignatureException",
@@ -210,6 +267,12 @@ def translated(error: ClientError, action: str, resource: str) -> errors.Onefold
             f"AWS does not allow {action} on {resource}: {said}",
             meaning="The role or user of this process lacks the permission, or a policy of the resource denies it.",
             todo=f"Add the action {action} on {resource} to its policy.",
+        )
+    if code in _EXPIRED and _has_renewable_credentials(error):
+        return errors.TransientError(
+            f"AWS does not accept the credentials for {action} on {resource} any more ({code}): {said}",
+            meaning="What gives them to this process is late with new ones.",
+            todo="If it lasts, look at what gives them, and at this machine's clock.",
         )
     if code in _UNKNOWN_CALLER:
         return errors.UsageError(
