@@ -363,12 +363,8 @@ def test_a_purge_says_which_unique_keys_stay_known(shell: Shell, monkeypatch: py
     monkeypatch.setattr("onefold.admin.queues.kept_keys", lambda _session, queue: f"the keys of {queue} stay known")
     shell.send("a", "Atlantis")
     shell.work()
-    for said in (
-        "1 message of orders-dead deleted.\nthe keys of orders-dead stay known\n",
-        "0 messages of orders-dead",
-    ):
-        assert said in CliRunner().invoke(program, ["queue", "purge", "orders-dead", "--yes"]).output
-        shell.later(60) if hasattr(shell, "later") else None
+    result = CliRunner().invoke(program, ["queue", "purge", "orders-dead", "--yes"])
+    assert result.output == "1 message of orders-dead deleted.\nthe keys of orders-dead stay known\n"
 
 
 def test_where_nobody_can_answer_the_question_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
