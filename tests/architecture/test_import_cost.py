@@ -60,4 +60,4 @@ def test_every_module_can_be_imported() -> None:
     """Those too that are named in annotations alone: help() and documentation tools import them."""
     every = "[importlib.import_module(one.name) for one in pkgutil.walk_packages(onefold.__path__, 'onefold.')]"
     loaded = loaded_by(f"import importlib, pkgutil, onefold; {every}")
-    assert {"onefold.lambda_function", "onefold.contracts.verbs", "onefold.outside"} <= loaded
+    assert {"onefold.aws.lambda_function", "onefold.contracts.verbs", "onefold.outside"} <= loaded

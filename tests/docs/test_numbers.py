@@ -15,8 +15,8 @@ import pytest
 
 import onefold
 import onefold.testing
-from onefold import lambda_function as lambda_handler
 from onefold import limits
+from onefold.aws import lambda_function as lambda_handler
 from onefold.deploy import package
 from onefold.engines import urls
 from onefold.engines.aws.dynamodb.items import ITEM_BYTES_MAX

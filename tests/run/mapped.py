@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from onefold import App, lambda_function
+from onefold import App
+from onefold.aws import lambda_function
 from onefold.clock import Never
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery

@@ -10,10 +10,10 @@ from msgspec import structs
 
 import onefold
 from onefold import errors
+from onefold.aws.lambda_function import engine_url
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute, RetryIn
 from onefold.contracts.store import Hold, RecordKey
-from onefold.lambda_function import engine_url
 from onefold.runner.lambda_invocation import ExecutorPools
 from tests.run.mapped import (
     REGION,

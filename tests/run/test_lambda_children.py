@@ -10,8 +10,8 @@ import pytest
 
 import onefold
 from onefold import errors
+from onefold.aws.lambda_function import LambdaHandler
 from onefold.contracts.store import Ask, RecordKey
-from onefold.lambda_function import LambdaHandler
 from onefold.maps.rules import BUSY, ItemReader
 from onefold.options import ItemCatch, ItemRetry
 

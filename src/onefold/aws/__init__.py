@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from onefold import lazy
 
 if TYPE_CHECKING:
-    from onefold.lambda_function import LambdaHandler
+    from onefold.aws.lambda_function import LambdaHandler
     from onefold.options import Function
 
 __all__ = ["Function", "LambdaHandler"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
-    __name__, {"Function": "onefold.options", "LambdaHandler": "onefold.lambda_function"}
+    __name__, {"Function": "onefold.options", "LambdaHandler": "onefold.aws.lambda_function"}
 )
