@@ -20,6 +20,7 @@ from contextlib import aclosing, closing
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from onefold import errors
@@ -81,7 +82,13 @@ class Dispatch:
         self._runtime = runtime
         self._engine, self._clock, self._owner = runtime.engine, runtime.clock, runtime.owner
         self._batch_max = batch
-        self._standing = runs.begin_followed(runtime, run)
+        try:
+            self._standing = runs.begin_followed(runtime, run)
+        except errors.StorageError as error:
+            if not isinstance(error.__cause__, msgspec.MsgspecError | UnicodeDecodeError):
+                raise
+            # One run's value, not the file: this tick fails, and the schedule's others go on.
+            raise errors.TransientError(error.what, meaning=error.meaning, todo=error.todo) from error
         self.over = self._standing.run.expected is not None
         if self.over:
             self._ended()
