@@ -65,7 +65,9 @@ class OnefoldError(Exception):
         self.what: str = _shown(what)
         self.meaning: str = _shown(meaning)
         self.todo: str = _shown(todo)
-        super().__init__(" ".join(part for part in (self.what, self.meaning, self.todo) if part))
+        parts = [part for part in (self.what, self.meaning, self.todo) if part]
+        ended = [one if one[-1] in ".:!?;," else f"{one}." for one in parts[:-1]]
+        super().__init__(" ".join([*ended, *parts[-1:]]))
 
 
 def _shown(text: str) -> str:

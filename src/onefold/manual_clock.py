@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 
+from onefold import duration
 from onefold.outside import Waiter
 
 
@@ -34,12 +35,17 @@ class ManualClock:
         """Milliseconds this clock was advanced by since it was made."""
         return self._monotonic_ms
 
-    def advance(self, by_ms: int) -> None:
-        """Move time forward by `by_ms` milliseconds (0 or more) and wake whoever waits on this clock.
+    def advance(self, by_ms: int | str) -> None:
+        """Move time forward and wake whoever waits on this clock.
+
+        Args:
+            by_ms: milliseconds, 0 or more; or a duration such as "30m".
 
         Raises:
-            ValueError: `by_ms` is negative; use `jump` for a wall clock that was set back.
+            ValueError: it is negative; use `jump` for a wall clock that was set back. UsageError: it is no duration.
         """
+        if isinstance(by_ms, str):
+            by_ms = duration.to_ms(by_ms, "advance")
         if by_ms < 0:
             raise ValueError(f"advance({by_ms}): a monotonic clock cannot go back; jump() moves the wall clock")
         with self._lock:

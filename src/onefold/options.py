@@ -30,7 +30,7 @@ def _refuse_unknown(given: Iterable[str], known: Sequence[str], what: str) -> No
         if name not in known:
             import difflib  # only for the hint: a program that starts cold should not wait for it
 
-            near = difflib.get_close_matches(name, known, n=1)
+            near = ["tz"] if "zone" in name and "tz" in known else difflib.get_close_matches(name, known, n=1)
             raise errors.UsageError(
                 f"{what} has no option {name!r}.",
                 todo=f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(known)}.",

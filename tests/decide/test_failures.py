@@ -25,6 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onefold import errors, limits
+from onefold.errors import UsageError
+from onefold.observe import wording
 from onefold.record import failures
 from onefold.record.error_text import error_name, summary_of, text_of
 from onefold.record.failures import (
@@ -744,8 +746,8 @@ def validation_error() -> Exception:
             validation_error(),
             "1 validation error(s): amount: Input should be a valid integer, unable to parse string as an integer",
         ),
-        (ExceptionGroup("g", [ValueError("a"), KeyError("b")]), "2 errors: ValueError: a; KeyError: 'b'"),
-        (errors.PermanentError("refused", meaning="by hand", todo="ask"), "refused by hand ask"),
+        (ExceptionGroup("g", [ValueError("a"), KeyError("b")]), "g: 2 errors: ValueError: a; KeyError: 'b'"),
+        (errors.PermanentError("refused", meaning="by hand", todo="ask"), "refused. by hand. ask"),
         (errors.PayloadError("field $.a", meaning="The value is secret.", todo="Send text."), "field $.a Send text."),
     ],
     ids=str,
@@ -797,3 +799,19 @@ def test_errors_are_named_as_people_look_them_up() -> None:
     assert error_name(lookalike("httpx.ReadTimeout")()) == "httpx.ReadTimeout"
     assert error_name(lookalike("requests.exceptions.ReadTimeout")()) == "requests.exceptions.ReadTimeout"
     assert classify(lookalike("httpx.ReadTimeout")(), now_ms=NOW_MS).error == "httpx.ReadTimeout"
+
+
+def test_an_exit_says_its_code_and_an_error_without_text_its_class_once() -> None:
+    assert summary_of(SystemExit(3)) == "exit code 3"
+    assert summary_of(SystemExit("no disk")) == "no disk"
+    assert (wording.cause("ValueError", summary_of(ValueError())), wording.cause("exit", "exit code 3")) == (
+        "ValueError",
+        "exit: exit code 3",
+    )
+    assert (wording.cause(None, "gone"), wording.cause("exit", "exit code 3")) == ("gone", "exit: exit code 3")
+
+
+def test_parts_of_an_error_end_with_a_full_stop() -> None:
+    error = UsageError("3 is odd", meaning="Nothing was done", todo="Write 4")
+    assert str(error) == "3 is odd. Nothing was done. Write 4"
+    assert str(UsageError("What now?", todo="Nothing.")) == "What now? Nothing."

@@ -215,7 +215,9 @@ def joined(*parts: str) -> str:
 
 def cause(error: str | None, summary: str) -> str:
     """An exception's class and text as one."""
-    return joined(f"{error}: ", summary) if error is not None else shown(summary)
+    return (
+        shown(summary) if error is None else shown(error) if summary in ("", error) else joined(f"{error}: ", summary)
+    )
 
 
 def is_quiet() -> bool:
@@ -365,7 +367,7 @@ def _local(at_ms: int) -> datetime:
         return datetime.max.replace(tzinfo=UTC) if at_ms > 0 else datetime.min.replace(tzinfo=UTC)
 
 
-_TEXT_COLUMN = 30
+_EVENT_WIDTH = 12  # of the column of events, unless one is longer
 
 
 def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
@@ -375,6 +377,7 @@ def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
         message: the message that the reader has in mind already; the first step's unless given.
     """
     message = message or (steps[0].message_id if steps else None)
+    width = max([_EVENT_WIDTH, *(len(step.event) for step in steps)])
     shown_day = ""
     for step in steps:
         if day(step.at_ms) != shown_day:
@@ -382,8 +385,9 @@ def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
                 line()
             shown_day = day(step.at_ms)
             line(f"  {shown_day}", "dim")
-        hanging = " " * _TEXT_COLUMN
-        _step_line(step.text, f"  {clock_time(step.at_ms)}  {step.event:<12}  ", hanging)
+        begin = f"  {clock_time(step.at_ms)}  {step.event:<{width}}  "
+        hanging = " " * len(begin)
+        _step_line(step.text, begin, hanging)
         about = _about_step(step, names_message=step.message_id not in (None, message))
         if about:
             _step_line(about, hanging, hanging, "dim")

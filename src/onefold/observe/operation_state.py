@@ -17,7 +17,7 @@ from onefold import redact
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
 from onefold.observe.timeline import Evidence, is_call
-from onefold.observe.wording import age, counted, pause
+from onefold.observe.wording import age, cause, counted, pause
 
 StateName = Literal["done", "running", "waiting", "retrying", "held", "dead", "silent", "gone", "unseen"]
 
@@ -83,7 +83,7 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
 
 
 def _held(record: Record, evidence: Evidence) -> OperationState:
-    why = f" {record.failure.error}: {record.failure.summary}" if record.failure is not None else ""
+    why = f" {cause(record.failure.error, record.failure.summary)}" if record.failure is not None else ""
     settle, key, which = "onefold held settle", record.key.key, ""
     if evidence.is_one_of_many:
         tenant = f" --tenant {redact.shell_word(record.key.scope)}" if record.key.scope else ""
@@ -255,9 +255,7 @@ def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> OperationStat
 
 def _dead(message: Peeked, evidence: Evidence) -> OperationState:
     reason = message.reason
-    why = (
-        f" ({reason.kind}) {reason.error + ': ' if reason.error else ''}{reason.summary}" if reason is not None else ""
-    )
+    why = f" ({reason.kind}) {cause(reason.error, reason.summary)}" if reason is not None else ""
     owner = f" (owner: {reason.owner})" if reason is not None and reason.owner else ""
     way_back = evidence.way_back(message)
     edit = f"onefold dlq edit {message.message_id} --set field=value   (where the payload is wrong)"
@@ -333,8 +331,7 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     if record is not None and record.message_id is None and ended is None:  # a call under @once
         failure, why = record.failure, ""
         if failure is not None:
-            why = failure.error if failure.summary in ("", failure.error) else f"{failure.error}: {failure.summary}"
-            why = f" ({why})"
+            why = f" ({cause(failure.error, failure.summary)})"
         if record.status == "unknown":
             text = (
                 f"Unknown: the outcome of the last call was not recorded{why}; it may have taken effect. The next call"

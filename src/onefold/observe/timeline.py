@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.store import Record, RecordKey
-from onefold.observe.wording import age, counted, instant, one_line, pause
+from onefold.observe.wording import age, cause, counted, instant, one_line, pause
 from onefold.record.delivery import Policy
 from onefold.runtime.events import EVENTS
 
@@ -100,8 +100,8 @@ def _described(row: Row, evidence: Evidence) -> Description:
 
 
 def _failure(detail: Detail) -> str:
-    error, summary, at = detail.get("error"), detail.get("summary"), detail.get("where")
-    text = ": ".join(str(part) for part in (error, summary) if part)
+    at = detail.get("where")
+    text = cause(_word(detail, "error", ""), _word(detail, "summary", ""))
     return f"{text} (at {at})" if at and str(at) not in text else text
 
 
@@ -540,7 +540,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
     since_ms = record.started_at_ms or record.created_at_ms
     if failed and not any(row.event in _FAILED_ROWS and row.at_ms >= since_ms for row in evidence.rows):
         assert record.failure is not None
-        text = f"failed: {record.failure.error}: {record.failure.summary}"
+        text = f"failed: {cause(record.failure.error, record.failure.summary)}"
         tell(record.updated_at_ms, "failed", text, f"kind {record.failure.kind}")
     return told
 
@@ -592,7 +592,7 @@ def _dead_lettered(message: Peeked) -> Line:
     if reason is None:
         text, rule = f"moved to {message.queue}", "no reason travels with it: the queue moved it, not onefold"
     else:
-        failure = f"{reason.error}: {reason.summary}" if reason.error else reason.summary
+        failure = cause(reason.error, reason.summary)
         text = f"moved to {message.queue}: {failure}"
         rule = f"reason {reason.kind}" + (f", after {counted(reason.attempts, 'run')}" if reason.attempts else "")
     at_ms = (reason.last_at_ms if reason is not None else None) or message.sent_at_ms

@@ -52,6 +52,13 @@ def operation(key: RecordKey) -> str:
     return f"{key.job} {key.scope}/{key.key}" if key.scope else f"{key.job} {key.key}"
 
 
+def cause(error: str | None, summary: str | None) -> str:
+    """A failure's class and text as one; an exception without a text has its class as its text."""
+    if not error or not summary or summary == error:
+        return error or summary or ""
+    return f"{error}: {summary}"
+
+
 def one_line(text: str, characters_max: int = 500) -> str:
     """Text without line breaks, cut where it gets long."""
     flat = redact.printable(" ".join(text.split()))

@@ -206,6 +206,8 @@ def _words(error: BaseException, between: str, depth: int = 1) -> str:
         return f"{error.what} {error.todo}"  # `meaning` may show the value
     if isinstance(error, OnefoldError):
         return str(error)
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return f"exit code {error.code}"
     if isinstance(error, BaseExceptionGroup):
         if depth == _GROUPS_MAX:  # members may be shared, and the ways to them grow as powers
             return f"{len(error.exceptions)} errors"
@@ -214,7 +216,8 @@ def _words(error: BaseException, between: str, depth: int = 1) -> str:
             + (_words(one, "; ", depth + 1) if isinstance(one, BaseExceptionGroup) else summary_of(one))
             for one in error.exceptions[:_PARTS_MAX]
         ]
-        return _listed(f"{len(error.exceptions)} errors", parts, between)
+        said = f"{error.message}: " if error.message else ""
+        return _listed(f"{said}{len(error.exceptions)} errors", parts, between)
     if is_pydantic(error):
         count = cast(Any, error).error_count()
         if count > COMPLAINTS_MAX:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from onefold import duration
+from onefold import duration, errors
 from onefold.app import App
 from onefold.contracts.queue import Depth
 from onefold.entropy import SeededEntropy
@@ -143,7 +143,15 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
     Args:
         seed: of ids and jitter; the same seed gives the same run.
         start_ms: the first reading of the clock.
+
+    Raises:
+        UsageError: not an app.
     """
+    if not isinstance(app, App):
+        raise errors.UsageError(
+            f"inline() was given {app!r:.80}, which is not an onefold.App.",
+            todo="Import the app and pass it: from shop import app; onefold.testing.inline(app).",
+        )
     clock, recorder = ManualClock(start_ms), Recorder()
     with app._reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:  # noqa: SLF001 - for this
         runner = make_runner(
