@@ -137,7 +137,7 @@ class Edited(Struct, frozen=True, kw_only=True):
 
     Args:
         message_id: the same as before.
-        changed: top-level fields that differ; `(all)` where the body is not a JSON object.
+        changed: fields that were set and differ, of a whole body its top-level ones; `(all)` where it is not a JSON object.
         key_before, key_after: the business key; None where it is not known.
         amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
         forecast: what a redrive would do now.
@@ -188,6 +188,8 @@ def edit(
             f"The edit of {message.message_id} changes nothing.",
             todo="Give --set field=value or another body.",
         )
+    named = (assignment.partition("=")[0] for assignment in assignments)
+    changed = (body is None and tuple(name for name in named if name.partition(".")[0] in changed)) or changed
     before = reading.read(session, message)
     dropped = (AMENDS_ATTRIBUTE,) if message.trusted else CLAIMS  # an edit vouches for all that it leaves
     attributes = {name: one for name, one in message.attributes.items() if name not in dropped}

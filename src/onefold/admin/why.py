@@ -83,6 +83,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
         not_asked: why it is not known whether a message of it waits; empty where it is known.
         near: keys that look like it.
         instead: what else has this name; None where nothing has.
+        is_of_others: the key is known, and not for the job or tenant that was asked for.
     """
 
     key: str
@@ -92,6 +93,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
     near: tuple[str, ...] = ()
     not_asked: str = ""
     instead: Instead | None = None
+    is_of_others: bool = False
 
 
 def explain(
@@ -132,7 +134,8 @@ def explain(
             url=session.url,
             stories=(),
             meanings=meanings,
-            near=_near(session, key, closed),
+            near=_near(session, key, closed) if not found else (),
+            is_of_others=bool(found),
             not_asked="" if found else _not_asked(session, () if receive else closed),
             instead=None if found else _instead(session, key, schedules),
         )

@@ -119,7 +119,7 @@ def _say_usage(error: click.UsageError, wants_json: bool) -> int:
         sys.stderr.write(redact.printable(error.format_message()) + "\n")
         return USAGE
     where = error.ctx.command_path if error.ctx is not None else "onefold"
-    said = errors.UsageError(error.format_message(), todo=f"See `{where} --help`.")
+    said = errors.UsageError(" ".join(error.format_message().split()), todo=f"See `{where} --help`.")
     sys.stderr.write(redact.printable(text_of(said)) + "\n")
     if wants_json:
         _write_json(said)

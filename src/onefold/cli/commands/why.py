@@ -107,6 +107,11 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
         line(answer.instead.text, "bold")
         render.todo(answer.instead.todo, words)
         return
+    if answer.is_of_others:
+        for meaning in answer.meanings:
+            line(meaning, "bold")
+        render.todo([redact.command("onefold why", answer.key)], words)
+        return
     if answer.not_asked:
         line(f"{answer.key!r} is not known in {answer.url}.", "bold")
         line("  No record and no history of it.")

@@ -47,7 +47,11 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """An error of SQLite as an error of onefold, distinguished by code, never by text; any other error as it is."""
+    """An error of SQLite as an error of onefold, distinguished by code, never by text; any other error as it is.
+
+    Its text has the whole path: cron, systemd and a shell each mean another file by a relative one.
+    """
+    path = path if path == ":memory:" else os.path.abspath(path)
     if isinstance(error, OSError):
         if error.errno in _SCARCE:
             return _without_room(path, error)
@@ -82,6 +86,8 @@ def translate(error: BaseException, path: str) -> BaseException:
             meaning="It is damaged, or it is another kind of file. Nothing was changed.",
             todo="Move it away and restore a copy; `sqlite3 FILE .recover` may save what is in it.",
         )
+    if code == sqlite3.SQLITE_CANTOPEN and os.path.isdir(path):
+        return errors.StorageError(f"{path} cannot be opened: it is a folder.", todo="Name a file.")
     if code == sqlite3.SQLITE_CANTOPEN and (scarce := _scarcity()) is not None:
         return _without_room(path, scarce)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
