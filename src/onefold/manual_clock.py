@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 
-from onefold import duration
 from onefold.outside import Waiter
 
 
@@ -35,17 +34,14 @@ class ManualClock:
         """Milliseconds this clock was advanced by since it was made."""
         return self._monotonic_ms
 
-    def advance(self, by_ms: int | str) -> None:
-        """Move time forward and wake whoever waits on this clock.
-
-        Args:
-            by_ms: milliseconds, 0 or more; or a duration such as "30m".
+    def advance(self, by_ms: int) -> None:
+        """Move time forward by `by_ms` milliseconds (0 or more) and wake whoever waits on this clock.
 
         Raises:
-            ValueError: it is negative; use `jump` for a wall clock that was set back. UsageError: it is no duration.
+            ValueError: `by_ms` is negative; use `jump` for a wall clock that was set back. TypeError: it is not a number.
         """
-        if isinstance(by_ms, str):
-            by_ms = duration.to_ms(by_ms, "advance")
+        if not isinstance(by_ms, int | float):
+            raise TypeError(f"advance({by_ms!r}): it takes milliseconds; 30 minutes are 30 * 60_000")
         if by_ms < 0:
             raise ValueError(f"advance({by_ms}): a monotonic clock cannot go back; jump() moves the wall clock")
         with self._lock:

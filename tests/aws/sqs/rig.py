@@ -32,8 +32,8 @@ class EndpointClock(ManualClock):
         super().__init__(endpoint.now_ms)
         self._endpoint = endpoint
 
-    def advance(self, by_ms: int | str) -> None:
-        self._endpoint.advance(by_ms if isinstance(by_ms, str) else timedelta(milliseconds=by_ms))
+    def advance(self, by_ms: int) -> None:
+        self._endpoint.advance(timedelta(milliseconds=by_ms))
         super().advance(by_ms)
 
 
