@@ -23,11 +23,13 @@ from onefold.runner.executors import GROUP_MS
 from onefold.runner.longpoll import LongPoll
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import InspectableQueue, QueueReceiver
+    from onefold.contracts.verbs import QueueReceiver
+    from onefold.options import WorkerSettings
     from onefold.outside import Clock, Waiter
     from onefold.runner.execution import Execution, Lane
     from onefold.runner.executors import Executors
     from onefold.runner.handlers import Job
+    from onefold.runner.runner import Runner
 
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
@@ -203,22 +205,15 @@ class Poller:
             for feed in self.feeds.values():
                 feed.due_at_ms = 0
 
-    def is_empty(
-        self, inspect: Callable[[str], InspectableQueue], orphans: Callable[[str], int], *, wait_for_delayed: bool
-    ) -> bool:
-        """Whether nothing is left to receive, and nothing in flight here or elsewhere, that a job here would take.
-
-        Args:
-            inspect: a queue by its name; what a long poll has received is in flight there.
-            orphans: how many of a queue's messages are hidden since no job takes them.
-        """
+    def is_empty(self, runner: Runner, *, wait_for_delayed: bool) -> bool:
+        """Whether nothing is left to receive, and nothing in flight here or elsewhere, that the runner's jobs take."""
         if len(self._in_flight) or not all(feed.dry for feed in self.feeds.values()):
             return False
         not_taken: dict[str, int] = {}
         blocked = False
         for name in self.feeds:
-            depth = inspect(name).depth()
-            hidden = orphans(name)  # after the depth: what is hidden still was hidden then
+            depth = runner.backend.open_queue(name).depth()
+            hidden = runner.orphans(name)  # after the depth: what is hidden still was hidden then
             if hidden:
                 not_taken[name] = hidden
             if depth.in_flight > hidden or (depth.delayed and wait_for_delayed):
@@ -252,23 +247,16 @@ class Allotment:
     """What is begun, and buffered ahead, for the free slots of a worker's executors.
 
     Args:
-        group_max, prefetch: as `WorkerSettings`' own.
         jobs: all that may come.
     """
 
     def __init__(
-        self,
-        poller: Poller,
-        executors: Executors,
-        jobs: Sequence[Job[Any, Any]],
-        *,
-        group_max: int,
-        prefetch: int | None,
+        self, poller: Poller, executors: Executors, jobs: Sequence[Job[Any, Any]], settings: WorkerSettings
     ) -> None:
         self._poller = poller
         self._executors = executors
-        self._group_max = group_max
-        self._prefetch = prefetch
+        self._group_max = settings.group_max
+        self._prefetch = settings.prefetch
         self._feed_ways = {job.policy.queue: executors.way_of(job) for job in jobs}
         queues = [job.policy.queue for job in jobs]
         self._mixed = {name for name in queues if queues.count(name) > 1}

@@ -74,8 +74,7 @@ class Worker:
         watch_pools(load=True)
         self._generation = forks.generation()
         self._runner, self._in_flight, self._clock = runner, runner.in_flight, runner.clock
-        self._waiter, self._hurry = waiter, hurry
-        self._settings = settings
+        self._waiter, self._hurry, self._settings = waiter, hurry, settings
         longest_ms = max((job.policy.timeout_ms for job in jobs), default=0)
         self._grace_ms = longest_ms if settings.grace_ms is None else settings.grace_ms
         self._poller = Poller(
@@ -86,16 +85,12 @@ class Worker:
             runner, jobs, threads=settings.threads, tasks=settings.tasks, woken=self._woken,
             children=children if settings.processes else None,
         )  # fmt: skip
-        self._allotment = Allotment(
-            self._poller, executors, jobs, group_max=settings.group_max, prefetch=settings.prefetch
-        )
+        self._allotment = Allotment(self._poller, executors, jobs, settings)
         self._numbers = Numbers(self._in_flight, self._clock)
         self.draining = self._stopping = self._gave_back = self._idle = False  # draining: it was asked to end
         self._grace_end_ms: int | None = None
         self._calm_until_ms = self._failures = 0
         self._beside = Beside(runner, executors, settings.lease_ms, maintain)
-
-    # -- from outside ------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Stop receiving, give back what was not begun, finish what runs; then `run` returns. From any thread or signal."""
@@ -121,8 +116,6 @@ class Worker:
     def snapshot(self) -> Snapshot:
         """The numbers of this moment. From any thread."""
         return self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
-
-    # -- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> ExitReport:
         """Work until asked to end. In the thread that calls; once.
@@ -185,9 +178,8 @@ class Worker:
                 self._failures = 0
             except errors.TransientError as error:  # leave the backend alone for a while
                 let_through(error)
-                self._calm_until_ms = self._clock.monotonic_ms() + min(
-                    _CALM_MS << min(self._failures, 10), _CALM_MS_MAX
-                )
+                calm_ms = min(_CALM_MS << min(self._failures, 10), _CALM_MS_MAX)
+                self._calm_until_ms = self._clock.monotonic_ms() + calm_ms
                 self._failures += 1
                 if self._failures == 1:
                     self._runner.reports.busy(error)
@@ -218,11 +210,7 @@ class Worker:
         self._beside.watch(min(run.job.policy.timeout_ms for run in ready))
 
     def _is_empty(self) -> bool:
-        return self._poller.is_empty(
-            self._runner.backend.open_queue, self._runner.orphans, wait_for_delayed=self._settings.wait_for_delayed
-        )
-
-    # -- waiting, ending ---------------------------------------------------------------------------------------------
+        return self._poller.is_empty(self._runner, wait_for_delayed=self._settings.wait_for_delayed)
 
     def _pause(self) -> None:
         """Wait for something to do."""
