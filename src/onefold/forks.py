@@ -80,6 +80,7 @@ class _Here:
         self.hooked = -1  # how many of `_LOCKING` were there when the hooks were registered last
         self.signals = Deferred()  # while the main thread forks
         self.owners: dict[int, weakref.ref[Forked]] = {}
+        self.when_held: list[Callable[[], None]] = []
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
         self.inherited: frozenset[tuple[int, int]] = frozenset()
         self.kept: list[object] = []
@@ -126,6 +127,11 @@ def go_first() -> None:
             2
         ):  # a handler may raise in a hook's first instruction: Python prints that, and calls the next hook
             os.register_at_fork(before=_before)
+
+
+def when_held(free: Callable[[], None]) -> None:
+    """Call this before a fork, when all owners are held: to free what none of them has."""
+    _here.when_held.append(free)
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
@@ -229,6 +235,9 @@ def _before() -> None:
             is_late = waited_s >= max((owner.wait_s for owner in owners), default=0.0)
             is_ready = is_late or all(owner in _here.held and owner.is_held() for owner in owners)
             if is_ready and (looks >= _IMPORT_LOOKS or not _is_importing()):
+                for free in _here.when_held:
+                    with suppress(Exception):  # Python would print it, and fork with everything open
+                        free()
                 _here.is_gated = True
                 return
             _here.opening.release()

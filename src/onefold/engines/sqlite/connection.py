@@ -24,6 +24,7 @@ written when a connection ends; what a handler can do ends with its savepoint; a
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sqlite3
 import threading
@@ -31,7 +32,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
@@ -59,6 +60,13 @@ class FileConnection(sqlite3.Connection):
     _process = 0
     _is_left = False
 
+    def __new__(cls, *_args: Any, **_options: Any) -> Self:
+        """Known from before it opens anything: what a signal's handler raises meanwhile may leave it to nobody."""
+        one = super().__new__(cls)
+        # In C: an exception out of a signal's handler that falls into a callback of Python's would be swallowed.
+        _open[id(one)] = weakref.ref(one, partial(_open.pop, id(one)))
+        return one
+
     def note(self, place: str) -> None:
         """Remember the file and its log; called as soon as both are open.
 
@@ -66,8 +74,14 @@ class FileConnection(sqlite3.Connection):
             place: the file.
         """
         self._place, self._files, self._process = place, _files_at(place), os.getpid()
-        # In C: an exception out of a signal's handler that falls into a callback of Python's would be swallowed.
-        _open[id(self)] = weakref.ref(self, partial(_open.pop, id(self)))
+
+    def note_memory(self) -> None:
+        """It has opened no file."""
+        _open.pop(id(self), None)
+
+    def is_of_this_process(self) -> bool:
+        """Whether it was opened here, or is not open yet, and is not left open for ever."""
+        return self._process in (0, os.getpid()) and not self._is_left
 
     def is_stale(self, files: Files) -> bool:
         """Whether this is a connection of this process to that file, but with another log, or with one that is gone.
@@ -145,6 +159,21 @@ def _leave_all_stale() -> None:
 atexit.register(_leave_all_stale)
 
 
+def _free_torn() -> None:
+    """Have those freed, and so closed, that nobody has: each is in a cycle with its cache of statements."""
+    if any(map(_may_bar_children, list(_open.values()))):
+        gc.collect()
+
+
+def _may_bar_children(known: weakref.ref[FileConnection]) -> bool:
+    """Whether a child that is forked now could not use its file; it was not closed."""
+    one = known()
+    return one is not None and one.is_of_this_process()
+
+
+forks.when_held(_free_torn)
+
+
 _TRANSACTIONS: Final = frozenset(
     {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
 )
@@ -169,12 +198,12 @@ class LentConnection(FileConnection):
     """A connection that can be lent to a handler and taken back. Opened by `connection.Database`, never by hand."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
         self._lent = False
         self._kept_away: Collection[str] = ()
         self.transferred: list[Transferred] = []  # to other queues, in the transaction that is open
         self.told: list[Transferred] = []  # in those that were committed; nobody has asked about them yet
         self._has_authorizer = False
+        super().__init__(*args, **options)  # the last: it opens the file
 
     def tell(self, one: Transferred) -> None:
         """Remember for whoever asks that a message went to another queue, once that is committed."""
@@ -296,16 +325,18 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
             refuse_stale(path, place)
             private_files.refuse_strangers(os.path.realpath(place))
             private_files.make_file(place)  # SQLite gives its log the same mode
-        connection = _connect(place or ":memory:", settings, LentConnection)
-        try:  # nothing may come between, and a traceback may not keep it: a child forked meanwhile could not use the file
-            _prepare_writer(connection, path, place, settings)
+        made: list[LentConnection] = []  # a traceback may not keep it: a child forked meanwhile could not use the file
+        try:
+            made.append(_connect(place or ":memory:", settings, LentConnection))
+            _prepare_writer(made[0], path, place, settings)
         except BaseException:
-            connection.close()
+            for one in made:
+                one.close()
             raise
     except (sqlite3.Error, OSError) as error:
         let_through(error)
         raise translate(error, path) from error
-    return connection
+    return made.pop()
 
 
 def _prepare_writer(connection: FileConnection, path: str, place: str | None, settings: FileSettings) -> None:
@@ -329,6 +360,8 @@ def _prepare_writer(connection: FileConnection, path: str, place: str | None, se
     connection.execute("PRAGMA busy_timeout=0")
     if place is not None:
         _note(connection, place)
+    else:
+        connection.note_memory()
 
 
 def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
@@ -336,20 +369,22 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
     forks.refuse_inherited(path, place)
     refuse_stale(path, place)
     try:
-        connection = _connect(place, settings, FileConnection)
+        made: list[FileConnection] = []
         try:
-            connection.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
-            connection.execute("PRAGMA temp_store=FILE")
-            connection.execute("PRAGMA query_only=ON")
-            connection.execute("PRAGMA trusted_schema=OFF")
-            _note(connection, place)
+            made.append(_connect(place, settings, FileConnection))
+            made[0].execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
+            made[0].execute("PRAGMA temp_store=FILE")
+            made[0].execute("PRAGMA query_only=ON")
+            made[0].execute("PRAGMA trusted_schema=OFF")
+            _note(made[0], place)
         except BaseException:
-            connection.close()
+            for one in made:
+                one.close()
             raise
     except (sqlite3.Error, OSError) as error:
         let_through(error)
         raise translate(error, path) from error
-    return connection
+    return made.pop()
 
 
 def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
