@@ -75,6 +75,9 @@ class NoKeeper:
     def add(self, found: Claimed, ask: Ask) -> bool:
         return True
 
+    def trusts(self, hold: Hold) -> bool:
+        return True
+
     def ask_of(self, hold: Hold) -> Ask | None:
         return None
 

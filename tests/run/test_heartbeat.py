@@ -511,3 +511,13 @@ def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> N
     assert not held.let_go
     ward.clock.advance(LEASE_MS + 1_000)
     assert run.delivery.message_id not in {one.message_id for one in ward.queue.receive(10)}
+
+
+def test_a_run_whose_lease_was_extended_is_started_however_long_it_waited(ward: Ward) -> None:
+    ward.receive(1)
+    (run,) = ward.runner.begin([ward.in_flight.all()[0].delivery])
+    ward.beat_for(3 * LEASE_MS)
+    ward.runner.perform(run)
+    ward.runner.finish([run])
+    assert run.decided().write is not None
+    assert [note.event for note in run.decided().notes] == ["completed"]

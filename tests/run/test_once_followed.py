@@ -450,3 +450,112 @@ def test_an_exception_of_a_signal_at_any_place_leaves_the_key_free_or_its_effect
             break
         places.add(where)
     assert len(places) > 60
+
+
+# -- leases that are over before the call ------------------------------------------------------------------------------
+
+
+class Slow:
+    """A store whose answer to the first claims comes after so long: the process stood still, or the store did."""
+
+    def __init__(self, desk: Desk, stands_ms: int, meanwhile: Callable[[], object], times: int = 1) -> None:
+        self._desk, self._stands_ms, self._meanwhile, self._left = desk, stands_ms, meanwhile, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desk.store, name)
+
+    def claim(self, *args: Any) -> Any:
+        """Claim, then let the time pass."""
+        found = self._desk.store.claim(*args)
+        if self._left:
+            self._left -= 1
+            self._desk.clock.advance(self._stands_ms)
+            self._meanwhile()
+        return found
+
+
+def _both(desk: Desk, is_async: bool, ran: list[str], **options: Any) -> Callable[[], object]:
+    if is_async:
+
+        async def late(order: str) -> str:
+            ran.append("late")
+            return "late"
+
+        guarded = desk.guard(late, **options)
+        return lambda: asyncio.run(guarded("o-1"))
+
+    def charge(order: str) -> str:
+        ran.append("late")
+        return "late"
+
+    return lambda: desk.guard(charge, **options)("o-1")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_call_whose_lease_was_over_before_it_began_is_not_made_beside_anothers(
+    desk: Desk, is_async: bool, sinks: bool
+) -> None:
+    """It stood still between its claim and the call; another has taken over by then, and its result is the answer."""
+    ran: list[str] = []
+
+    def takes_over(order: str) -> str:
+        ran.append("other")
+        return "other"
+
+    slow = Slow(desk, LEASE_MS, lambda: desk.guard(takes_over)("o-1"))
+    call = _both(desk, is_async, ran, store=slow, sinks=[desk] if sinks else [])
+    assert call() == "other"
+    assert ran == ["other"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_that_nobody_took_over_meanwhile_is_claimed_again_and_made_once(desk: Desk, is_async: bool) -> None:
+    ran: list[str] = []
+    call = _both(desk, is_async, ran, store=Slow(desk, LEASE_MS, lambda: None), on_unknown="hold")
+    assert call() == "late"
+    assert ran == ["late"]
+    assert (desk.record().fence, desk.record().attempts, desk.record().crashes) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_lease_that_is_over_three_times_before_its_call_is_an_error_and_the_key_is_free(
+    desk: Desk, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onefold.runner.call_leases.LeaseKeeper._renew_all", lambda _: None)  # else it may win the race
+    ran: list[str] = []
+    call = _both(desk, is_async, ran, store=Slow(desk, LEASE_MS, lambda: None, times=3))
+    with pytest.raises(errors.TransientError, match="3 times in a row its lease of 1m was over before the call"):
+        call()
+    assert ran == []
+    assert desk.record().status == "released"
+    assert call() == "late"
+
+
+def test_a_probe_is_not_asked_under_a_lease_that_is_over(desk: Desk) -> None:
+    asked: list[str] = []
+
+    def probe(order: str) -> onefold.NotDone:
+        asked.append(desk.record().owner)
+        return onefold.NotDone()
+
+    ran: list[str] = []
+    desk.die(on_unknown=probe)
+    call = _both(desk, False, ran, store=Slow(desk, LEASE_MS, lambda: None), on_unknown=probe)
+    assert call() == "late"
+    assert (len(asked), ran) == (1, ["late"])
+
+
+def test_a_probe_that_takes_longer_than_a_lease_keeps_it(desk: Desk) -> None:
+    def probe(order: str) -> onefold.NotDone:
+        for _ in range(4):
+            assert desk.clock.rests.wait(30)
+            desk.clock.rests.clear()
+            desk.clock.advance(THIRD_MS)
+        assert desk.clock.rests.wait(30)
+        return onefold.NotDone()
+
+    desk.die(on_unknown=probe)
+    ran: list[str] = []
+    assert _both(desk, False, ran, on_unknown=probe)() == "late"
+    assert ran == ["late"]

@@ -18,6 +18,7 @@ from msgspec import Struct
 from onefold import errors, forks
 from onefold.clock import SteadyClock, lease_from_ms, until_ms
 from onefold.contracts.store import Ask, Claimed
+from onefold.record import lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +36,13 @@ class KeptCall(Struct, gc=False):
 
     Args:
         found, ask: its claim. ask is None once another call has its key.
+        renewed_until_ms: when its lease ends that was renewed last; 0: none was.
         is_renewed: False from when its record is about to be written, or its lease was lost.
     """
 
     found: Claimed
     ask: Ask | None
+    renewed_until_ms: int = 0
     is_renewed: bool = True
 
 
@@ -67,6 +70,7 @@ class LeaseKeeper:
         self._lost = lost
         self._clock = clock
         self._lease_ms = lease_ms
+        self._margin_ms = lease.margin_ms(lease_ms)
         self._calls: dict[Hold, KeptCall] = {}  # that are not recorded yet
         self._ends: dict[Hold, int] = {}  # of the thread: when each lease is over unless renewed
         self._stop = threading.Event()
@@ -114,6 +118,14 @@ class LeaseKeeper:
         call = self._calls.get(hold)
         return call.ask if call is not None else None
 
+    def trusts(self, hold: Hold) -> bool:
+        """Whether nobody else can have a call's lease yet; to be asked right before its function is called."""
+        call = self._calls.get(hold)
+        if call is None or call.ask is None:
+            return call is None  # it was lost
+        ends_ms = max(call.ask.lease_until_ms, call.renewed_until_ms)
+        return until_ms(self._clock, self._clock.now_ms(), self._margin_ms) < ends_ms
+
     def __contains__(self, hold: Hold) -> bool:
         """Whether a call of this process has it, up to the end of its record's write."""
         return hold in self._calls
@@ -155,6 +167,8 @@ class LeaseKeeper:
         for hold, is_renewed in zip(holds, kept, strict=True):
             self._ends[hold] = ends_ms
             call = self._calls.get(hold)
+            if is_renewed and call is not None:
+                call.renewed_until_ms = ends_ms
             if is_renewed or call is None or not call.is_renewed:  # the last two: it has ended meanwhile
                 continue
             try:

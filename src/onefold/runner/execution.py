@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from onefold.runner.context import Context
     from onefold.runner.handlers import Job
 
+_LATER_MS = 1 << 62  # after any instant: a call of a guarded function asks `call_leases.py`
+
 
 class WaitingBehind:
     """What waits behind one run, in order, and the keys and groups that it holds up."""
@@ -53,7 +55,7 @@ class Execution:
 
     __slots__ = (
         "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "facts", "job", "lost",
-        "payload", "script", "started", "step", "stopping", "took_ms", "verdict",
+        "payload", "script", "started", "step", "stopping", "took_ms", "trusted_until_ms", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
@@ -72,6 +74,7 @@ class Execution:
         self.started: bool = False  # by a step of its own, after the claim
         self.stopping: int | None = None  # version of the flag that says that this message stops its group
         self.took_ms: int = 0  # how long it was performed
+        self.trusted_until_ms: int = _LATER_MS  # monotonic; after it another may have its lease (`record/lease.py`)
         self.cut: Outcome | None = None  # what it comes to when its handler is stopped from outside
         self.caught: bool = (
             False  # its handler raised, and that counts as done (a map's catch): own rows are taken back

@@ -35,6 +35,7 @@ from onefold.record.attempt import Commit, Facts
 from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
 from onefold.record.failures import classify
 from onefold.record.keys import KeyFunction, key_rule
+from onefold.record.lease import trusted_until_ms
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
 from onefold.runner.call_leases import KeptCall, LeaseKeeper
@@ -61,6 +62,7 @@ Begun = Claimed | Execution
 """A call that is to be made: with an execution where something is to be followed, asked or decided on the way."""
 
 _ENDLESS: Final = 1 << 62  # of attempts: calls have no budget
+_LATE_MAX: Final = 3  # claims in a row that came too late
 _log = logging.getLogger("onefold")
 inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
 """The calls that this thread, or this task and those it came from, is in the middle of."""
@@ -129,7 +131,7 @@ class GuardedFunction:
         returned = hints.get("return", Any)
         self._result = payload_type(Any, result=returned)
         self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None
-        self._lease_ms = lease_ms
+        self._lease_ms, self._trusted_ms = lease_ms, trusted_until_ms(0, lease_ms)
         self._wait_ms = wait_ms
         self._entropy = entropy
         self._owner = owner_process.owner_of(entropy.token())
@@ -201,8 +203,8 @@ class GuardedFunction:
 
     # -- receive -----------------------------------------------------------------------------------------------------
 
-    def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | Completed | Running:
-        """Claim the call's operation; Running when someone else has it.
+    def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any], late: int = 0) -> Begun | Completed | Running:
+        """Claim the call's operation; Running when someone else has it. `late`: how often the claim came too late by now.
 
         Raises:
             PayloadError: no key. ConflictError: the key came with other arguments before.
@@ -230,7 +232,7 @@ class GuardedFunction:
             expires_at_ms=now_ms + self._policy.keep_ms,
         )
         found: records.Answer | None = None
-        begun: Begun | Completed | None = None
+        begun: Begun | Completed | Running | None = None
         call = object()
         self._asking[call] = ask.key
         try:
@@ -243,16 +245,21 @@ class GuardedFunction:
             if isinstance(found, Claimed):
                 begun = self._begin(found, ask, now_ms, (args, kwargs))
                 if begun is None:
-                    found = Running(until_ms=ask.lease_until_ms, owner=self._owner, fence=found.hold.fence)
+                    late, found = self.given_back(found, late), None
+                elif type(begun) is Running:
+                    found, begun = begun, None
             self._asking.pop(call)
         except BaseException as error:
             if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # nobody will run what was claimed
                 self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
+            elif isinstance(found, Claimed):
+                self._keeper.remove(found.hold)
             self._asking.pop(call, None)
             raise
         if begun is not None:
             return begun  # without another call in between, which an exception could follow
-        assert found is not None
+        if found is None:
+            return self.claim(args, kwargs, late)
         return self._answered(ask, found, now_ms)
 
     def _ask(self, ask: Ask, now_ms: int) -> records.Answer:
@@ -303,18 +310,20 @@ class GuardedFunction:
         for note in decision.notes:
             self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
 
-    def _begin(self, found: Claimed, ask: Ask, now_ms: int, args: Args) -> Begun | Completed | None:
+    def _begin(self, found: Claimed, ask: Ask, now_ms: int, args: Args) -> Begun | Completed | Running | None:
         """Have the call made, or answer it: its claim shows the outcome of an earlier one.
 
-        None: a call of this process has this very claim: its record was gone from the store, and is there again by this.
+        Running: a call of this process has this very claim: its record was gone from the store, and is there again by this.
+        None: its lease may be another's by now.
         """
+        if self.clock.now_ms() >= now_ms + self._trusted_ms and found.hold not in self._keeper:
+            return None
         if found.crashed:
             known = once_reports.taken_over(found, self._policy.crashes_max)
             _log.warning("%s %r: %s", self.name, found.hold.key.key, known)
-        is_plain = found.started and not self._is_followed
-        if not self._keeper.add(found, ask) if is_plain else found.hold in self._keeper:
-            return None
-        if is_plain:
+        if not self._keeper.add(found, ask):
+            return Running(until_ms=ask.lease_until_ms, owner=self._owner, fence=found.hold.fence)
+        if found.started and not self._is_followed:
             return found
         run = self._execution(found, ask, now_ms, args)
         call = self._runner.prepare(run)
@@ -323,8 +332,7 @@ class GuardedFunction:
         self._runs[found.hold] = run
         if self.context_parameter is not None:
             self._runner.open_context(run, call.attempt)
-        self._keeper.add(found, ask)
-        return run
+        return None if self.is_late(run) else run
 
     def _execution(self, found: Claimed, ask: Ask | None, now_ms: int, args: Args | None = None) -> Execution:
         """The script of a claimed call, after its claim."""
@@ -336,6 +344,7 @@ class GuardedFunction:
 
     def _not_called(self, run: Execution) -> Completed:
         """The answer to a call whose function is not called after all, or what is raised to it."""
+        self._keeper.remove(run.hold)
         verdict = self._settle(run)
         decision, key = run.decided(), run.hold.key
         now_ms = self.clock.now_ms()
@@ -474,6 +483,17 @@ class GuardedFunction:
         for _ in run.script:  # to its end here: what a signal raises while a generator is thrown away is lost
             pass
         return run.verdict
+
+    def is_late(self, found: Begun | Completed) -> bool:
+        """Whether a call must not be made, because its lease may be another's by now; to be asked right before it."""
+        return type(found) is not Completed and not self._keeper.trusts(found.hold)
+
+    def given_back(self, found: Begun | Completed, times: int) -> int:
+        """Let go of a claim that came too late, to claim again; how often it did. TransientError when too often."""
+        self.give_back(found)
+        if times + 1 == _LATE_MAX:
+            raise once_reports.late(found.hold.key, self._lease_ms, _LATE_MAX)
+        return times + 1
 
     def give_back(self, found: records.Answer | Execution | None) -> None:
         """Let go of a claim whose call did not start after all."""

@@ -195,6 +195,9 @@ class Heartbeat:
                 one.tried_at_ms = self._clock.monotonic_ms()
             self._busy(error)
             return
+        for one in claimed:
+            if one.run is not None and one not in refused:
+                one.run.trusted_until_ms = lease.trusted_until_ms(now_ms, lease_ms)
         for one, ok in zip(held, hidden, strict=True):
             one.asked_at_ms, one.tried_at_ms = now_ms, None
             if not ok and one.run is None:

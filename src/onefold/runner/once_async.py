@@ -279,15 +279,19 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
         found: Begun | Completed | Running | None = None
         values: list[Any] = []
         since_ms: int | None = None
+        late = 0
         generation = guard.generation
         inside = guard.inside
         outside, within = inside.get(), None
         writing: _Call[None] = _Call()
         try:
             found = await _claim(guard, args, kwargs)
-            while isinstance(found, Running):
-                since_ms = guard.wait_from(found, since_ms, args, kwargs)
-                await pauses.wait()
+            while isinstance(found, Running) or guard.is_late(found):
+                if isinstance(found, Running):
+                    since_ms = guard.wait_from(found, since_ms, args, kwargs)
+                    await pauses.wait()
+                else:  # rare, and one write: this process stood still
+                    late, found = guard.given_back(found, late), None
                 found = await _claim(guard, args, kwargs)
             if isinstance(found, Completed):
                 return guard.stored(found)

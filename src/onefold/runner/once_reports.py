@@ -409,6 +409,16 @@ def taken_over(found: Claimed, crashes: int) -> str:
     return f"{text} ({found.crashes} of at most {crashes}). Whether it took effect is not known."
 
 
+def late(key: RecordKey, lease_ms: int, times: int) -> errors.TransientError:
+    """What is raised to a call whose lease was over `times` times before it could begin."""
+    return errors.TransientError(
+        f"{key.job} {key.key!r} was not called: {times} times in a row its lease of {duration.to_text(lease_ms)} was over"
+        " before the call could begin.",
+        meaning="The store takes about as long to answer, or this process stands still again and again.",
+        todo="Give it a longer lease, and call again.",
+    )
+
+
 def held(name: str, record: Record | None, key: RecordKey) -> errors.OutcomeUnknown:
     """The error for a key that is held, with what its record says about it."""
     failure = record.failure if record is not None else None

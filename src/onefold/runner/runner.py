@@ -32,6 +32,7 @@ from onefold.contracts.store import Ask, Claimed, Conflict
 from onefold.interrupts import ignored, let_through
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
+from onefold.record import lease
 from onefold.record.delivery import Failed
 from onefold.runner import calling
 from onefold.runner.claims import Claims
@@ -277,6 +278,7 @@ class Runner:
         return over
 
     def _claim(self, runs: list[Execution]) -> None:
+        trusted_ms = lease.trusted_until_ms(self.clock.monotonic_ms(), self.lease_ms)
         now_ms = lease_from_ms(self.clock)
         asks = []
         for run in runs:
@@ -298,6 +300,7 @@ class Runner:
         answers, refused = self._claim_alike(runs, asks, now_ms)
         for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
             run.found(found)
+            run.trusted_until_ms = trusted_ms
             if place in refused:
                 run.refuse(refused[place], self.lease_ms, now_ms)
             else:
@@ -367,10 +370,10 @@ class Runner:
 
     def prepare(self, run: Execution, caller: Caller | None = None) -> script.Call | None:
         """Perform what comes before the handler is called: asking the probe, marking the start. None: do not call it."""
-        while not isinstance(run.step, script.Call):
+        while not self.is_over(run):
             match run.step:
-                case script.Commit():
-                    return None
+                case script.Call():
+                    return run.step
                 case script.Probe() as probe:
                     ctx = self.open_context(run, run.attempt)
                     if caller is not None:
@@ -382,7 +385,13 @@ class Runner:
                 case _:
                     raise errors.InvariantBroken(f"A run was performed at its step {type(run.step).__name__}.")
             run.advance(self.clock.now_ms())
-        return run.step
+        return None
+
+    def is_over(self, run: Execution) -> bool:
+        """Whether neither handler nor probe is to be called any more; asked before each: a process can stand still."""
+        if not isinstance(run.step, script.Commit) and self.clock.monotonic_ms() >= run.trusted_until_ms:
+            self.turn_away(run, "its lease was over before its handler could be called: its process had stood still")
+        return isinstance(run.step, script.Commit)
 
     def start(self, run: Execution) -> None:
         """Mark a run as started, durably. A backend that is busy leaves it unstarted: its message comes back soon."""

@@ -32,7 +32,7 @@ async def perform(runner: Runner, run: Execution) -> None:
     """Perform one run up to its Commit."""
     clock = runner.clock
     since_ms = clock.monotonic_ms()
-    while not isinstance(run.step, script.Commit):
+    while not runner.is_over(run):
         match run.step:
             case script.Probe() as probe:
                 probe.answer = await _probe(run.job, run.payload, runner.open_context(run, run.attempt), clock)
