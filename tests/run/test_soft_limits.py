@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +19,7 @@ import onefold
 from onefold.clock import SystemClock
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
+from onefold.runner import call_leases
 from onefold.runner.calling import raised
 from onefold.runner.retrying import retrying
 
@@ -204,3 +208,39 @@ def test_in_another_thread_it_is_known_too() -> None:
         thread.start()
         thread.join()
     assert found[0].kind == "unknown"
+
+
+def test_a_limit_as_the_lease_thread_starts_comes_out_as_itself() -> None:
+    """After each call that the first guarded call of a process makes to start it; the new thread is ahead by then."""
+    files = {call_leases.__file__, threading.__file__}
+    events = 0
+    for count in itertools.count(1):
+        before = threading.enumerate()
+        charge, left = guard(lambda i: i), [count]
+
+        def struck_after(
+            frame: FrameType, event: str, called: Any, left: list[int] = left, before: Any = before
+        ) -> None:
+            if event != "c_return" or frame.f_code.co_filename not in files:
+                return
+            left[0] -= 1
+            if left[0] == 0:
+                sys.setprofile(None)
+                if called.__name__.startswith("start_"):
+                    moment, known = threading.Event(), cast("Any", threading)._active
+                    while not any(one.name == "onefold-once" and one not in before for one in list(known.values())):
+                        moment.wait(0.001)
+                strikes()
+
+        with limit():
+            sys.setprofile(struck_after)
+            try:
+                charge("x")
+            except Limit:
+                events += 1
+            finally:
+                sys.setprofile(None)
+        assert charge("x") == "x"
+        if left[0] > 0:
+            break
+    assert events >= 3
