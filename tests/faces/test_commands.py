@@ -596,3 +596,18 @@ def test_the_commands_list_and_give(shell: Shell) -> None:
         "book belongs to shop and shop2.\n"
     )
     assert "Give names, or --of APP" in shell.fails("names", "give", "--to", "shop2", "--app", "shop:app", code=2)
+
+
+def test_a_stopped_group_without_dead_letters_goes_on_by_a_redrive_of_it(shell: Shell) -> None:
+    shell("send", "shop:app", "pick", '{"order_id": "o-1", "city": "Rome"}')
+    with contextlib.closing(sqlite3.connect(shell.folder / ".onefold" / "shop.db")) as file, file:
+        flag = ("stopped/lines.fifo/Rome", b"0000000000000000-9")
+        file.execute("INSERT INTO onefold_state (name, version, value) VALUES (?, 1, ?)", flag)
+    assert "onefold dlq redrive --group Rome" in shell("status", "shop:app")
+    assert "No dead letter matches" in shell.fails("dlq", "redrive", "--group", "Rome", "--dry-run", "shop:app")
+    assert shell("dlq", "redrive", "--group", "Rome", "shop:app") == (
+        "Group Rome of lines.fifo goes on: none of its dead letters is left.\n"
+    )
+    assert "No dead letter matches" in shell.fails("dlq", "redrive", "--group", "Rome", "shop:app")
+    shell.work()
+    assert "completed" in shell("why", "o-1", "shop:app")

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 import onefold
-from onefold.admin import dead_letters, jobs, queues, redrive, status
+from onefold import limits
+from onefold.admin import dead_letters, groups, jobs, queues, redrive, status
 from onefold.admin.session import Jobs
 from onefold.contracts.entries import Entry, Sent
 from onefold.contracts.settings import QueueSettings
@@ -107,6 +108,25 @@ def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:
     assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq list --all --group c-7")
     assert warning.text.endswith("; its later messages follow it to the dead-letter queue.")
     assert status.status(there.session, "orders").warnings == ()
+
+
+def test_a_stopped_group_whose_dead_letters_have_expired_can_go_on(there: Open) -> None:
+    there.office.ill["l"] = onefold.PermanentError("no")
+    there.office.step.send(Order("l", customer="c-7"))
+    there.world.run()
+    assert groups.resume_expired(there.session, "c-7") == [], "its dead letter is there"
+    there.clock.advance(15 * limits.DAY_MS)
+    there.session.engine.maintain(lambda owner: None)
+    (warning,) = status.status(there.session).warnings
+    assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq redrive --group c-7")
+    assert groups.resume_expired(there.session, "c-8") == []
+    assert groups.resume_expired(there.session, "c-7", reason_text="expired") == ["lines.fifo"]
+    assert codes(there) == []
+    (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "group-resumed"]
+    assert (row.queue, row.detail) == ("lines.fifo", {"group": "c-7", "reason_text": "expired"})
+    there.office.step.send(Order("m", customer="c-7"))
+    there.world.run()
+    assert queue_of(there, "lines.fifo").dead == 0
 
 
 def send_back(there: Open) -> None:

@@ -268,11 +268,31 @@ class _Group:
         self._session.engine.ledger.append(rows)
 
 
-def let_go_of_empty(session: AdminSession, queue: str) -> list[str]:
-    """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names."""
+def resume_expired(session: AdminSession, group: str, *, reason_text: str | None = None) -> list[str]:
+    """Let a stopped group go on whose dead letters are all gone, by their retention or otherwise; the queues it was in.
+
+    Args:
+        group: its exact name. reason_text: of the row `group-resumed`.
+    """
+    free = []
+    for queue in sorted({one.queue for one in stopped(session) if one.group == group}):
+        if queue in session.settings() and let_go_of_empty(session, queue, group):
+            session.record("group-resumed", queue=queue, group=group, reason_text=reason_text)
+            free.append(queue)
+    return free
+
+
+def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None) -> list[str]:
+    """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names.
+
+    Args:
+        group: this one alone.
+    """
     settings = session.settings()[queue]
     free = []
     for one in stopped(session, queue):
+        if group is not None and one.group != group:
+            continue
         gone = None
         for _ in range(_LOOKS):
             gone = session.together(lambda group=one.group: _let_go(session, settings, group))  # type: ignore[misc]

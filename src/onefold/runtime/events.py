@@ -70,6 +70,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
     "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
     "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),
+    "group-resumed": Meaning("info", "brief", "a stopped group goes on: none of its dead letters was left"),
     "released": Meaning("info", "brief", "given back without having been started"),
     "dependency-down": Meaning("error", "brief", "the dependency refuses everything; no attempt was used"),
     "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),

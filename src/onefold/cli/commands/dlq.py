@@ -17,7 +17,7 @@ import msgspec
 
 from onefold import redact
 from onefold.admin import dead_letters as admin
-from onefold.admin import editing
+from onefold.admin import editing, groups
 from onefold.admin import redrive as redriving
 from onefold.admin.dead_letters import Select
 from onefold.admin.reading import Fate, Forecast
@@ -27,7 +27,7 @@ from onefold.cli.commands.jobs import read_file
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line, number
 from onefold.contracts.admin import Peeked
-from onefold.errors import UsageError
+from onefold.errors import NotFoundError, UsageError
 from onefold.observe.operation_state import both
 from onefold.observe.wording import counted, instant
 
@@ -414,7 +414,13 @@ def redrive(
     Watches how they end while it sends, in growing waves, and stops by itself when they fail again. That needs
     workers that run; without, say --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
     """
-    found, messages, wanted = selection.chosen(words, url, select, everything=everything)
+    try:
+        found, messages, wanted = selection.chosen(words, url, select, everything=everything)
+    except NotFoundError:
+        freed = None if dry_run or select.group is None else _resume_expired(words, url, select.group, reason_text)
+        if freed is None:
+            raise
+        return freed
     if dry_run:
         foreseen = redriving.foresee(found.session, messages, select=wanted, idle=idle)
         return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
@@ -431,6 +437,15 @@ def redrive(
     tally = _run(work, len(messages))
     code = 1 if tally.end in ("failing-again", "no-worker") else 0
     return Answer(tally, draw=lambda: _draw_tally(tally, found), code=code)
+
+
+def _resume_expired(words: tuple[str, ...], url: str | None, group: str, reason_text: str | None) -> Answer | None:
+    """Let a stopped group go on of which no dead letter is left; None where it is not stopped."""
+    queues = groups.resume_expired(target.find(target.split_ids(words)[0], url).session, group, reason_text=reason_text)
+    if not queues:
+        return None
+    text = f"Group {redact.one_line(group)} of {', '.join(queues)} goes on: none of its dead letters is left."
+    return Answer({"resumed": [{"queue": queue, "group": group} for queue in queues]}, draw=lambda: line(text))
 
 
 def _fates(foreseen: list[redriving.Foreseen]) -> dict[Fate, int]:
