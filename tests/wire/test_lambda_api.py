@@ -260,7 +260,7 @@ def test_invoke(functions: Any) -> None:
 )
 def test_functions(functions: Any) -> None:
     found = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
-    assert found == ["count", "echo", "fail", "keep", "poison"]
+    assert found == ["count", "echo", "fail", "hold", "keep", "poison"]
     found = functions.get_function(FunctionName="echo:$LATEST")["Configuration"]
     assert (found["Handler"], found["Timeout"], found["MemorySize"]) == ("shop:echo", 3, 128)
     assert functions.get_function_configuration(FunctionName="000000000000:function:echo")["FunctionName"] == "echo"
