@@ -17,7 +17,7 @@ from onefold.demo.processes import AT_WORK_MS, EVIDENCE_MS_MAX, FIRST_SHARE, LAS
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 
-READY = "import os, signal, sys; print('ready', f'w{os.getpid()}', flush=True)"
+READY = "import os, signal, sys; [os.write(1, part) for part in (b'ready', b' w%d' % os.getpid(), b'\\n')]"  # in pieces
 WORKER = f"{READY}; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); sys.stdin.read()"
 TURNS_MAX = 1_000
 

@@ -93,8 +93,8 @@ def test_a_group_is_one_word_of_a_command(shell: Shell, engine: Engine) -> None:
         engine.state.put([Change(group_flag(fifo.name, group), b"1-1", 0)])
     todos = [one["todo"] for one in shell.json("status", "shop:app")["warnings"] if one["code"] == "group-stopped"]
     assert sorted(todos) == [
-        "onefold dlq list --all --group 'a$(id)'",
         f"onefold dlq list --all --queue {fifo.name} --json   (the group's name is long)",
+        "onefold dlq redrive --group 'a$(id)'",
     ]
 
 

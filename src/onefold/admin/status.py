@@ -288,7 +288,8 @@ def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped
             )
         elif by is None and session.engine.commit is not None:
             text += "no dead letter of it is left, and its next message follows to the dead-letter queue all the same."
-            todo = redact.command("onefold dlq redrive --group", flag.group)
+            if len(flag.group) <= _GROUP_CHARS_MAX:
+                todo = redact.command("onefold dlq redrive --group", flag.group)
         else:
             text += "its later messages follow it to the dead-letter queue."
         if by is not None and by.queue in kinds.held:

@@ -58,6 +58,7 @@ class WorkerProcess:
         self.owner: str | None = None
         self.ready_at_ms = 0
         self.stopping = False
+        self._said = b""
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command,
             stdin=subprocess.PIPE,  # ends with this process, and the worker with it
@@ -71,8 +72,10 @@ class WorkerProcess:
     def listen(self, now_ms: int) -> None:
         """Note that it is ready, if it has said so since the last call; `now_ms` is monotonic."""
         assert self._process.stdout is not None
-        if self.owner is None and (line := self._process.stdout.readline()):
-            self.owner, self.ready_at_ms = line.decode().split()[1], now_ms
+        if self.owner is None and (said := self._process.stdout.read()):
+            self._said += said
+            if b"\n" in self._said:  # a line may come in pieces
+                self.owner, self.ready_at_ms = self._said.split()[1].decode(), now_ms
 
     def ended(self) -> int | None:
         """Its exit code; None while it lives."""
