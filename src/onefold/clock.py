@@ -1,13 +1,13 @@
-"""Time comes in through here and nowhere else: two readings, one wait, and wall time without steps.
+"""The only module that reads a clock or sleeps: two readings, one wait, and wall time without steps.
 
-A `Clock` gives wall time (`now_ms`, for what others read: records, messages, logs) and monotonic time
-(`monotonic_ms`, for what we hold ourselves: deadlines, rates), and it performs every wait. `SystemClock` is the real
-one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it. No other module may read a
-clock or sleep.
+A `Clock` gives wall time (`now_ms`, for values that others read: records, messages, logs) and monotonic time
+(`monotonic_ms`, for values that stay in this process: deadlines, rates), and it performs every wait. `SystemClock` is the
+real one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it.
 
-`SteadyClock` is for leases, visibility and whatever else says how long something takes. A machine's clock is set: by hand,
-by NTP at boot, when a laptop or a virtual machine wakes up. Instants that others wrote before are then wrong by the step.
-This clock notices a step, since monotonic time has none, goes on as if there had been none, and then finds its way back:
+`SteadyClock` is for leases, visibility and everything else that measures how long something lasts. A machine's clock can be
+set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Instants that were stored before are then wrong by
+the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and then returns
+to the machine's time:
 
     set forward by J    it stays J behind for `HOLD_MS`, in which who is at work extends its leases to the new time
                         (`until_ms`); then it follows. What is over then, is over by both clocks.
@@ -54,9 +54,9 @@ class SystemClock:
 
 
 class Never:
-    """A waiter that nobody wakes: a pause through the clock.
+    """A waiter that is never woken: a pause through the clock.
 
-    A lock that stays locked: an event's own lock could be left taken by an exception out of a signal's handler, and by a
+    A lock that stays locked. An event is not used, because its own lock could stay taken if a signal handler raises, or in a
     fork while another thread waits.
     """
 
@@ -70,20 +70,20 @@ class Never:
 
 
 STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
-HOLD_MS: Final = 120_000  # in which who is at work extends its leases, however long they last
-_LOOK_MS: Final = 1_000  # how old the last comparison of both clocks may be
+HOLD_MS: Final = 120_000  # in which working processes extend their leases, however long these last
+_LOOK_MS: Final = 1_000  # the greatest age of the last comparison of both clocks
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
 _DRIFT_MS_MAX: Final = 5_000  # and by less than this, however long ago they were compared: kernels steer both alike
 _ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms
 _ASK_AGAIN_FAILED_MS: Final = 1_000
-_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of that
+_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of the time it took
 
 
 class Offset(NamedTuple):
-    """By how much the steady clock was beside the wall at a monotonic instant: ahead, or (negative) behind.
+    """The difference between steady clock and wall clock at a monotonic instant: ahead, or (negative) behind.
 
     Args:
-        by_ms: ahead of the wall. at_ms: by the machine's monotonic clock.
+        by_ms: ahead of the wall clock. at_ms: by the machine's monotonic clock.
     """
 
     by_ms: int
@@ -93,7 +93,7 @@ class Offset(NamedTuple):
 class ServerTime:
     """A server's wall time, kept between two of its answers by this machine's monotonic clock.
 
-    No lock: threads that ask at the same time both take the answer.
+    No lock: threads that ask at the same time both use the answer.
 
     Args:
         clock: the machine's.
@@ -125,7 +125,7 @@ class ServerTime:
             server_ms = self._ask()
         except errors.OnefoldError as error:
             let_through(error)
-            return  # whoever needs the server hears of it from the call that needs it
+            return  # code that needs the server gets the error from its own call
         after_ms = self._clock.monotonic_ms()
         if self._base_ms is None or after_ms - before_ms <= _ANSWER_MS_MAX:
             self._base_ms = server_ms - (before_ms + after_ms) // 2
@@ -141,8 +141,8 @@ class SteadyClock:
 
     Attributes:
         wall: that clock.
-        steps: by how much it was set, in milliseconds, each time that this was noticed.
-        behind_ms: how far it was set forward and is not followed yet; 0 mostly.
+        steps: by how much it was set, in milliseconds, each time that a step was detected.
+        behind_ms: how far it was set forward without being followed yet; mostly 0.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -169,7 +169,7 @@ class SteadyClock:
             return self._compare()
 
     def follow(self, ask: Callable[[], int]) -> None:
-        """Go by a server's clock from now on; it is asked at the next `now_ms`.
+        """Use a server's clock from now on; it is asked at the next `now_ms`.
 
         Args:
             ask: as `ServerTime` takes it.
@@ -177,24 +177,24 @@ class SteadyClock:
         with self._lock:
             self._server = ServerTime(self.wall, ask)
             self._wall_ms = self._server.now_ms
-            self._seen_wall_ms, self._seen_ms = 1 << 62, -1  # nothing of this clock was seen yet
+            self._seen_wall_ms, self._seen_ms = 1 << 62, -1  # this clock has not been read yet
 
     def fresh_ms(self) -> int:
-        """`now_ms`, for the start of a lease: a server whose clock this goes by has been asked within the last minute."""
+        """`now_ms`, for the start of a lease: if a server's clock is used, it was asked within the last minute."""
         if self._server is not None:
             self._server.refresh()
         return self.now_ms()
 
     @property
     def offset(self) -> Offset:
-        """How far beside the wall it is."""
+        """Its difference from the wall clock."""
         with self._lock:
             self._compare()
             now_ms = self.monotonic_ms()
             return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
 
     def adopt(self, offset: Offset) -> None:
-        """Be as far beside the wall as another process of this machine was, which has noticed a step before."""
+        """Adopt the difference from the wall clock that another process of this machine has, which saw a step before."""
         with self._lock:
             self._compare()
             if self._beside:
@@ -208,7 +208,7 @@ class SteadyClock:
             self._beside = bool(self._ahead.by_ms or self.behind_ms)
 
     def stepped(self, by_ms: int) -> None:
-        """Take the wall as set by so much just now: another process's note shows that it was, since it was written."""
+        """Treat the wall clock as set by this much just now, because another process's note shows that it was."""
         with self._lock:
             self._compare()
             self._step(by_ms, self.monotonic_ms())
@@ -218,7 +218,7 @@ class SteadyClock:
         return self.wall.wait(waiter, timeout_ms)
 
     def _start_anew(self) -> None:
-        self._lock = threading.Lock()  # another thread of the parent may have had it
+        self._lock = threading.Lock()  # another thread of the parent may have held it
 
     def _compare(self) -> int:
         wall_ms, now_ms = self._wall_ms(), self.monotonic_ms()
@@ -241,7 +241,7 @@ class SteadyClock:
         beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0
         self._ahead = Offset(max(beside_ms, 0), now_ms)
-        if beside_ms < -self.behind_ms:  # also at a second step: leases end by what it was when they were extended
+        if beside_ms < -self.behind_ms:  # also at a second step: leases end by the offset at which they were extended
             self._hold_until_ms = now_ms + HOLD_MS
         self.behind_ms = max(-beside_ms, 0)
         self._beside = beside_ms != 0
@@ -251,17 +251,17 @@ class SteadyClock:
 
 
 def is_step(step_ms: int, passed_ms: int) -> bool:
-    """Whether the wall and the monotonic clock, by `step_ms` apart after `passed_ms`, differ by more than they drift."""
+    """Whether `step_ms` between wall and monotonic clock, after `passed_ms`, is more than drift can explain."""
     return abs(step_ms) >= max(STEP_MS, min(passed_ms // _DRIFT_SHARE, _DRIFT_MS_MAX))
 
 
 def lease_from_ms(clock: Clock) -> int:
-    """The present, for whoever begins or extends a lease."""
+    """The present time, for beginning or extending a lease."""
     return clock.fresh_ms() if type(clock) is SteadyClock else clock.now_ms()
 
 
 def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:
-    """The instant at which a lease of `for_ms` from `now_ms`, which `clock` has just said, ends by the time of then."""
+    """The instant at which a lease of `for_ms` from `now_ms` (just read from `clock`) ends, by the clock's time then."""
     return now_ms + for_ms + clock.behind_ms if type(clock) is SteadyClock else now_ms + for_ms
 
 

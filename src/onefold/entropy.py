@@ -1,7 +1,7 @@
-"""Chance comes in through here and nowhere else: identifiers and jitter.
+"""The only source of random numbers: identifiers and jitter.
 
 `SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a demo or a test can be
-run again: its ids are not secret, and no two processes may share a seed. No other module may draw a random number or make an
+repeated: its ids are not secret, and no two processes may share a seed. No other module may draw a random number or make an
 id.
 Private: may change with any release.
 """

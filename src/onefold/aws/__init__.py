@@ -1,7 +1,7 @@
-"""What an app on AWS has beside its jobs: the Lambda function that runs them, and its handler.
+"""What an app on AWS has besides its jobs: the Lambda function that runs them, and its handler.
 
-The queues, the table and the rest are said by the URL of the engine (`aws://...`) and written by `onefold synth`. Both names
-are loaded when they are first used. Never here: anything of its own.
+The queues, the table and the rest are named by the engine's URL (`aws://...`) and created from the output of `onefold
+synth`. Both names are loaded when they are first used. Never here: code of its own.
 """
 
 from __future__ import annotations

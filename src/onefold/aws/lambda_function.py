@@ -1,9 +1,9 @@
-"""Wires a Lambda handler: engine, pool, and which queue an ARN is. `App.lambda_handler` is the only caller.
+"""Wires a Lambda handler: engine, executor pool, and queues by ARN. `App.lambda_handler` is the only caller.
 
 The engine is opened once for a container: in Lambda's init phase, which has a whole processor, or where there is none (a
 test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
 Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records there.
-Never here: what is done with an event. Invariant: making a handler outside Lambda opens nothing.
+Never here: processing an event. Invariant: making a handler outside Lambda opens nothing.
 Private: may change with any release.
 """
 
@@ -18,15 +18,17 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from onefold import errors, maps, observe, redact
+from onefold import errors, limits, maps, observe, redact
 from onefold.engines import urls
 from onefold.options import LambdaSettings
 from onefold.runner.lambda_handler import LambdaAdapter
 from onefold.runner.lambda_invocation import ExecutorPool
-from onefold.runner.runner import LateCloser, Runner
+from onefold.runner.lambda_mapping import remaining_ms_of
+from onefold.runner.late_closer import LateCloser
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runner.setup import runner_on
-from onefold.runtime.events import Sinks
+from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -54,7 +56,9 @@ class Adopting(Protocol):
 
 
 BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
+FLUSH_MS_MAX: Final = 1_000  # ours: an answer waits so long for slow sinks, and at most half the time that is left
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
+_EMF: Final = "ONEFOLD_EMF"
 _SNAPSHOT: Final = "snap-start"  # what is made before a snapshot (connections, this process's own id) would be in many
 _ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same; where Lambda itself runs the function
 
@@ -85,12 +89,16 @@ class LambdaHandler:
 
         Errors as `LambdaAdapter.handle` and `StepFunctionsChildren.handle`.
         """
-        self.take_names()
-        if self._runtime.registry.maps:
-            child = maps.child_of(event)
-            if child is not None:
-                return self._children().handle(child, context)
-        return self.adapter().handle(event, context)
+        try:
+            self.take_names()
+            if self._runtime.registry.maps:
+                child = maps.child_of(event)
+                if child is not None:
+                    return self._children().handle(child, context)
+            return self.adapter().handle(event, context)
+        finally:
+            if self._wired is not None:
+                self._wired.flush(remaining_ms_of(context))
 
     def take_names(self) -> None:
         """Make sure, once, that the names of the app's jobs are its own where its records are.
@@ -112,12 +120,14 @@ class LambdaHandler:
         """The opened engine, behind the event.
 
         Raises:
-            UsageError, StorageError: the engine cannot be used as it is.
+            UsageError, StorageError: the engine cannot be used as it is. UsageError: a start hook raised.
         """
         if self._adapter is None:
             runtime = self._runtime
             runtime.open(engine_url(runtime.url, self._environment))
             runtime.engine.appear()
+            if runtime.hooks is not None:
+                runtime.hooks.start("lambda")
             wired = self._wired = _Wired(runtime, self._settings)
             self._adapter = LambdaAdapter(
                 wired.make_pool,
@@ -138,12 +148,16 @@ class _Wired:
         self._runtime = runtime
         self._settings = settings
         self._place = urls.read_aws(runtime.url) if runtime.url.startswith("aws://") else None
-        self._sinks = Sinks(runtime.app_sinks or (_Log(),))
+        self._sinks = QueuedSinks([*(runtime.app_sinks or (_Log(runtime.registry.name),)), *_metrics(runtime)])
         self._backend = backend_of(runtime.engine)
         if runtime.engine.known_queue is not None:  # the event names its queue
             self._backend = replace(self._backend, open_queue=runtime.engine.known_queue)
         self._closer = LateCloser(runtime.engine, runtime.registry.jobs, runtime.steady)
         runtime.attach(self._sinks, self._closer.touch)
+
+    def flush(self, remaining_ms: int) -> None:
+        """Let sinks have what was emitted before Lambda stops the process between two invocations; for a moment at most."""
+        self._sinks.flush(min(FLUSH_MS_MAX, remaining_ms // 2) / limits.SECOND_MS)
 
     @functools.cached_property
     def children(self) -> StepFunctionsChildren:
@@ -224,12 +238,24 @@ class _Wired:
         return name
 
 
+def _metrics(runtime: Runtime) -> list[Sink]:
+    """What writes metrics, where the environment asks for it and the app has none."""
+    if os.environ.get(_EMF) != "on" or any(isinstance(one, observe.EmfSink) for one in runtime.app_sinks):
+        return []
+    made = observe.EmfSink()
+    made.for_app(runtime.registry.name)
+    return [made]
+
+
 class _Log:
     """The log, for an app that names no sink: the alarms that `onefold synth` writes count its lines."""
 
-    def __init__(self) -> None:
+    is_quick: Final = True  # most batches have nothing for it, and then no thread is needed
+
+    def __init__(self, app: str) -> None:
+        self._app = app
         self._lock = threading.Lock()
-        self._sink: Sink | None = None
+        self._sink: observe.LogSink | None = None
 
     def emit(self, event: Event) -> None:
         """Write what is worth an alarm; most batches have nothing of it, and a cold start does not wait for it."""
@@ -238,6 +264,7 @@ class _Log:
         with self._lock:
             if self._sink is None:
                 self._sink = observe.LogSink(level="warning")
+                self._sink.for_app(self._app)
         self._sink.emit(event)
 
 

@@ -1,1 +1,1 @@
-"""Private: what of an app or template is legal and will hurt. May change with any release."""
+"""Private: facts read from templates, for finding settings that are allowed but harmful. May change with any release."""

@@ -1,13 +1,14 @@
 """Reads a CloudFormation or SAM template into facts: queues, queue policies, functions and event source mappings.
 
-The one way in is `collect_template`. It evaluates what the file alone decides (parameters, conditions, functions) and
-lists everything else with a reason. SAM's Globals are merged as written, as SAM does before CloudFormation sees them.
+The only entry point is `collect_template`. It evaluates what can be evaluated from the file alone (parameters, conditions,
+functions) and lists everything else with a reason. SAM's Globals are merged as written, as SAM does before CloudFormation
+sees them.
 
 Never here: creating anything, asking AWS, or an opinion on what was found; running code (only Python runs here, from a
 directory of this machine or inline; anything else is a fact all the same, with the reason in `code`); whether settings are
 wise or even allowed: SQS and the mapping check that when they are created.
-Invariant: every resource of the template is either a fact or in `left_out`. What is unresolved keeps a mapping from running:
-one with another batch size or without its filter is another mapping.
+Invariant: every resource of the template is either a fact or in `left_out`. A mapping with an unresolved value does not run:
+with another batch size or without its filter it would be another mapping.
 
 Sources: CloudFormation's AWS::SQS::Queue, whose properties are the attributes of SQS CreateQueue; Lambda API,
 CreateEventSourceMapping: BatchSize 10, window 0, enabled; SAM developer guide, Globals section: single values are replaced,

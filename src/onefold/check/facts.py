@@ -1,9 +1,9 @@
-"""What a template says about queues, functions and mappings, as plain values, each with the place it comes from.
+"""What a template says about queues, functions and mappings, as plain values, each with its position in the file.
 
 Never here: how a template is read (collect_template.py and the modules beside it) or what to think of it. A value that
 cannot be known from the file alone is not guessed: it is `Unresolved` with the reason, listed under `unresolved` of its
-fact by the path of the property, and the field beside it holds AWS's default. Invariant: what a reader did not take
-over is in `TemplateFacts.left_out`, with the reason, once.
+fact by the path of the property, and the field beside it holds AWS's default. Invariant: whatever a reader ignored is in
+`TemplateFacts.left_out`, with the reason, once.
 """
 
 from __future__ import annotations

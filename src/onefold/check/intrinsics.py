@@ -1,11 +1,10 @@
 """CloudFormation's intrinsic functions, evaluated on plain data.
 
-Only the functions live here: what a name refers to (parameters, pseudo parameters, resources) is asked of a `NameResolver`.
-`resolve` never raises for what a template says, only for too much of it: a function that cannot be evaluated gives
-Unresolved(why), and inside a list or mapping the others are still evaluated. What all functions of a template read and make
-together is bounded, because each may name the same long text. A function of an unresolved argument is unresolved for the
-same reason.
-NO_VALUE (AWS::NoValue) removes the property or item where it is written.
+Only the functions live here: what a name refers to (parameters, pseudo parameters, resources) is looked up in a
+`NameResolver`. `resolve` never raises for the content of a template, only for its size: a function that cannot be evaluated
+gives Unresolved(why), and inside a list or mapping the others are still evaluated. The total size of what a template's
+functions read and produce is bounded, because each may refer to the same long text. A function of an unresolved argument is
+unresolved for the same reason. NO_VALUE (AWS::NoValue) removes the property or item where it is written.
 Source: CloudFormation user guide, intrinsic function reference; pseudo parameters reference.
 """
 

@@ -4,7 +4,7 @@ Never here: what a queue or function consists of. A resource gets the name its t
 (CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs, whatever else
 is referred to stays unresolved, since it does not exist here.
 `Properties` gives the properties of one resource, resolved one by one, with a note of each that could not be.
-Invariants: a name that leads back to itself is unresolved, never a loop; an accessor always gives a value of its type: when
+Invariants: a name that refers to itself is unresolved, never a loop; an accessor always gives a value of its type: when
 the template's own is unresolved or malformed, that is the default, and `unresolved` says why under the property's path.
 """
 

@@ -1,1 +1,1 @@
-"""Private: the verbs of a queue and a store, and the values that travel. May change with any release."""
+"""Private: the operations of queues and stores as protocols, and their values. May change with any release."""

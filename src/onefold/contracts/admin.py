@@ -1,7 +1,7 @@
-"""Operator verbs beside the Queue and Store contracts: create, look, move, purge, scan. Nothing a worker needs per message.
+"""Operations for operators, besides the Queue and Store contracts: create, peek, move, purge, scan. No worker needs them.
 
 A peek is not a receive: it changes no count and hides nothing. A move gives messages a new id and a new receive count, as
-SQS's message move task does. Invariant: what an operator's verb did not name, it does not touch.
+SQS's message move task does. Invariant: an operation changes only what its caller named.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class MoveTask(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         handle: names the task.
         source, to: queue names; `to` None sends each message back to the queue it came from.
-        per_second_max: 1 to 500; None: as fast as it goes.
-        status: SQS's word.
+        per_second_max: 1 to 500; None: as fast as possible.
+        status: as SQS names it.
         to_move: messages counted at the start; moved: so far.
-        failure: why it FAILED.
-        started_at_ms: when.
+        failure: the reason, when its status is FAILED.
+        started_at_ms: when it started.
     """
 
     handle: str
@@ -75,9 +75,10 @@ class Moved(Struct, frozen=True, gc=False):
 
 
 class Edit(Struct, frozen=True, kw_only=True, gc=False):
-    """A replacement of a message's body and attributes, on the way of a move or in place.
+    """A replacement of a message's body and attributes, during a move or in place.
 
-    The message is trusted from then on: who edits a stranger's message leaves its claims out (`contracts/queue.CLAIMS`).
+    The message is trusted from then on, so an edit of an untrusted message must leave out its claims
+    (`contracts/queue.CLAIMS`).
     """
 
     body: str
@@ -85,13 +86,13 @@ class Edit(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transferred(Struct, frozen=True, gc=False):
-    """A message went from one queue to another without being sent and deleted by somebody.
+    """A message that moved from one queue to another without a send and a delete by a client.
 
     Args:
         message_id: the one it had. source, target: queue names.
         receive_count: how often it had been received.
-        new_message_id: the one it has since, moved by a task or an operator; None: a receive dead-lettered it, and it
-            keeps its own.
+        new_message_id: its id since then, when a task or an operator moved it; None: a receive dead-lettered it, and it
+            keeps its id.
     """
 
     message_id: str
@@ -119,14 +120,41 @@ class Remembered(Struct, frozen=True, gc=False):
     group: str | None = None
 
 
+class Roles(Struct, frozen=True, kw_only=True):
+    """The role of each queue.
+
+    Args:
+        sources: queues that are neither dead-letter nor held queue of another, by name.
+        dead: dead-letter queue -> the queues it serves.
+        held: held queue -> the queues it serves.
+    """
+
+    sources: Mapping[str, QueueSettings]
+    dead: Mapping[str, tuple[str, ...]]
+    held: Mapping[str, tuple[str, ...]]
+
+
+def roles(settings: Mapping[str, QueueSettings]) -> Roles:
+    """Group queues by their roles."""
+    dead: dict[str, tuple[str, ...]] = {}
+    held: dict[str, tuple[str, ...]] = {}
+    for name, one in settings.items():
+        if one.dead_letter not in (None, name):  # SQS allows a queue to be its own
+            dead[str(one.dead_letter)] = (*dead.get(str(one.dead_letter), ()), name)
+        if one.held is not None:
+            held[one.held] = (*held.get(one.held, ()), name)
+    sources = {name: one for name, one in settings.items() if name not in dead and name not in held}
+    return Roles(sources=sources, dead=dead, held=held)
+
+
 class QueueAdmin(Protocol):
-    """Operator verbs of a whole backend's queues."""
+    """Operations for operators on all queues of a backend."""
 
     def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Create a queue; again with equal settings does nothing.
+        """Create a queue; if it exists with equal settings, do nothing.
 
         Args:
-            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+            advised: also refuse what SQS only advises against (a dead-letter queue with short retention).
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
@@ -152,11 +180,11 @@ class QueueAdmin(Protocol):
         ...
 
     def drop(self, queue: str, *, referenced: bool = False) -> None:
-        """Delete a queue with everything in it; `referenced`: also when other queues name it, as SQS does."""
+        """Delete a queue with all its messages; `referenced`: even if other queues refer to it, as SQS does."""
         ...
 
     def open(self, queue: str) -> Queue:
-        """The hot-path object of one queue.
+        """The object for sending to and receiving from one queue.
 
         Raises:
             NotFoundError: no such queue.
@@ -167,8 +195,12 @@ class QueueAdmin(Protocol):
         """As Queue.depth."""
         ...
 
+    def depths(self, queues: Sequence[str]) -> list[Depth | None]:
+        """The depth of each queue, in order, at one moment where the backend can; None where there is no such queue."""
+        ...
+
     def next_ready_ms(self, queue: str) -> int | None:
-        """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
+        """The next instant, later than now, at which a receive may find more than now; None: none is known."""
         ...
 
     def moving(self) -> bool:
@@ -176,14 +208,14 @@ class QueueAdmin(Protocol):
         ...
 
     def take_transfers(self) -> list[Transferred]:
-        """What receives of this process dead-lettered, and what it moved, since the last call, in order.
+        """The messages that this process's receives dead-lettered, and those it moved, since the last call, in order.
 
-        At most 1,000 are remembered for a process that never asks.
+        At most 1,000 are remembered between two calls.
         """
         ...
 
     def message_ids(self, receipts: Sequence[str]) -> list[str]:
-        """Which message each receipt names.
+        """The message of each receipt.
 
         Raises:
             UsageError: a malformed receipt.
@@ -191,15 +223,15 @@ class QueueAdmin(Protocol):
         ...
 
     def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
-        """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
+        """The deduplication ids that a FIFO queue remembers, the newest first; none for a standard queue."""
         ...
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages from the oldest on, `after` a message id; no receive is counted."""
+        """Messages in order, the oldest first, `after` a message id; no receive is counted."""
         ...
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """The messages of one FIFO group in a queue, from its head on; those that are not due yet are not in it.
+        """The messages of one FIFO group in a queue, in order, without those that are not due yet.
 
         SQS shows the first ten of a group.
 
@@ -209,7 +241,7 @@ class QueueAdmin(Protocol):
         ...
 
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
-        """Each message wherever it is now."""
+        """Each message, in whichever queue it is now."""
         ...
 
     def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
@@ -217,7 +249,7 @@ class QueueAdmin(Protocol):
         ...
 
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
-        """Move messages (id, target queue or None for where each came from, edit or None); None: no longer there."""
+        """Move messages (id; target queue, or None for the queue it came from; edit or None); None: it no longer exists."""
         ...
 
     def edit(self, message_id: str, edit: Edit) -> bool:
@@ -229,9 +261,9 @@ class QueueAdmin(Protocol):
         ...
 
     def wake(self, message_ids: Sequence[str]) -> list[bool]:
-        """Make messages visible now that were received, given back and hidden until later; False for all others.
+        """Make messages visible now that were received and then hidden until later; False for all others.
 
-        One that some process has in hand stays hidden, and so does one that was sent to be delivered later. Where a queue
+        One that a process is working on stays hidden, and so does one that was sent to be delivered later. Where a queue
         cannot do this without a receipt (SQS), the answer is False.
         """
         ...
@@ -240,7 +272,7 @@ class QueueAdmin(Protocol):
         """Delete every message and, on FIFO, the deduplication memory; how many there were.
 
         Args:
-            only_ask: change nothing and answer 0, or raise what a purge would; SQS cannot be asked.
+            only_ask: change nothing and return 0, or raise what a purge would raise; SQS does not support this.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
@@ -248,11 +280,11 @@ class QueueAdmin(Protocol):
         ...
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
-        """Begin a move task; errors as SQS gives them (not a dead-letter queue; one task at a time)."""
+        """Begin a move task; errors as SQS's (not a dead-letter queue; one task at a time)."""
         ...
 
     def step_moves(self) -> int:
-        """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
+        """Continue running move tasks as far as their rate allows now; returns how many messages moved."""
         ...
 
     def moves(self, source: str) -> list[MoveTask]:
@@ -260,12 +292,12 @@ class QueueAdmin(Protocol):
         ...
 
     def cancel_move(self, handle: str) -> MoveTask:
-        """Stop a running task; what moved stays moved."""
+        """Stop a running task; messages that have moved are not moved back."""
         ...
 
 
 class RecordAdmin(Protocol):
-    """Operator verbs of a store."""
+    """Operations for operators on a store."""
 
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
         """Records, newest change first."""
@@ -276,10 +308,11 @@ class RecordAdmin(Protocol):
         ...
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
-        """End a parked unknown record by a person's word, or correct a result; False if neither is possible (any more).
+        """Settle a parked unknown record as a person decided, or correct a result; False if neither is possible (any more).
 
-        Done completes it with the decision's result; not done releases it, ends the doubt and closes the budget, as for a
-        redrive. With `corrects` a completed record gets another result; False when it has another one than that.
+        "Done" completes it with the decision's result; "not done" releases it, ends the doubt and resets the count of
+        attempts, as for a redrive. With `corrects` a completed record gets another result; False when its result is not
+        `corrects`.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 An archive keeps the text of envelopes, each once by its event id. It is written in the transaction of the put (calls inside
 `Engine.together`) or of the run that put the event: an outbox item whose queue is `archive_place(name)` is kept there.
-Never here: which events are kept, patterns, delivery. Invariant: what was kept stays as it is until its retention ends.
+Never here: which events are kept, patterns, delivery. Invariant: a kept event does not change until its retention ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Archived(Struct, frozen=True, gc=False):
         position: grows with every event kept.
         event_id: its id. time_ms: when it happened, UTC.
         text: its envelope, as JSON.
-        expires_at_ms: from when on it is gone, UTC; None: never.
+        expires_at_ms: when it is removed, UTC; None: never.
     """
 
     position: int
@@ -35,7 +35,7 @@ class Archived(Struct, frozen=True, gc=False):
 
 
 class Holdings(Struct, frozen=True, gc=False):
-    """What an archive holds.
+    """The content of an archive, in numbers.
 
     Args:
         count: events. size: bytes of their texts.
@@ -54,7 +54,7 @@ class Archive(Protocol):
     """Archives by name. Plain blocking calls, safe from any thread."""
 
     def keep(self, name: str, events: Sequence[Archived]) -> None:
-        """Keep events durably; one whose id is there already is not kept again. Their positions are given here."""
+        """Keep events durably, and assign their positions; one whose id is in the archive already is not kept again."""
         ...
 
     def read(
@@ -69,16 +69,16 @@ class Archive(Protocol):
         ...
 
     def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
-        """What an archive holds, in all or of a time range."""
+        """The content of an archive, as a whole or in a time range."""
         ...
 
     def names(self) -> list[str]:
-        """All archives that hold something, sorted."""
+        """All archives that are not empty, sorted."""
         ...
 
 
 def archive_place(name: str) -> str:
-    """Where an outbox item goes that is to be kept in this archive."""
+    """The queue name of an outbox item that is to be kept in this archive."""
     return f"{_PLACE}{name}"
 
 

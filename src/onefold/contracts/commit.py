@@ -1,12 +1,13 @@
-"""The values of the Commit contract, optional: all parts of a settlement in one transaction. Its verbs are in `verbs.py`.
+"""The values of the optional Commit contract: all parts of a settlement in one transaction. Its methods are in `verbs.py`.
 
-A backend offers it where records and messages (or records and the handler's own rows) share a database. Where it is
-absent the driver walks the parts in the order that loses nothing: record with its outbox, outbox sends, outbox cleared,
-then the message.
+A backend offers it where records and messages (or records and the handler's own rows) share a database. Without it the
+runner carries out the parts in the order that loses nothing: record with its outbox, outbox sends, outbox cleared, then the
+message.
 
 `EffectTransaction` is level 4: the handler's own rows commit with its record or not at all.
 Never here: how a backend does it.
-Invariant: a refused write (lease lost) takes every other part of its settlement with it, and no part of another's.
+Invariant: if a write is refused (lease lost), no other part of its settlement is written; other settlements are not
+affected.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class Settlement(Struct, frozen=True, kw_only=True, gc=False):
-    """Everything that becomes of one delivery.
+    """Everything to be written for one delivery.
 
     Args:
         write: the record's transition; None when the record stays as it is (a duplicate, a conflict).
-        queue: name of the queue the message came from; None without a message (the guard alone).
+        queue: name of the queue that the message came from; None without a message (the guard alone).
         receipt: the receive to settle.
         settle: what is done with the message.
         rows: history to append.
-        clear: hold of a run that completed earlier and whose `outbox` leaves with this settlement (a replay).
-        changes: of State; one whose expected version is no longer current is passed over.
+        clear: hold of a run that completed earlier and whose `outbox` is sent with this settlement (a duplicate).
+        changes: of State; one whose expected version is no longer current is skipped.
     """
 
     write: tuple[Hold, Outcome] | None
@@ -51,23 +52,23 @@ class Verdict(Struct, frozen=True, gc=False):
     """The outcome of a settlement.
 
     Args:
-        written: the record took the outcome (True also when there was nothing to write). False: lease lost, nothing done.
-        settled: the queue took the message's fate. False: the receipt had expired; the message will be delivered again
-            and answered from the record.
+        written: the outcome was recorded (True also when there was nothing to write). False: lease lost, nothing done.
+        settled: the message was settled. False: the receipt had expired; the message will be delivered again and answered
+            from the record.
     """
 
     written: bool
     settled: bool
 
 
-# -- what a handler is shown about `ctx.connection` ------------------------------------------------------------------------
+# -- errors about `ctx.connection` for handlers ----------------------------------------------------------------------------
 
 
 def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.TransientError:
-    """A handler went on with the connection after its time was over, and its rows were taken back.
+    """The error for a handler that used the connection beyond its time limit; its rows were rolled back.
 
     Args:
-        meaning: whom it kept waiting.
+        meaning: who had to wait for it.
     """
     return errors.TransientError(
         f"A handler had ctx.connection for {used_ms} ms; the limit is {limit_ms} ms.",
@@ -77,10 +78,10 @@ def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.Transient
 
 
 def ends_transaction(call: str, instead: str = "") -> errors.UsageError:
-    """A handler made a call on the connection that would end the transaction, which it shares with its record.
+    """The error for a call on the connection that would end the transaction, which the handler shares with its record.
 
     Args:
-        instead: what to do for a part that may fail.
+        instead: what to use for a part that may fail.
     """
     return errors.UsageError(
         f"A handler called {call} on ctx.connection.",

@@ -1,7 +1,7 @@
-"""Changing one JSON document of State, whoever else changes it: read, decide, compare-and-set, until nobody was faster.
+"""Changing one JSON document of State concurrently: read, decide, compare-and-set, and again if another process was faster.
 
-Never here: what documents there are, several that change together. Invariant: a decision is written only over the version
-that it was made on.
+Never here: which documents there are, changes of several documents together. Invariant: a decision is written only over the
+version that it was based on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 A = TypeVar("A")
 E = TypeVar("E")
 
-TRIES: Final = 20  # each means that another process changed the document just now
+TRIES: Final = 20  # each means that another process has just changed the document
 
 
 def reader(kind: type[T], empty: E) -> Callable[[bytes], T | E]:
-    """Reads documents that may be lost: one that cannot be read counts as absent, and the next write replaces it.
+    """Reads documents whose loss is acceptable: one that cannot be read counts as absent, and the next write replaces it.
 
     Args:
-        kind: what the JSON is. empty: what an absent document is.
+        kind: the type of the JSON. empty: the value of an absent document.
     """
     decode = msgspec.json.Decoder(kind).decode
 
@@ -63,12 +63,13 @@ def change(
     """Change a document.
 
     Args:
-        name: the document's. decode: reads its JSON. empty: what it is where State has none.
-        decide: from what it is, what it shall be and the answer; may be asked several times. When the value stays the same,
-            nothing is written. None removes it.
+        name: the document's. decode: reads its JSON. empty: its value where State has none.
+        decide: from the present value, the new value and a result; may be called several times. When the value stays the
+            same, nothing is written. None removes it.
 
     Returns:
-        What the document is now, and the answer; with None others were faster every time, and nothing was written.
+        The document's new value, and the result; None instead of the result: others were faster every time, nothing was
+        written.
     """
     found = state.get([name])[0]
     value = empty if found is None else decode(found.value)
@@ -81,6 +82,6 @@ def change(
             return after, answer
         found = state.get([name])[0]
         if text is not None and found is not None and found.value == text:
-            return after, answer  # a try whose answer was lost has written it
+            return after, answer  # an earlier try, whose answer was lost, has written it
         value = empty if found is None else decode(found.value)
     return value, None

@@ -7,12 +7,14 @@ Invariant: `appear` comes before this process's owner id is used in a claim.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from onefold.contracts.admin import QueueAdmin, RecordAdmin
 from onefold.contracts.archive import Archive
 
 if TYPE_CHECKING:
+    from onefold.contracts.store import Record
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
@@ -24,7 +26,7 @@ class WakeableWaiter(Protocol):
         ...
 
     def wake(self) -> None:
-        """Wake whoever waits, or the next one to wait."""
+        """Wake the waiting thread, or the next one that waits."""
         ...
 
     def close(self) -> None:
@@ -32,8 +34,26 @@ class WakeableWaiter(Protocol):
         ...
 
 
+class RenewalMark(Protocol):
+    """Up to when one thread of this process has extended the leases it has to; others see by it that it stands still.
+
+    Attributes:
+        is_busy: whether it has leases to extend; True unless it says otherwise.
+    """
+
+    is_busy: Callable[[], bool]
+
+    def renewed(self, at_ms: int) -> None:
+        """Of its leases, those that ended at `at_ms` or before are needed no more: the others were extended beyond it."""
+        ...
+
+    def close(self) -> None:
+        """It needs no lease any more."""
+        ...
+
+
 class Keeper(Protocol):
-    """What keeps records, in whole engines and in record backends alone."""
+    """A keeper of records: a complete engine, or a record backend alone."""
 
     @property
     def store(self) -> Store:
@@ -56,37 +76,37 @@ class Keeper(Protocol):
         ...
 
     def check(self) -> list[str]:
-        """Look whether the place is as it must be; sentences about what makes it less durable or private than it should be.
+        """Check that the storage is usable; returns sentences about what makes it less durable or private than it should be.
 
-        Asks servers; a worker does it once at its start.
+        Calls servers; a worker does it once at its start.
 
         Raises:
-            StorageError: table, schema or server is missing or another one. UsageError: a permission is missing.
+            StorageError: table, schema or server is missing or not the right one. UsageError: a permission is missing.
         """
         ...
 
 
 class RecordBackend(Keeper, Protocol):
-    """One opened record backend: everything of an engine but its queues, which are somewhere else."""
+    """One opened record backend: an engine without queues, which are in another system."""
 
     def effects(self, limit_ms: int) -> EffectTransaction | None:
         """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None when it cannot.
 
-        Of a settlement it writes record, rows and changes; the message, and messages that are sent, are the caller's.
+        Of a settlement it writes record, rows and changes; settling the message, and sending others, is left to the caller.
         """
         ...
 
     def appear(self) -> None:
-        """A process begins to work: make what its first claim needs, without asking the server."""
+        """A process begins to work: prepare what its first claim needs, without calling the server."""
         ...
 
     def close(self) -> None:
-        """Close everything; harmless twice."""
+        """Close everything. Idempotent."""
         ...
 
 
 class Engine(Keeper, Protocol):
-    """One opened backend: its contracts, and what a worker process needs of it."""
+    """One opened backend: its contracts, and what a worker process needs from it."""
 
     url: str
     shared: bool
@@ -100,9 +120,9 @@ class Engine(Keeper, Protocol):
 
     @property
     def known_queue(self) -> Callable[[str], Queue] | None:
-        """Opens a queue that is known to be there, as `QueueAdmin.open`, but without asking; None when that costs no call.
+        """Opens a queue that is known to exist, as `QueueAdmin.open` but without a call; None where `open` makes none.
 
-        Where there is no such queue, its verbs raise NotFoundError.
+        If there is no such queue, its methods raise NotFoundError.
         """
         ...
 
@@ -113,7 +133,7 @@ class Engine(Keeper, Protocol):
 
     @property
     def commit(self) -> Commit | None:
-        """Settlements in one transaction; None where it cannot."""
+        """Settlements in one transaction; None where it is not supported."""
         ...
 
     @property
@@ -125,20 +145,43 @@ class Engine(Keeper, Protocol):
         ...
 
     @property
+    def joined(self) -> Callable[[Any], AbstractContextManager[None]] | None:
+        """Inside what it returns, this thread's calls are part of the transaction open on a connection to its database.
+
+        No worker is woken when that commits. None where messages are not in a database. The callable raises UsageError for
+        a connection that cannot be joined.
+        """
+        ...
+
+    @property
     def join(self) -> str | None:
-        """`module:function` that a child process calls with the lock file, so that it keeps its parent's owner alive."""
+        """`module:function` that a child process calls with the lock file, so that its owner does not count as dead."""
         ...
 
     def appear(self) -> str | None:
-        """A process begins to work: take its presence lock, and make what its first claim needs, without asking a server.
+        """A process begins to work: take its presence lock, and prepare its first claim, without calling a server.
 
         Returns:
-            The lock file's path for child processes; None where there is none.
+            The lock file's path, for child processes; None where there is none.
+        """
+        ...
+
+    def renewal_mark(self) -> RenewalMark | None:
+        """Where a thread that extends leases of this process says up to when it has; made before the first is taken.
+
+        None where no other process could see that this one stands still.
+        """
+        ...
+
+    def stopped_process(self, record: Record) -> int | None:
+        """The number of the process that a run belongs to, where its lease is over and that process stands still.
+
+        Up to 12 hours from the run's start nobody takes it over while it does. None: it does not, or nobody knows.
         """
         ...
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
-        """What an idle worker waits on: woken by senders in any process; `foreign`: in any other process only."""
+        """The waiter of an idle worker: woken by senders in any process; `foreign`: only in other processes."""
         ...
 
     def notify(self) -> None:
@@ -146,7 +189,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls of this engine one after another in one transaction with one sync; inside a call, part of it.
+        """Make calls of this engine one after another in one transaction with one fsync; inside such a call, join it.
 
         Returns:
             What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
@@ -157,17 +200,17 @@ class Engine(Keeper, Protocol):
         ...
 
     def hurry(self, left_ms: int | None) -> None:
-        """This process is to end: no call waits for others for longer than `left_ms` from now, afterwards only a moment.
+        """This process is about to end: no call waits for others longer than `left_ms` from now, later only briefly.
 
-        Calls that wait already notice it. From any thread, and from the handler of a signal. None: as it was before.
+        It also applies to calls that are waiting already. From any thread, and from signal handlers. None: wait as before.
         """
         ...
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Say which flag of State stops a FIFO group whose message the queue itself dead-letters, for its receives.
+        """Set the flag of State that stops a FIFO group when the queue itself dead-letters one of its messages in a receive.
 
         The flag is written, with the message's id and unless it is set already, in the transaction that moves the message,
-        so that nothing of the group is received before. A queue that moves messages by itself (SQS) does without.
+        so that nothing of the group is received before. A queue that moves messages by itself (SQS) does not do this.
 
         Args:
             flag_of: from queue, group, and the job that the message names (None: none), to the flag's name; None: the group
@@ -176,25 +219,25 @@ class Engine(Keeper, Protocol):
         ...
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has written since this was last asked; wake-ups are for sends only."""
+        """Whether another process has written since the last call; wake-ups are for sends only."""
         ...
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """Those of these owners whose processes are known to have ended; asking changes nothing.
+        """Those of these owners whose processes are known to have ended; it changes nothing.
 
-        An owner that is not among them may have ended on another host: there its lease decides.
+        An owner that is not among them may have ended on another host, where only the end of its lease shows it.
         """
         ...
 
     def maintain(self, told: Callable[[str], None]) -> int:
-        """Free dead owners' work (reported by owner id), sweep what expired, carry moves forward; how much was done."""
+        """Free dead owners' work (reported by owner id), remove what expired, continue move tasks; how much was done."""
         ...
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close everything; harmless twice.
+        """Close everything. Idempotent.
 
         Args:
-            unfinished: handlers still run here: this process keeps its sign of life until it ends, so that others then
-                see it dead and free its work at once.
+            unfinished: handlers still run here: this process keeps its presence lock until it ends; then others see that it
+                is dead and free its work at once.
         """
         ...

@@ -1,10 +1,9 @@
-"""Sending, the Queue contract's other half: a message to be sent, the rules that it must keep, and what the queue answers.
+"""Sending, the second half of the Queue contract: a message to be sent, its rules, and the queue's answers.
 
-The rules are SQS's, with its codes and texts, from the AWS documentation and from what AWS was seen to do; every queue
-checks its entries by them (`check_entry`), so whoever sends to a queue need not.
-An outbox item for an event bus of a server has `bus_place(name)` where others have a queue's name. On AWS a bus is
-EventBridge's, and a put is a send to its place: each entry's body is one entry of PutEvents, as JSON. The embedded engine
-has no such places: its buses are rules of the app (`events/bus.py`). No queue's name is a place.
+The rules are SQS's, with its codes and texts, from the AWS documentation and from AWS's observed behaviour; every queue
+checks its entries with `check_entry`, so senders need not. An outbox item for an EventBridge bus has `bus_place(name)` in
+place of a queue's name: on AWS a put is a send to that name, and each entry's body is one entry of PutEvents, as JSON. The
+embedded engine does not use such names: its buses are rules of the app (`events/bus.py`). No queue can have such a name.
 Never here: what was received, when and where to send.
 Invariant: a message that was `Sent` is durable; of one that was `Refused` nothing was stored.
 """
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 DERIVED_DEDUP: Final = "onefold."
-"""Begins the deduplication ids that onefold derives from an operation; a stranger's id never counts as one of them."""
+"""Prefix of the deduplication ids that onefold derives from an operation; an id from elsewhere never counts as one."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -37,13 +36,14 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         body: the text, 1 byte to the queue's maximum in UTF-8, of the characters SQS allows.
         attributes: at most 10, by name.
         delay_ms: hidden for so long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
-        run_at_ms: wall-clock instant before which the message does not enter the queue; any time ahead. Its retention
-            and its FIFO position count from that instant, as if it were sent then.
+        run_at_ms: wall-clock instant before which the message does not enter the queue, however far ahead. Its retention and
+            its FIFO position count from that instant, as if it were sent then.
         group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).
         dedup_id: deduplication id, FIFO only; None derives it from the body where the queue allows that.
-        key: the business key, kept beside the message so that people and tools find it; no semantics.
+        key: the business key, stored with the message so that people and tools can find it; it has no effect.
         trace: the system attribute AWSTraceHeader; not counted in the message size.
-        trusted: False where a stranger sends through us (`onefold serve`): its attributes are that stranger's word.
+        trusted: False where another program sends through onefold (`onefold serve`), so its attributes are not onefold's
+            own.
     """
 
     body: str
@@ -64,7 +64,7 @@ class Sent(Struct, frozen=True, gc=False):
         message_id: stable for the life of the message, also across the automatic move to a dead-letter queue.
         sequence: FIFO only: decimal number, larger for each later message of a group.
         duplicate: FIFO only: accepted but not delivered, because the same deduplication id was seen within 5 minutes;
-            message_id and sequence are the first one's.
+            message_id and sequence are those of the first one.
     """
 
     message_id: str
@@ -85,7 +85,7 @@ class Refused(Struct, frozen=True, gc=False):
 
 
 NOT_SENT: Final = Refused("NotSent", "Another message of the same call was refused, and all were to be sent or none.")
-"""What `send(..., whole=True)` answers for a message that is good, beside one that is not."""
+"""The answer of `send(..., whole=True)` for a valid message, when another one is refused."""
 
 
 def from_outbox(item: OutboxItem) -> Entry:
@@ -105,7 +105,7 @@ _PLACE: Final = "bus:"  # no queue's name has a colon
 
 
 def bus_place(name: str) -> str:
-    """Where an outbox item goes that is to be put on this bus."""
+    """The queue name of an outbox item that is to be put on this bus."""
     return f"{_PLACE}{name}"
 
 
@@ -116,16 +116,16 @@ def bus_of(place: str) -> str | None:
 
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue
 NUMBER_DIGITS_MAX: Final = 38  # SQS developer guide, message metadata: precision of a Number
-NUMBER_CHARS_MAX: Final = 1_024  # ours: the longest number within the bounds below has 170, and zeros may lead it
+NUMBER_CHARS_MAX: Final = 1_024  # ours: the longest number within the bounds below has 170, plus leading zeros
 NUMBER_EXPONENT_MIN: Final = -128  # same: from 10^-128
 NUMBER_EXPONENT_MAX: Final = 126  # same: to 10^+126
 
-# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. _FORBIDDEN is what is not in
-# _ALLOWED, spelt out: as a complement of it the pattern would take ten times as long to compile.
+# Patterns are compiled at their first use (`re` caches them), so that importing costs nothing. _FORBIDDEN spells out the
+# complement of _ALLOWED: written as a negated set, the pattern would take ten times as long to compile.
 _FORBIDDEN = "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 _ID = r"[!-~]{1,128}"  # ASCII letters, digits and all its punctuation; no space
-_ATTRIBUTE_NAME = r"[\w.\-]+"  # letters of any alphabet: AWS was seen to accept them, though it says A-Z a-z
+_ATTRIBUTE_NAME = r"[\w.\-]+"  # letters of any alphabet: AWS accepts them, although its documentation says A-Z a-z
 _NUMBER = r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"
 
 _INVALID = "InvalidParameterValue"
@@ -165,7 +165,7 @@ def check_entry(entry: Entry, settings: QueueSettings) -> Refused | None:
 
 
 def too_many_attributes(count: int) -> str:
-    """SQS's words for a message with more than 10 user attributes."""
+    """SQS's error text for a message with more than 10 user attributes."""
     return f"Number of message attributes [{count}] exceeds the allowed maximum [{limits.ATTRIBUTES_MAX}]."
 
 
@@ -177,7 +177,7 @@ def check_attributes(attributes: Mapping[str, Attribute]) -> Refused | None:
         wrong, value = _name_problem(name), attribute.value
         if wrong is None:
             if attribute.type == "String" and type(value) is str and value and value.isprintable():
-                continue  # nearly all of them
+                continue  # nearly all texts
             wrong = _value_problem(name, attribute)
         if wrong is not None:
             return Refused(_INVALID, wrong)
@@ -191,7 +191,7 @@ def _bad_character(text: str, where: str) -> str:
 
 
 def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
-    """What SQS counts beside the body: UTF-8 bytes of every attribute's name, type and value."""
+    """What SQS counts in addition to the body: UTF-8 bytes of every attribute's name, type and value."""
     size = 0
     for name, attribute in attributes.items():
         value, kind = attribute.value, attribute.type
@@ -201,7 +201,7 @@ def _attribute_bytes(attributes: Mapping[str, Attribute]) -> int:
     return size
 
 
-@lru_cache(maxsize=256)  # senders use the same few names again and again
+@lru_cache(maxsize=256)  # senders use the same few names repeatedly
 def _name_problem(name: str) -> str | None:
     if not name:
         return "The message attribute '' must contain non-empty message attribute name."

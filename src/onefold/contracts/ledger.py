@@ -1,10 +1,10 @@
 """The rows of the Ledger contract (`verbs.py`): what happened to an operation, appended once and never changed.
 
-Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself says
-the story of a clean first run (sent, received, started, completed); at level `brief`, the default, rows are written only
-for what the record cannot say; `full` writes every step; `off` writes none but operators' actions.
+Rows are for people (`why`, audit) and for counting (runs, reconciliation). They hold no payload. The record itself shows a
+clean first run (sent, received, started, completed); at level `brief`, the default, rows are written only for what the
+record cannot show; `full` writes every step; `off` writes only operators' actions.
 
-Never here: metrics, logs, decisions taken from rows. Invariant: rows of a settlement are written with it or not at all.
+Never here: metrics, logs, decisions based on rows. Invariant: rows of a settlement are written with it or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from onefold.contracts.store import RecordKey, ident_of
 
-_FAMILY_BYTES: Final = 16  # no two operations of a run are taken for one
+_FAMILY_BYTES: Final = 16  # different operations of a run are never mixed up
 History = Literal["off", "brief", "full"]
 
 FATES: Final = frozenset(
@@ -27,10 +27,23 @@ FATES: Final = frozenset(
         "malformed", "group-stopped", "discarded", "redrive", "tick-dropped",
     }
 )  # fmt: skip
-"""Events that say what state an operation is in. All others are only passed through on the way; see `Ledger.tally`."""
+"""Events that determine an operation's state. All others are intermediate steps; see `Ledger.tally`."""
 
 DONE: Final = frozenset({"completed", "duplicate"})
-"""Those of `FATES` that nothing takes back: another message of the same key changes nothing for the operation."""
+"""Those of `FATES` that are final: another message with the same key changes nothing for the operation."""
+
+
+COUNT_PREFIX: Final = "count."
+"""Prefix of outcome counters (`Context.count`) among the names in the detail of a `completed` row."""
+
+
+def counts_of(detail: Mapping[str, str | int | bool | None]) -> dict[str, int]:
+    """The outcome counters in the detail of a row or an event, by their own names."""
+    return {
+        name.removeprefix(COUNT_PREFIX): value
+        for name, value in detail.items()
+        if name.startswith(COUNT_PREFIX) and isinstance(value, int)
+    }
 
 
 class Row(Struct, frozen=True, kw_only=True, gc=False):
@@ -44,7 +57,7 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
         key: the operation; None for a row about a queue.
         queue, message_id: where and which message.
         run: name of the schedule tick or map run it belongs to.
-        actor: who did it: a process's owner id, or `person:<login>` for an operator.
+        actor: a process's owner id, or `person:<login>` for an operator.
         detail: the numbers and rules that decided, for example {"attempt": 2, "of": 5, "delay_ms": 4000}.
     """
 
@@ -59,7 +72,7 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def tells(event: str, before: str | None) -> bool:
-    """Whether a later row of an operation replaces the one that said its state before; see `Ledger.tally`."""
+    """Whether a later row of an operation replaces the row that determined its state so far; see `Ledger.tally`."""
     return before is None or _weight(event) >= _weight(before)
 
 
@@ -74,5 +87,5 @@ def tally_of(rows: Iterable[Row]) -> dict[str, int]:
         if row.key is not None:
             operation = ident_of(row.key, _FAMILY_BYTES)
             if tells(row.event, stands.get(operation)):
-                stands[operation] = intern(row.event)  # each row was decoded by itself: so many words, so few different
+                stands[operation] = intern(row.event)  # decoded row by row: few different texts
     return dict(Counter(stands.values()))

@@ -1,11 +1,11 @@
-"""The values of the Queue contract, whose verbs are in `verbs.py`: messages received, and what is done with them.
+"""The values of the Queue contract, whose methods are in `verbs.py`: received messages, and how they are settled.
 
 A `Queue` is one queue of one backend. Queues take durations (a queue's server owns its clock), never instants, except
 `Entry.run_at_ms`, which is the user's own instant. What is sent is in `entries.py`; what an operator does (create, peek,
 move, purge) in `admin.py`.
 
 Never here: policy (when to retry, what is poison), storage, or a type that only one backend uses.
-Invariant: a message that `send` accepted stays until it is deleted, buried, purged, or its retention ends.
+Invariant: a message that `send` accepted stays until it is deleted, dead-lettered, purged, or its retention ends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ RUN_ATTRIBUTE: Final = (
     "onefold.run"  # names the tick, dispatch or map run that a message belongs to; see runner/runs.py
 )
 APP_ATTRIBUTE: Final = (
-    "onefold.app"  # names the app whose job it is; absent on messages of older versions and of strangers
+    "onefold.app"  # names the app whose job it is; absent on messages from older versions and from other programs
 )
-KEY_ATTRIBUTE: Final = "onefold.key"  # only where the sender gave the key itself
+KEY_ATTRIBUTE: Final = "onefold.key"  # only where the sender gave the key explicitly
 AMENDS_ATTRIBUTE: Final = "onefold.amends"  # fingerprint of the payload that an operator replaced
+TRACE_ATTRIBUTE: Final = "onefold.trace"  # the span that sent it: W3C's traceparent, and tracestate behind a space
 CLAIMS: Final = (KEY_ATTRIBUTE, RUN_ATTRIBUTE, AMENDS_ATTRIBUTE)
-"""Attributes that decide more than the body does. They count only on a message that is `trusted` (docs/security.md)."""
+"""Attributes that override what the body says. They count only on a message that is `trusted` (docs/security.md)."""
 
 
 class Attribute(Struct, frozen=True, gc=False):
@@ -47,15 +48,17 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         queue: the name of the queue it was received from.
         message_id: the message's stable id.
-        receipt: names this receive; new for every receive.
+        receipt: identifies this receive; new for every receive.
         body, attributes, group, dedup_id, sequence, key, trace: as sent.
         receive_count: receives so far, this one included; carried across the move to a dead-letter queue.
-        sent_at_ms, first_received_at_ms: the queue's own clock.
+        sent_at_ms, first_received_at_ms: the queue's own clock; of a message with a `run_at` that instant counts as sent.
+        accepted_at_ms: when it was sent, where that is not `sent_at_ms`; 0 otherwise.
         visible_ms: how long this receive hides the message, counted from the receive.
         received_at_ms: when this receive happened, the queue's own clock.
         source: name of the queue a dead letter came from; None otherwise.
-        reason: why it was buried, when onefold buried it.
-        trusted: onefold of the same app wrote its attributes, as far as the queue knows; else they are not to be believed.
+        reason: why it was dead-lettered or held, when onefold moved it.
+        trusted: onefold in the same app wrote its attributes, as far as the queue can tell; otherwise they are not trusted.
+        received_in: the span that received it, while tracing is on.
     """
 
     queue: str
@@ -76,6 +79,8 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
     reason: Reason | None = None
     trusted: bool = True
+    accepted_at_ms: int = 0
+    received_in: str | None = None
 
 
 REASONS: Final = (
@@ -86,18 +91,18 @@ REASONS: Final = (
 
 
 class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Why a message was buried. Travels with the message; never holds the payload.
+    """Why a message was moved to a dead-letter or held queue. It is stored with the message and never holds the payload.
 
     Args:
         kind: `permanent`, `attempts`, `conflict`, `malformed`, `quarantine`, `unknown`, `group-stopped`, `operator`,
             `receives` (the queue's own maximum receive count), `untrusted` (its attributes claim what only onefold may say)
-            or `no-job` (nobody declares its job there).
+            or `no-job` (no job is declared for it on its queue).
         error: class name of the exception, where there was one.
         summary: one line for a person; at most 500 characters.
         job, key: which operation.
-        attempts, crashes: runs of this budget, and how many of them ended with their worker.
+        attempts, crashes: runs since the count was last reset, and how many of them ended with their worker.
         first_at_ms, last_at_ms: first and last time this operation was tried.
-        owner: the team that owns the fix, from the job's declaration.
+        owner: the team that is responsible for fixes, from the job's declaration.
         trace: where the last run's exception was raised, frames without locals; at most 4,000 characters, on SQS 1,000.
     """
 
@@ -117,7 +122,7 @@ class Reason(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 def reason_of(stored: bytes | str) -> Reason | None:
     """A reason from its JSON, without the fields that cannot be read; None where not even its kind and summary can.
 
-    One dead letter that somebody else or another version wrote must not hide all others from who looks at them.
+    One dead letter that another program or version wrote must not make all others unreadable.
     """
     try:
         try:
@@ -136,7 +141,7 @@ def reason_of(stored: bytes | str) -> Reason | None:
 
 
 def text_at(trace: str) -> int:
-    """Where, in the text of a trace, the last exception's own text begins: behind its last frame."""
+    """The position in the text of a trace where the last exception's own text begins: after its last frame."""
     start = trace.rfind("\n  File ")
     return 0 if start < 0 else trace.find("\n", start + 1) + 1 or len(trace)
 
@@ -150,7 +155,7 @@ class RetryIn(Struct, frozen=True, gc=False, tag=True):
 
     Args:
         delay_ms: 0 to 43,200,000, counted from now. 0: visible at once.
-        uncounted: take this receive back off the receive count (capability `uncounted`); waiting is not an attempt.
+        uncounted: do not count this receive (capability `uncounted`), because waiting is not an attempt.
     """
 
     delay_ms: int
@@ -158,11 +163,11 @@ class RetryIn(Struct, frozen=True, gc=False, tag=True):
 
 
 class Bury(Struct, frozen=True, gc=False, tag=True):
-    """Settle by moving the message to another queue for people, with its reason.
+    """Settle by moving the message, with a reason, to another queue where people handle it.
 
     Args:
         to: `dead-letter`, or `held` for the queue of unknown outcomes.
-        reason: travels with the message.
+        reason: stored with the message.
     """
 
     to: Literal["dead-letter", "held"]
@@ -170,7 +175,7 @@ class Bury(Struct, frozen=True, gc=False, tag=True):
 
 
 class Leave(Struct, frozen=True, gc=False, tag=True):
-    """Settle nothing: someone else owns the message's run."""
+    """Settle nothing: another process owns the message's run."""
 
 
 Settle = Ack | RetryIn | Bury | Leave
@@ -200,9 +205,9 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
         uncounted: can hide a message without the receive having counted.
         run_at: can hold a message until any later instant.
         atomic_bury: moves to the dead-letter queue in one step.
-        waits: a look costs money and time, so a receive waits for messages on the server; then it is a `WaitingQueue`.
-        inspectable: says what its server knows beside the messages: the state of a receipt, when the next message comes,
-            the oldest age, what was dead-lettered, whether a send was a duplicate; looks without receiving.
+        waits: a receive costs money and time, so it waits for messages on the server; then it is a `WaitingQueue`.
+        inspectable: can report the state of a receipt, when the next message comes, the oldest age, what was dead-lettered,
+            and whether a send was a duplicate; can be read without receiving.
         in_flight_max: the cap of messages in flight can be set.
         finest_ms: delays and visibilities are kept in steps of this, rounded up.
     """

@@ -1,6 +1,6 @@
-"""The settings of a queue, and which of them SQS accepts: what declaring and working need of the operator's verbs, too.
+"""The settings of a queue, and which of them SQS accepts. Used by declarations, workers and operators.
 
-`check_settings` refuses a queue that cannot be, `check_target` one that cannot take another's dead letters. Ranges are
+`check_settings` refuses an invalid queue, `check_target` a queue that cannot be another's dead-letter queue. Ranges are
 SQS's, from the AWS documentation. The rules for messages are in `entries.py`, the verbs in `admin.py`.
 Never here: how a backend keeps settings. Invariant: equal settings make equal queues, and what is accepted, SQS accepts.
 """
@@ -58,11 +58,11 @@ class QueueSettings(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def check_settings(settings: QueueSettings, *, advised: bool = True) -> None:
-    """Refuse settings that SQS would refuse, looking at this queue alone.
+    """Refuse settings that SQS would refuse, checking this queue alone.
 
     Args:
-        advised: False takes what a local SQS has: a queue that is its own dead-letter queue, as SQS takes it though nobody
-            should want it, and a name behind a region's, `eu-west-1/orders`, which keeps regions apart in one file.
+        advised: False accepts what a local SQS needs: a queue that is its own dead-letter queue, which SQS accepts although
+            it makes no sense, and a name with a region, `eu-west-1/orders`, which separates regions in one file.
 
     Raises:
         UsageError: names the setting, its value and its range.
@@ -153,14 +153,14 @@ def check_target(source: QueueSettings, target: QueueSettings, *, advised: bool 
     """Refuse `target` as the dead-letter or held queue of `source`.
 
     A dead-letter queue must be of the same type, allow the source, and keep messages longer than the source does (at
-    SQS's maximum of 14 days, as long): a standard queue's dead letter keeps the time it was sent, so what is short of
-    the source's retention may be gone before anybody looks. SQS only advises this; here it is an error.
+    SQS's maximum of 14 days, as long): a standard queue's dead letter keeps the time it was sent, so with a shorter
+    retention it may expire before anyone sees it. SQS only advises this; here it is an error.
 
     Args:
-        advised: False leaves the retention alone, as SQS does.
+        advised: False does not check the retention, as SQS does not.
 
     Raises:
-        UsageError: with the two settings that do not fit, and the arithmetic.
+        UsageError: names the two settings that do not fit, with the arithmetic.
     """
     role = "dead-letter" if source.dead_letter == target.name else "held"
     if source.fifo != target.fifo:
@@ -192,7 +192,7 @@ def check_target(source: QueueSettings, target: QueueSettings, *, advised: bool 
 
 
 def differences(stored: QueueSettings, asked: QueueSettings) -> list[str]:
-    """Each setting in which the two differ, in the words of a declaration: `visibility is 30s, declared 1m`."""
+    """Each setting in which the two differ, as a declaration writes it: `visibility is 30s, declared 1m`."""
     return [
         f"{_DECLARED_AS.get(name, name)} is {_said(stored, name)}, declared {_said(asked, name)}"
         for name in QueueSettings.__struct_fields__
@@ -220,9 +220,9 @@ def _said(settings: QueueSettings, name: str) -> str:
 
 
 def is_workable(stored: QueueSettings, asked: QueueSettings) -> bool:
-    """Whether who declares the one can work with the other: they differ in times and limits alone.
+    """Whether an app that declares one can use the other: they differ only in times and limits.
 
-    Type, deduplication, and which queues a message goes to when it cannot be done must be as declared.
+    Type, deduplication, and the dead-letter and held queues must be as declared.
     """
     names = (name for name in QueueSettings.__struct_fields__ if name not in _LIMITS)
     return all(getattr(stored, name) == getattr(asked, name) for name in names)
@@ -236,7 +236,7 @@ def _days(duration_ms: int) -> str:
 
 
 def check_targets(source: QueueSettings, settings_of: Callable[[str], QueueSettings], *, advised: bool = True) -> None:
-    """As `check_target`, for a queue's dead-letter and held queue; raises what `settings_of` does where one is not there."""
+    """As `check_target`, for a queue's dead-letter and held queue; raises what `settings_of` raises for a missing queue."""
     for target in (source.dead_letter, source.held):
         if target is not None:
             check_target(source, settings_of(target), advised=advised)

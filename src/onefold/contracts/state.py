@@ -1,7 +1,7 @@
-"""The values of the State contract (`verbs.py`): small, named, with versions, changed by compare-and-set.
+"""The values of the State contract (`verbs.py`): small, named, versioned, changed by compare-and-set.
 
-For what processes share and is neither message nor record: token buckets, concurrency slots, circuit breakers, later
-schedules and runs. A value is JSON of at most 64 KiB.
+For shared data that is neither message nor record: token buckets, concurrency slots, circuit breakers, schedules and runs. A
+value is JSON of at most 64 KiB.
 
 Never here: business data, anything that grows with the number of messages. Invariant: a write names the version it read.
 """
@@ -15,13 +15,11 @@ from msgspec import Struct
 
 from onefold import errors
 
-NAME_CHARS_MAX: Final = (
-    300  # of every backend: the shortest key that one of them has (DynamoDB, 1,024 bytes) has room for it
-)
+NAME_CHARS_MAX: Final = 300  # for every backend: it fits into the shortest key of any of them (DynamoDB, 1,024 bytes)
 _NAME_BYTES_MAX: Final = 1_000
 _DIGEST_CHARS: Final = 32
-STOPPED_PREFIX: Final = "stopped/"  # what the flags of stopped FIFO groups begin with
-REPAIRED_GROUPS: Final = "repaired-groups"  # what the repair of a file found: `{"at_ms": ..., "messages": [ids]}`
+STOPPED_PREFIX: Final = "stopped/"  # prefix of the flags of stopped FIFO groups
+REPAIRED_GROUPS: Final = "repaired-groups"  # findings of a file's repair: `{"at_ms": ..., "messages": [ids]}`
 VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 
@@ -52,12 +50,12 @@ class Change(Struct, frozen=True, gc=False):
 
 
 def group_flag(queue: str, group: str) -> str:
-    """The name that says a FIFO group is stopped; its value is the id of the message that stopped it."""
+    """The name of the flag that stops a FIFO group; its value is the id of the message that stopped it."""
     return f"{STOPPED_PREFIX}{queue}/{group}"
 
 
 def bounded_name(prefix: str, rest: str) -> str:
-    """A name that State takes, made of a prefix and of what may be of any length: a digest is in place of its end then."""
+    """A valid name from a prefix and a text of any length: the end of a long text is replaced by a digest."""
     name = prefix + rest
     if len(name) <= NAME_CHARS_MAX and len(name.encode("utf-8", "replace")) <= _NAME_BYTES_MAX:
         return name
@@ -67,7 +65,7 @@ def bounded_name(prefix: str, rest: str) -> str:
 
 
 def check(change: Change) -> None:
-    """Refuse a change that no State takes.
+    """Refuse a change that no State accepts.
 
     Raises:
         UsageError: its name or its value is too long.

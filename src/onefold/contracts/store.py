@@ -1,24 +1,27 @@
-"""The values of the Store contract: idempotency records, and what its six verbs (`verbs.py`) take and answer.
+"""The values of the Store contract: idempotency records, and what its methods (`verbs.py`) take and return.
 
 A record is one operation: scope (tenant) + job + business key. Stores take instants and read no clock; they hold no
-policy. Every write names owner and fence; an answer of False means the lease was lost and must be read.
+policy. Every write names owner and fence; a result of False means that the lease was lost, and must be checked.
 
     absent/expired --claim--> in_progress --write--> completed | failed | unknown | released
     failed, released, unknown (not parked), in_progress (lease over, or owner dead) --claim--> in_progress, fence + 1
 
+A lease that is over is not taken from a process that stands still, where the store can see that (`Running.stopped`), for up
+to 12 hours from the claim or start.
+
 A claim is not a start: `started_fence` names the fence under which the handler was last called. Taking over a run that
 had started makes the record doubtful (`doubt`), and so does writing Unknown. Doubt outlives releases, failures and
-further takeovers; only a later start, Complete, or a person's word ends it. `transitions.py` has the rules as code.
+further takeovers; only a later start, Complete, or a person's decision ends it. `transitions.py` has the rules as code.
 
-`ident_of` makes one value of an operation, for databases that find records by one column of bytes:
+`ident_of` encodes an operation as one value, for databases that find records by one column of bytes:
 
     key of at most 48 bytes   key, 00, N bytes for (scope, job)
     longer                    its first 16 bytes, 16 bytes that identify all of it, 01, N bytes for (scope, job)
 
-The key comes first and in clear, because indexes sort by it: keys that grow land on neighbouring pages (measured in SQLite
-at a million records, batches of 100: a claim costs 9 us where a plain digest costs 23), and every operation with one
-business key lies in one range, whatever its job and scope. N is each backend's own, and stays what it is: values of it are
-stored. Equal values mean equal (scope, job, key), but for collisions of digests.
+The key comes first and unhashed, because indexes sort by it: ascending keys are on neighbouring pages (measured in SQLite at
+a million records, batches of 100: a claim costs 9 us, with a plain digest 23), and all operations with one business key are
+in one range, whatever their job and scope. N is chosen by each backend and must not change, because values are stored. Equal
+values mean equal (scope, job, key), except for collisions of digests.
 
 Never here: message ids as identity, policies, settings of a job. Invariant: row and fence survive a release.
 """
@@ -35,7 +38,7 @@ Status = Literal["in_progress", "completed", "failed", "unknown", "released"]
 
 
 class RecordKey(Struct, frozen=True, gc=False):
-    """Names one operation.
+    """Identifies one operation.
 
     Args:
         scope: the tenant; empty for none.
@@ -68,11 +71,11 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         key: the operation.
         fingerprint: digest of the payload, 32 hexadecimal characters.
-        owner: who asks.
+        owner: id of the claiming process.
         lease_until_ms: instant until which the claim holds unless renewed.
         start: also mark the run as started when the claim is fresh (the handler is called at once).
-        amends: fingerprint of an earlier payload that an operator replaced by this one; allowed while not completed.
-        message_id, sent_at_ms: the message this claim serves; kept for people, no semantics.
+        amends: fingerprint of an earlier payload that an operator replaced with this one; allowed while not completed.
+        message_id, sent_at_ms: the message of this claim; kept for people, without effect.
         expires_at_ms: when the record may be forgotten if nothing ever settles it.
     """
 
@@ -94,7 +97,7 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
         kind: `transient`, `permanent`, `attempts`, `dependency-down`, `quarantine`, `unknown`, `released`...
         error: class name of the exception.
         summary: one line, at most 500 characters.
-        took_effect: the run came to its end, and only its result could not be recorded (older records do not say).
+        took_effect: the run finished, and only its result could not be recorded (older records do not have this).
     """
 
     kind: str
@@ -104,7 +107,7 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 class OutboxItem(Struct, frozen=True, kw_only=True, gc=False):
-    """A message that leaves when, and only when, the run that made it completes.
+    """A message that is sent if, and only if, the run that made it completes.
 
     Args:
         queue: name of the queue it goes to.
@@ -129,9 +132,9 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
         found: `absent`, `released`, `failed` (fresh work), `unknown` or `in_progress` (taken over).
         doubt: an earlier started run's outcome is not known; the policy must decide before the handler runs.
         started: this claim also marked the run as started (asked for, and not in doubt).
-        attempts, crashes: of the current budget, this run included when started.
-        crashed: the run before had started and ended without a word; this claim is the one that counts it.
-        previous_owner: who had the operation before, when `unknown` or `in_progress` was found.
+        attempts, crashes: since the count was last reset, this run included when started.
+        crashed: the previous run had started and ended without an outcome; this claim is the one that counts it.
+        previous_owner: the owner before, when `unknown` or `in_progress` was found.
         failure: how the last run failed, when one did.
         first_at_ms: when this operation was first claimed.
     """
@@ -149,14 +152,14 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
 
 
 class Completed(Struct, frozen=True, kw_only=True, gc=False, tag="completed"):
-    """The work was finished before: answer from here.
+    """The work was finished before: answer with this.
 
     Args:
         result: the stored JSON.
         completed_at_ms: when.
         hold: owner and fence of the run that completed, for clearing its outbox.
         outbox: messages of that run not yet known to be sent.
-        message_id: the message that run served.
+        message_id: the message of that run.
     """
 
     result: bytes
@@ -167,16 +170,19 @@ class Completed(Struct, frozen=True, kw_only=True, gc=False, tag="completed"):
 
 
 class Running(Struct, frozen=True, kw_only=True, gc=False, tag="running"):
-    """Someone else runs this operation now.
+    """Another process runs this operation now.
 
     Args:
         until_ms: when that lease ends unless renewed.
-        owner, fence: who holds it.
+        owner, fence: of the holder.
+        stopped: the number of its process, where that lease is over and the process lives, but stands still and has not
+            come to renew it: its run goes on as soon as it does. None otherwise.
     """
 
     until_ms: int
     owner: str
     fence: int
+    stopped: int | None = None
 
 
 class Held(Struct, frozen=True, kw_only=True, gc=False, tag="held"):
@@ -199,7 +205,19 @@ class Conflict(Struct, frozen=True, kw_only=True, gc=False, tag="conflict"):
     message_id: str | None = None
 
 
-Answer = Claimed | Completed | Running | Held | Conflict
+class Unreadable(Struct, frozen=True, kw_only=True, gc=False, tag="unreadable"):
+    """What is stored under the key is not a record that this version can read; it was left as it is.
+
+    Args:
+        what, meaning, todo: as of the `StorageError` that reading it raises.
+    """
+
+    what: str
+    meaning: str
+    todo: str
+
+
+Answer = Claimed | Completed | Running | Held | Conflict | Unreadable
 
 
 class Complete(Struct, frozen=True, kw_only=True, gc=False, tag=True):
@@ -207,8 +225,8 @@ class Complete(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
     Args:
         result: JSON.
-        outbox: messages that leave now; kept in the record until `clear_outbox`.
-        expires_at_ms: end of the record's life.
+        outbox: messages to be sent now; kept in the record until `clear_outbox`.
+        expires_at_ms: when the record expires.
     """
 
     result: bytes
@@ -221,7 +239,7 @@ class Fail(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
     Args:
         failure: class and summary.
-        closes_budget: dead-lettered or quarantined: the next claim counts attempts and crashes from 0 again. Doubt stays.
+        closes_budget: dead-lettered or quarantined: the next claim counts attempts and crashes from 0. Doubt remains.
     """
 
     failure: Failure
@@ -233,7 +251,7 @@ class Unknown(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Write: it is not known whether the effect happened.
 
     Args:
-        parked: nothing may claim it until a person settles it; such a record does not expire.
+        parked: it cannot be claimed until a person settles it; such a record does not expire.
         crashed: the run ended with its process (counts as a crash).
     """
 
@@ -244,11 +262,11 @@ class Unknown(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Write: never started, or no attempt to be counted; claimable at once.
+    """Write: not started, or not to be counted as an attempt; claimable at once.
 
     Args:
-        refund: take the attempt of a started run back (the dependency was down as a whole).
-        failure: why, for people; None for a plain hand-back, which leaves an earlier failure in place.
+        refund: do not count the attempt of a started run (the dependency was down as a whole).
+        failure: the reason, for people; None for a plain release, which keeps an earlier failure.
     """
 
     expires_at_ms: int
@@ -291,9 +309,9 @@ class ManualDecision(Struct, frozen=True, kw_only=True, gc=False):
     """What a person decided about an operation; see `RecordAdmin.settle`.
 
     Args:
-        done: whether its effect happened. result: of it; empty where it did not.
+        done: whether its effect happened. result: its result; empty where it did not happen.
         expires_at_ms: when the record may be forgotten.
-        corrects: the result of a completed record, which gets `result` instead of it; None: the record is a parked one.
+        corrects: the present result of a completed record, to be replaced by `result`; None: the record is a parked one.
     """
 
     done: bool
@@ -307,8 +325,8 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         durable: a write that returned survives a crash of the machine.
-        proves_death: knows when an owner on this host is dead before its lease ends.
-        notes_claims: the rows that `claim` is given are written in the claim's own transaction.
+        proves_death: can tell that an owner on this host is dead before its lease ends.
+        notes_claims: the rows passed to `claim` are written in the transaction of the claim.
     """
 
     durable: bool
@@ -320,7 +338,7 @@ _CLEAR_BYTES_MAX: Final = 48
 
 
 def ident_of(key: RecordKey, family_bytes: int) -> bytes:
-    """The operation's value: 1 to 49 bytes of the key, then the family's.
+    """The operation's value: 1 to 49 bytes from the key, then the digest of scope and job.
 
     Args:
         family_bytes: of the digest of scope and job, 1 to 64.
@@ -335,7 +353,7 @@ def key_range(text: str) -> tuple[bytes, bytes]:
 
 
 def _key_part(text: str) -> bytes:
-    """What all operations with this business key begin with."""
+    """The prefix of all operations with this business key."""
     key = text.encode()
     if len(key) <= _CLEAR_BYTES_MAX:
         return key + b"\x00"

@@ -1,7 +1,7 @@
-"""What each verb makes of a record: the state machine as pure functions from one record to the next.
+"""The state machine of records: each operation as a pure function from one record to the next.
 
-For stores that can run Python inside their atomic step (SQLite, memory). Others say the same in conditions and scripts;
-`testing/store_contract.py` is the text that all of them are held to.
+For stores that can run Python inside their atomic step (SQLite, memory). Others express the same rules in conditions and
+scripts; `testing/store_contract.py` tests all of them.
 
     claim   absent, expired, released, failed, unknown, or in_progress with its lease over -> in_progress, fence + 1
     start   in_progress -> the same, attempts + 1, doubt over
@@ -9,8 +9,8 @@ For stores that can run Python inside their atomic step (SQLite, memory). Others
     restore nothing at all -> in_progress under the claim that the caller has
     settle  unknown and parked -> completed | released, by a person's word
 
-Never here: storage, locks, time. Invariant: a function answers a new record or says that nothing changes; the fence of a
-record never falls.
+Never here: storage, locks, time. Invariant: a function returns a new record or says that nothing changes; the fence of a
+record never decreases.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from onefold import limits
 from onefold.contracts.store import (
     Claimed,
     Complete,
@@ -35,13 +36,13 @@ from onefold.contracts.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
     from typing import Literal
 
     from onefold.contracts.store import Answer, Ask, Outcome
 
     Written = Literal["new", "again", "lost"]
-    """The outcome of a write: it was made; this Complete was there already; the lease was lost."""
+    """The outcome of a write: it was made; this Complete was stored already; the lease was lost."""
 
 
 def took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
@@ -50,7 +51,7 @@ def took(before: Record | None, after: Record | None) -> tuple[bool, Record | No
 
 
 def written(before: Record | None, after: Record | None) -> tuple[Written, Record | None]:
-    """As `took`, distinguishing what was there already."""
+    """As `took`, but distinguishes what was stored already."""
     if after is None:
         return "lost", None
     return ("again", None) if after is before else ("new", after)
@@ -63,18 +64,32 @@ def is_expired(record: Record, now_ms: int) -> bool:
     return record.expires_at_ms is not None and now_ms >= record.expires_at_ms
 
 
+def may_stand(record: Record, now_ms: int) -> bool:
+    """Whether a run whose lease is over is still its process's if that stands still; no longer than any handler may run."""
+    is_over = record.status == "in_progress" and now_ms >= record.lease_until_ms
+    return is_over and now_ms < record.updated_at_ms + limits.VISIBILITY_MS_MAX
+
+
 def claim(
-    record: Record | None, ask: Ask, now_ms: int, dead_owners: Container[str] = ()
+    record: Record | None,
+    ask: Ask,
+    now_ms: int,
+    dead_owners: Container[str] = (),
+    stopped_process: Callable[[Record], int | None] = lambda _: None,
 ) -> tuple[Answer, Record | None]:
-    """The answer to a claim, and the record it leaves behind (None: unchanged).
+    """The answer to a claim, and the record after it (None: unchanged).
 
     Args:
         record: what is stored; None when nothing is.
-        ask: who asks for what.
+        ask: the claim.
         now_ms: the instant of the claim.
         dead_owners: ids of processes known to be dead; their leases are over.
+        stopped_process: the number of the process that has a run, where that stands still. Asked of one whose lease is over.
     """
-    if record is None or is_expired(record, now_ms):
+    stopped: int | None = None
+    if record is not None and may_stand(record, now_ms) and record.owner not in dead_owners:
+        stopped = stopped_process(record)
+    if record is None or (is_expired(record, now_ms) and stopped is None):
         return _claim_fresh(ask, now_ms, fence=1 if record is None else record.fence + 1)
     amended = ask.amends == record.fingerprint and record.status != "completed"
     if ask.fingerprint != record.fingerprint and not amended:
@@ -83,8 +98,10 @@ def claim(
         return _completed(record), None
     if record.parked:
         return Held(since_ms=record.updated_at_ms), None
-    if record.status == "in_progress" and now_ms < record.lease_until_ms and record.owner not in dead_owners:
-        return Running(until_ms=record.lease_until_ms, owner=record.owner, fence=record.fence), None
+    is_leased = record.status == "in_progress" and now_ms < record.lease_until_ms and record.owner not in dead_owners
+    if is_leased or stopped is not None:
+        until_ms, owner, fence = record.lease_until_ms, record.owner, record.fence
+        return Running(until_ms=until_ms, owner=owner, fence=fence, stopped=stopped), None
     return _claim_again(record, ask, now_ms)
 
 
@@ -102,10 +119,10 @@ def _claim_fresh(ask: Ask, now_ms: int, *, fence: int) -> tuple[Claimed, Record]
 
 
 def claimed(found: Claimed, ask: Ask, now_ms: int, *, started: bool, lease_until_ms: int) -> Record:
-    """The record of a claim: as a fresh one leaves it, or as `Store.restore` puts it back.
+    """The record of a claim: as a fresh claim writes it, or as `Store.restore` puts it back.
 
     Args:
-        found: the answer to the claim. ask: what was asked.
+        found: the answer to the claim. ask: the claim.
         started: its run has started, with the claim or since.
     """
     runs = found.attempts + (started and not found.started)
@@ -190,12 +207,12 @@ def _completed(record: Record) -> Completed:
 
 
 def holds(record: Record | None, hold: Hold) -> bool:
-    """Whether this hold is the one on the record, whatever state it is in."""
+    """Whether this hold is the record's, whatever state the record is in."""
     return record is not None and record.fence == hold.fence and record.owner == hold.owner
 
 
 def start(record: Record | None, hold: Hold, now_ms: int) -> Record | None:
-    """The record with its run marked as started; None: lease lost. Twice under one hold counts once."""
+    """The record with its run marked as started; None: lease lost. A second start under one hold is not counted."""
     if record is None or not holds(record, hold) or record.status != "in_progress":
         return None
     if record.started_fence == record.fence:
@@ -219,7 +236,7 @@ def renew(record: Record | None, hold: Hold, lease_until_ms: int) -> Record | No
 
 
 def write(record: Record | None, hold: Hold, outcome: Outcome, now_ms: int) -> Record | None:
-    """The record after an outcome; the same object when this Complete is there already; None when the lease was lost."""
+    """The record after an outcome; the same object when this Complete is stored already; None when the lease was lost."""
     if record is None or not holds(record, hold):
         return None
     if record.status == "completed" and isinstance(outcome, Complete) and outcome.result == record.result:
@@ -275,7 +292,7 @@ def write(record: Record | None, hold: Hold, outcome: Outcome, now_ms: int) -> R
 
 
 def restore(record: Record | None, gone: Record) -> Record | None:
-    """The record of a claim put back where nothing is stored; the very same object when it is there; None: lease lost."""
+    """The record of a claim, restored where nothing is stored; the same object when it is stored; None: lease lost."""
     if record is None:
         return gone
     is_there = record.status == "in_progress" and holds(record, Hold(gone.key, gone.owner, gone.fence))
@@ -283,7 +300,7 @@ def restore(record: Record | None, gone: Record) -> Record | None:
 
 
 def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
-    """The record without its outbox; the very same object when that was empty; None: not the run that completed."""
+    """The record without its outbox; the same object when that was empty; None: not the run that completed."""
     if record is None or not holds(record, hold) or record.status != "completed":
         return None
     return replace(record, outbox=[]) if record.outbox else record
@@ -292,8 +309,8 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
 def settle(record: Record | None, decision: ManualDecision, now_ms: int) -> tuple[bool, Record | None]:
     """Whether a person's decision applies, and the record after it; not to a record that is not parked (any more).
 
-    Not done is like a redrive: nothing is in doubt any more and the next claim opens a new budget. With `corrects` it
-    applies to the record that is completed with that result, and gets another one.
+    "Not done" is like a redrive: nothing is in doubt any more and the next claim counts attempts from 0. With `corrects` it
+    applies to a record that is completed with that result, which is then replaced.
     """
     if record is None:
         return False, None

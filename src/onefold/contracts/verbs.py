@@ -1,10 +1,10 @@
-"""The verbs of the contracts Queue, Store, Ledger, State and Commit, as protocols; every backend has classes of them.
+"""The methods of the contracts Queue, Store, Ledger, State and Commit, as protocols that every backend implements.
 
-The values that travel through them are in the modules of those names. Lists go in, one answer per item comes out, in the
-same order. No verb waits for work, but for those of a `WaitingQueue`: waiting is `runner/poll.py`'s.
-Protocols are named in annotations, so this module is imported where types are checked and never to run.
+The values they take and return are in the modules of those names. Methods take lists and return one answer per item, in the
+same order. No method waits for work, except those of a `WaitingQueue`: waiting is done in `runner/poll.py`. Protocols are
+only named in annotations, so this module is imported for type checking and never at run time.
 Never here: values, policy, what only operators need (`admin.py`).
-Invariant: what is said here, the suites in `testing/` (`queue_contract.py`, ...) hold every backend to.
+Invariant: the suites in `testing/` (`queue_contract.py`, ...) test every backend against what is written here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
 received again since; deleted, or moved to another queue."""
 
 RowsOf = Callable[[int, Claimed], Sequence[Row]]
-"""What the history is to hold of a claim: its index among the asks, and the answer. It changes nothing, and may be asked
-again for a claim that has to be made again."""
+"""Makes the history rows for a claim from its index among the asks and its answer. It changes nothing, and may be
+called again for a claim that has to be made again."""
 
 
 class QueueSender(Protocol):
-    """Where messages are sent to. Every verb of a queue is a plain blocking call, safe to call from any thread."""
+    """The sending side of a queue. Every method of a queue is a plain blocking call, safe to call from any thread."""
 
     name: str
 
@@ -39,8 +39,8 @@ class QueueSender(Protocol):
         Each entry is checked here, by the queue's settings (`check_entry`).
 
         Args:
-            whole: all or none: where one is refused, none is sent, and the others are answered `NOT_SENT`. What SQS itself
-                refuses of a batch, when it has come through the checks, leaves the others sent.
+            whole: all or none: if one is refused, none is sent, and the answer for the others is `NOT_SENT`. If an entry
+                passes the checks and SQS itself refuses it, the others of its batch are sent.
 
         Raises:
             StorageBusy: nothing was accepted (disk full, file locked).
@@ -49,7 +49,7 @@ class QueueSender(Protocol):
 
 
 class QueueReceiver(Protocol):
-    """Where messages are received, and settled by their receipts."""
+    """The receiving side of a queue: messages are received, and settled by their receipts."""
 
     name: str
     capabilities: QueueCapabilities
@@ -63,14 +63,14 @@ class QueueReceiver(Protocol):
         ...
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Hide each receipt's message for a new time counted from now; False where the receipt holds nothing any more.
+        """Hide each receipt's message for a new time counted from now; False where the receipt is no longer valid.
 
-        Also the heartbeat. Past 12 hours from the receive it answers False and changes nothing.
+        Also used by the heartbeat. More than 12 hours after the receive it returns False and changes nothing.
         """
         ...
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Delete each receipt's message; False where a FIFO receipt has expired. Deleting twice is True twice."""
+        """Delete each receipt's message; False where a FIFO receipt has expired. Deleting again returns True again."""
         ...
 
     def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
@@ -83,12 +83,12 @@ class QueueReceiver(Protocol):
 
 
 class InspectableQueue(Protocol):
-    """What a queue says about itself; nothing is received by asking."""
+    """The state of a queue; reading it receives nothing."""
 
     name: str
 
     def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """Why a receipt holds what it holds; asked after a False. One that is in flight was refused by the 12 hours."""
+        """The state of each receipt; used after a False. One that is still in flight was refused because of the 12 hours."""
         ...
 
     def depth(self) -> Depth:
@@ -97,7 +97,7 @@ class InspectableQueue(Protocol):
 
 
 class Queue(QueueSender, QueueReceiver, InspectableQueue, Protocol):
-    """One queue of an engine, whole. Whoever uses a part of it asks for that part."""
+    """One queue of an engine, complete. Code that uses only a part names that part's protocol."""
 
 
 class WaitingQueue(QueueReceiver, Protocol):
@@ -111,7 +111,7 @@ class WaitingQueue(QueueReceiver, Protocol):
 class Store(Protocol):
     """Idempotency records. Plain blocking calls, safe from any thread; each list is answered item by item, in order.
 
-    Two asks of one key in one `claim` are answered as if made one after the other.
+    Two claims of one key in one call of `claim` are answered as if made one after the other.
     """
 
     capabilities: StoreCapabilities
@@ -120,20 +120,20 @@ class Store(Protocol):
         """Claim each operation by one atomic conditional write.
 
         Args:
-            rows_of: asked about each Claimed that found a record; its rows are written in the transaction of the claim:
-                with it, or not at all. Only a store whose `capabilities.notes_claims` is True asks; elsewhere the caller
+            rows_of: called for each Claimed that found a record; its rows are written in the transaction of the claim: with
+                it, or not at all. Only a store whose `capabilities.notes_claims` is True calls it; elsewhere the caller
                 appends the rows before a handler is called.
 
-        Another fingerprint is a Conflict whatever the record's state, unless it is amended. A record whose `expires_at_ms`
-        has come (now_ms >= expires_at_ms) is absent; a lease is over when now_ms >= lease_until_ms. A run that had
-        started and is taken over counts one crash and no attempt, and is never started by the claim itself.
+        Another fingerprint is a Conflict whatever the record's state, unless it is amended. An expired record (now_ms >=
+        expires_at_ms) counts as absent; a lease is over when now_ms >= lease_until_ms. A run that had started and is taken
+        over counts one crash and no attempt, and is never started by the claim itself.
         """
         ...
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """Mark claimed runs as started, durably, before the handler is called: attempt + 1, doubt cleared.
+        """Mark claimed runs as started, durably, before the handler is called: attempts + 1, doubt cleared.
 
-        False: lease lost. A second start under the same hold answers True and counts nothing.
+        False: lease lost. A second start under the same hold returns True and is not counted.
         """
         ...
 
@@ -144,8 +144,8 @@ class Store(Protocol):
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """Write each outcome if owner and fence still hold and the record is in progress; False: lost, nothing changed.
 
-        Complete with the same result again under the same hold answers True (a retry after a lost reply). A lease that
-        is over but was not taken over still takes its outcome.
+        A repeated Complete with the same result under the same hold returns True (a retry after a lost reply). If a lease
+        has ended but the operation was not taken over, the outcome is still accepted.
         """
         ...
 
@@ -157,7 +157,7 @@ class Store(Protocol):
         progress under the same owner and fence (a retry after a lost reply).
 
         Args:
-            records: in progress, as `transitions.claimed` makes them of a claim that a caller still has.
+            records: in progress, as `transitions.claimed` makes them from a claim that the caller still holds.
         """
         ...
 
@@ -186,10 +186,10 @@ class Ledger(Protocol):
         ...
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, each once, oldest first, at most `page` at a time; what a page costs does not grow.
+        """All rows of one run, each once, oldest first, at most `page` at a time; the cost of a page is constant.
 
         Where clocks differed or were set, rows may come in the order of their writing. Rows that are written meanwhile may
-        come or not.
+        or may not be included.
         """
         ...
 
@@ -197,9 +197,9 @@ class Ledger(Protocol):
         """How many operations of a run are in which state: for each event, those whose deciding row it is.
 
         An operation's deciding row is its last one of the run with an event of `DONE`; while it has none, the last one of
-        `FATES`; while it has none of these either, its last row. So neither a straggler's `lease-lost`, nor a message that
-        is dispatched a second time, nor the dead letter of another message under the same key changes anything about what
-        is done. Rows without a key count nowhere.
+        `FATES`; while it has none of these either, its last row. So once an operation is done, its state is not changed by a
+        late `lease-lost`, by a message that is dispatched a second time, or by the dead letter of another message with the
+        same key. Rows without a key count nowhere.
         """
         ...
 
@@ -229,17 +229,17 @@ class State(Protocol):
 
 
 class EffectTransaction(Protocol):
-    """One open transaction that handlers of a group share, one after the other, each in a savepoint of its own."""
+    """One open transaction that the handlers of a group share, one after the other, each in its own savepoint."""
 
     def open(self) -> object:
         """The engine's own connection, inside the transaction and a new savepoint.
 
-        A second call of one handler answers the same connection. Work kept before is committed first when the
-        transaction has been open for longer than its limit, so that this handler gets its full time.
+        A second call in one handler returns the same connection. If the transaction has been open for longer than its limit,
+        earlier handlers' work is committed first, so that this handler gets its full time.
 
         Raises:
-            TransientError: this handler has had the connection for longer than the limit; its rows were taken back,
-                those of earlier handlers stay.
+            TransientError: this handler has had the connection for longer than the limit; its rows were rolled back, those
+                of earlier handlers stay.
             StorageBusy: another process holds the file.
         """
         ...
@@ -247,17 +247,17 @@ class EffectTransaction(Protocol):
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write this handler's settlement and keep its rows; undo both when its lease was lost.
 
-        Also for a handler that never asked for the connection. A verdict counts only once `commit` has returned.
+        Also for a handler that never used the connection. A result counts only once `commit` has returned.
 
         Raises:
             TransientError: the handler was slower than the limit.
             UsageError: a message of its outbox cannot be sent.
-                In both cases this handler's rows were taken back; those of earlier handlers stay, or `commit` raises.
+                In both cases this handler's rows were rolled back; those of earlier handlers stay, or `commit` raises.
         """
         ...
 
     def undo(self) -> None:
-        """Take back the rows of the handler that runs now; earlier ones stay."""
+        """Roll back the rows of the present handler; those of earlier ones stay."""
         ...
 
     def commit(self) -> None:
@@ -271,7 +271,7 @@ class EffectTransaction(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Take everything back that was not committed."""
+        """Roll back everything that was not committed."""
         ...
 
 
@@ -284,10 +284,10 @@ class Commit(Protocol):
         Raises:
             StorageBusy: nothing was applied.
             UsageError: an outbox message's queue does not exist or refuses it, or a message cannot be buried where it
-                should be. Nothing of any settlement was applied; made one by one, only that one is refused.
+                should be. Nothing was applied; when settlements are applied one by one, only that one is refused.
         """
         ...
 
     def effects(self, limit_ms: int) -> EffectTransaction:
-        """A transaction for handlers' own rows, not begun until a handler first asks; open for at most `limit_ms`."""
+        """A transaction for handlers' own rows, begun when a handler first uses it; open for at most `limit_ms`."""
         ...

@@ -1,11 +1,11 @@
 """Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
 
-Nothing here is one transaction: the driver makes the parts of a settlement in the order that loses nothing
-(`runner/settlement.py`). Processes do not see each other's signs of life, so the lease alone decides who is dead, and an
-idle worker is woken by its own long poll or by senders of its own process.
+There is no transaction across the two: the runner carries out the parts of a settlement in the order that loses nothing
+(`runner/settlement.py`). Processes cannot see whether another one is alive, so only the end of its lease shows that it is
+dead; and an idle worker is woken by its own long poll or by senders in its own process.
 
-A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): what only looks for
-messages is answered as an empty backend would; whatever needs a queue is refused, and no server is asked.
+A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): a call that only looks for
+messages finds none; a call that needs a queue is refused, without asking a server.
 Never here: calls to either system. Invariant: both are closed together.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onefold.contracts.admin import QueueAdmin, RecordAdmin
     from onefold.contracts.archive import Archive
     from onefold.contracts.engine import RecordBackend, WakeableWaiter
+    from onefold.contracts.store import Record
     from onefold.contracts.verbs import Commit, EffectTransaction, Ledger, Queue, State, Store
 
 
@@ -52,6 +53,10 @@ class NoQueues:
     def settings(self) -> list[Any]:
         """None."""
         return []
+
+    def depths(self, queues: Sequence[str]) -> list[None]:
+        """None of them is here."""
+        return [None] * len(queues)
 
     def find(self, message_ids: Sequence[str]) -> list[None]:
         """None of them is here."""
@@ -137,6 +142,7 @@ class CompositeEngine:
         self.join: str | None = None
         self.archive: Archive | None = None  # on AWS, archives are EventBridge's
         self.known_queue: Callable[[str], Queue] | None = known_queue
+        self.joined = None  # no caller's transaction reaches SQS
         self._queues = queues
         self._sweep = sweep
         self._close_queues = close_queues
@@ -197,6 +203,12 @@ class CompositeEngine:
     def check(self) -> list[str]:
         """See `RecordBackend.check`."""
         return self.record_backend.check()
+
+    def renewal_mark(self) -> None:
+        """None: on servers the lease alone decides."""
+
+    def stopped_process(self, record: Record) -> None:
+        """None: that cannot be seen from another host."""
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
         """Those of this machine whose ids say which process they were."""

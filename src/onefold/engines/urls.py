@@ -1,4 +1,4 @@
-"""URLs of engines and record stores: what each says, and the backend it opens.
+"""URLs of engines and record stores: their options, and the backend that each opens.
 
     sqlite:///relative/path.db  sqlite:////absolute/path.db  sqlite://:memory:      queues and records in one file
     aws://REGION?table=...                                                          SQS, and records in DynamoDB
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct
 
-from onefold import errors, redact, settings
+from onefold import errors, owner_process, redact, settings
 from onefold.clock import SystemClock, steady
 from onefold.contracts.verbs import Store
 from onefold.entropy import SystemEntropy
@@ -34,12 +34,14 @@ from onefold.outside import Clock, Entropy
 
 if TYPE_CHECKING:
     from onefold.contracts.engine import Engine, RecordBackend
+    from onefold.contracts.outbox import OutboxTable
     from onefold.engines.sqlite.file import FileSettings
 
 
 ENGINES: Final = ("sqlite", "aws")
 SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # of records, somewhere on a network of the user's
 STORES: Final = ("sqlite", "dynamodb", *SERVERS)
+_DRIVERS: Final = {"sqlite3": ("Connection",), "psycopg": ("Connection", "AsyncConnection")}
 _EXTRAS: Final = {
     "boto3": "aws",
     "botocore": "aws",
@@ -124,7 +126,7 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
     scheme, _ = _split(url, "sqlite:///records.db, redis://localhost/0 or postgresql://localhost/shop")
     store: Any
     if scheme in ENGINES:
-        store = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token()).store
+        store = open_engine(url, clock=clock, entropy=entropy, owner=owner_process.owner_of(entropy.token())).store
     else:
         backend, _ = _open_records(url, clock, entropy)
         for warning in backend.check():
@@ -146,6 +148,8 @@ def _location(url: str) -> str | None:
 
 
 def _split(url: str, examples: str) -> tuple[str, str]:
+    if not isinstance(url, str):
+        raise errors.UsageError(f"url={url!r:.80} is not a URL: it is not text.", todo=f"Write for example {examples}.")
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[\w+.-]{1,31}", scheme):
         raise errors.UsageError(f"{redact.shown_url(url)} is not an engine URL.", todo=f"Write for example {examples}.")
@@ -277,6 +281,43 @@ def _read_dynamodb(url: str) -> Any:
         )
     options = [*parse_qsl(parts.query, keep_blank_values=True), ("table", table)]
     return read_aws(f"aws://{parts.netloc}?{urlencode(options)}")
+
+
+def driver_of(connection: object) -> str | None:
+    """Which driver a connection is of, of those that can carry a message (`sqlite3`, `psycopg`); None: of none."""
+    for kind in type(connection).__mro__:  # imports no driver
+        module = kind.__module__.partition(".")[0]
+        if module in _DRIVERS and kind.__name__ in _DRIVERS[module]:
+            return module
+    return None
+
+
+def open_outbox(url: str) -> OutboxTable:
+    """The outbox tables of a database; nothing is asked of it yet.
+
+    Raises:
+        UsageError: another scheme, a malformed URL, or the extra is not installed.
+    """
+    scheme, rest = _split(url, "postgresql://localhost/shop or sqlite:///shop.db")
+    opened: OutboxTable
+    if scheme in ("postgresql", "postgres"):
+        opened = part("postgres.outbox").PostgresOutbox(url)
+    elif scheme == "sqlite":
+        opened = part("sqlite.outbox").SqliteOutbox(part("sqlite.file").path_of(url, rest))
+    else:
+        raise errors.UsageError(
+            f"{redact.shown_url(url)}: there is no outbox in {scheme}.",
+            meaning="An outbox is a table of the database that the program writes its own rows to.",
+            todo="Use a postgresql:// or a sqlite:/// URL.",
+        )
+    return opened
+
+
+def outbox_sql(url: str) -> str:
+    """The statements that make the tables of an outbox; errors as `open_outbox`."""
+    open_outbox(url)
+    sql: str = part("sqlite.outbox" if url.startswith("sqlite") else "postgres.outbox").SQL
+    return sql
 
 
 def part(name: str) -> Any:

@@ -1,13 +1,12 @@
-"""The script of one delivery: a generator that yields steps, is given the answers, and never performs anything.
+"""The script of one delivery: a generator that yields steps, receives their replies, and performs nothing itself.
 
     Claim -> [Probe] -> [Start] -> Call -> Commit
 
 `runner/runner.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
-are loops around the same script. Every decision about a delivery is made here: also when a step is refused (a limit, a busy
-backend, no time left), and when a settlement turns out to be impossible and another takes its place. Every step, before and
-after, is a place to crash: the crash test walks them all. Scripts are flat: the rules are in `guard.py` and `fates.py`,
-what is done is in the runner.
-Invariant: the last step is a Commit, whatever was found; another follows only one that can never be carried out.
+are loops around the same script. Every decision about a delivery is made here, even when a step is refused (a limit, a busy
+backend, no time left), or when a settlement turns out to be impossible and another one replaces it. The crash test crashes
+before and after every step. Scripts are flat: the rules are in `guard.py` and `fates.py`, the actions in the runner.
+Invariant: the last step is always a Commit; a second Commit follows only if the first can never be carried out.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ MalformedKind = Literal["malformed", "untrusted", "no-job"]
 
 
 class Facts(Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of a delivery before anything is done.
+    """What is known about a delivery before anything is done.
 
     Args:
         key: the operation; None when the message is malformed.
         fingerprint: digest of the payload.
         malformed: why the message cannot be run as it is; None when it can.
-        kind: of that: it cannot be read, it claims what only onefold may say, or nobody declares its job.
+        kind: why it is malformed: it cannot be read, its attributes claim what only onefold may say, or no job is declared
+            for it.
         run: that it belongs to; None for none.
-        discard: why the message is not a job at all and may go (S3's test event); None for a job.
+        discard: why the message is not meant for a job and may be deleted (S3's test event); None for a job.
         amends: fingerprint of the payload that an operator replaced by this one.
         message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
         stopped: its FIFO group is stopped by this earlier message, so it follows it to the dead-letter queue.
@@ -65,7 +65,7 @@ class Step(Struct):
 
     Attributes:
         now_ms: when it was done.
-        refused: it was not done, because the handler is not to be started now; why, and when the message is to come back.
+        refused: it was not done, because the handler cannot be started now; the reason, and when the message comes back.
     """
 
     now_ms: int = 0
@@ -93,7 +93,7 @@ class Start(Step):
 
 
 class Call(Step):
-    """Call the handler; replies `outcome` and `fraction` (chance for the jitter)."""
+    """Call the handler; replies `outcome` and `fraction` (a random number for the jitter)."""
 
     claimed: store.Claimed | None = None
     attempt: int = 1
@@ -104,8 +104,8 @@ class Call(Step):
 class Commit(Step):
     """Settle: record, outbox, history and message together, or in that order.
 
-    Replies `instead` and `fraction` when that can never be carried out as decided: what the run comes to then. Another
-    Commit follows. Not resumed otherwise.
+    If the decision can never be carried out, the reply is `instead` (the run's outcome then) and `fraction`, and another
+    Commit follows. Otherwise the script is not resumed.
     """
 
     hold: store.Hold | None = None
@@ -115,7 +115,7 @@ class Commit(Step):
 
 
 class Decided(Struct, frozen=True, gc=False):
-    """What a script decided: of which claim (None: without one), which run of the budget that was, and what to add to it."""
+    """What a script decided: for which claim (None: without one), the number of the run, and what to add to the decision."""
 
     decision: Decision
     claimed: store.Claimed | None = None
@@ -184,7 +184,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
 
 
 def _unread(facts: Facts, policy: Policy) -> Decision | None:
-    """The decision about a message that is not to be claimed, whatever its record says; None for one that is."""
+    """The decision about a message that must not be claimed, whatever its record says; None for one that may be."""
     if facts.discard is not None:
         return Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),))
     if facts.malformed is not None or facts.key is None:

@@ -4,12 +4,13 @@
                                                           ^                     |
                                                           `--- probe failed ----'   (pause x 2, up to a cap)
 
-The value lives in `State`, one per job, shared by all processes and changed by compare-and-set; versions stay outside. An
-unchanged value is answered as the same object, so that a healthy job writes nothing. Paused deliveries use up no attempt.
-One probe at a time: while it runs nobody else is admitted, and it is given up when its worker has not reported in time.
+The value lives in `State`, one per job, shared by all processes and changed by compare-and-set; versions are handled by the
+caller. An unchanged value is returned as the same object, so that a healthy job writes nothing. Paused deliveries use up no
+attempt. There is one probe at a time: while it runs no other delivery is admitted; if its worker does not report in time,
+another delivery becomes the probe.
 
-A message that is refused while others get through is not a dependency that is down: `is_to_blame` says so, and its failure
-is then counted like any other, or one forbidden message would pause its job for ever.
+If one message is refused while others get through, the dependency is not down. `is_to_blame` detects that, and the failure
+is then counted like any other; otherwise one forbidden message would pause its job for ever.
 
 Never here: State, alarms, what counts as dependency-down (`failures.py`).
 Invariant: an open breaker admits nothing before its pause is over, and then one delivery at a time.
@@ -28,7 +29,7 @@ from onefold.errors import UsageError
 Event = Literal["paused", "probing", "resumed"]
 Answer = Literal["answered", "failing", "down", "none"]
 
-_SUSPECTS_MAX = 16  # operations remembered for having opened the breaker; the value stays far below State's 64 KiB
+_SUSPECTS_MAX = 16  # operations remembered for opening the breaker; the value stays far below State's 64 KiB
 
 
 class BreakerPolicy(Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class BreakerPolicy(Struct, frozen=True, kw_only=True):
 
     Args:
         in_a_row: transient and unknown failures in a row, over all processes, that pause the job too; None: only
-            dependency-down does. Any answer of the dependency, also a permanent refusal of one message, ends the row.
+            dependency-down does. Any response of the dependency, also a permanent refusal of one message, resets the count.
         pause_ms: the first pause; doubles with every probe that fails.
         pause_ms_max: the longest pause.
         probe_ms: how long a probe may take before another delivery is tried in its place.
@@ -71,9 +72,9 @@ class Breaker(Struct, frozen=True, omit_defaults=True):
         failures: in a row, while closed.
         pauses: in a row; 0: closed.
         until_ms: end of the pause, wall time.
-        probe: the operation that is tried now, or empty; `probe_until_ms`: when it is given up.
+        probe: the operation that is being tried, or empty; `probe_until_ms`: how long it may take.
         suspects: operations that opened the breaker or failed as its probe, newest last.
-        summary: what the dependency said; for people.
+        summary: the dependency's error; for people.
     """
 
     failures: int = 0
@@ -94,7 +95,7 @@ CLOSED = Breaker()
 
 
 class BreakerRuling(Struct, frozen=True):
-    """An answer of `admit`.
+    """The result of `admit`.
 
     Args:
         admitted: whether this delivery may be claimed now.
@@ -110,7 +111,7 @@ class BreakerRuling(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """An answer of `told`: the value to be stored when it is another object, and what to report."""
+    """The result of `told`: the value to be stored when it is another object, and what to report."""
 
     breaker: Breaker
     event: Event | None = None
@@ -119,9 +120,9 @@ class Told(Struct, frozen=True):
 def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) -> BreakerRuling:
     """Whether a delivery of `operation` may be claimed at `now_ms` (wall time).
 
-    While the breaker is open the first one after the pause becomes the probe; store the answer before claiming, so that it
-    is the only one. Operations that were refused before wait half a pause longer: another one shows better whether the
-    dependency refuses everybody.
+    While the breaker is open, the first delivery after the pause becomes the probe; store the result before claiming, so
+    that there is only one. Operations that were refused before wait half a pause longer, because another operation shows
+    better whether the dependency refuses all of them.
     """
     if not breaker.is_open:
         return BreakerRuling(True, breaker)
@@ -129,7 +130,7 @@ def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) 
     if now_ms < from_ms and breaker.probe != operation:
         return BreakerRuling(False, breaker, from_ms - now_ms)
     if breaker.probe and breaker.probe != operation and now_ms < breaker.probe_until_ms:
-        # The probe's answer usually comes long before its limit; look again after a while.
+        # The probe usually ends long before its limit; check again after a while.
         return BreakerRuling(False, breaker, min(breaker.probe_until_ms - now_ms, policy.pause_ms))
     probing = msgspec.structs.replace(breaker, probe=operation, probe_until_ms=now_ms + policy.probe_ms)
     return BreakerRuling(True, probing, event="probing")
@@ -148,15 +149,15 @@ def told(
     """A run of `operation` has ended.
 
     Args:
-        answer: `answered`: the dependency gave one (success, a permanent refusal of this message); `failing`: transient
-            or unknown; `down`: dependency-down; `none`: the run was given back before it asked anything.
+        answer: `answered`: the dependency responded (success, a permanent refusal of this message); `failing`: transient or
+            unknown; `down`: dependency-down; `none`: the run ended before it called the dependency.
         now_ms: wall time.
         retry_in_ms: how long the dependency asked us to wait.
-        summary: what it said.
+        summary: its error.
     """
     if breaker.is_open:
         if breaker.probe != operation:
-            return Told(breaker)  # began before the pause; only the probe decides
+            return Told(breaker)  # it began before the pause; only the probe decides
         if answer == "answered":
             kept = tuple(one for one in breaker.suspects if one != operation)
             return Told(Breaker(suspects=kept), "resumed")
@@ -173,7 +174,7 @@ def told(
     if answer == "down" or (policy.in_a_row is not None and failures >= policy.in_a_row):
         return _pause(breaker, policy, operation, now_ms, retry_in_ms, summary)
     if policy.in_a_row is None:
-        return Told(breaker)  # nobody counts them
+        return Told(breaker)  # not counted
     return Told(msgspec.structs.replace(breaker, failures=failures))
 
 
@@ -193,13 +194,13 @@ def _pause(
 
 
 def is_to_blame(breaker: Breaker, operation: str) -> bool:
-    """Whether a dependency-down of `operation` is its own: it paused the job before, and then another one got through.
+    """Whether only `operation` is refused: it paused the job before, and then another operation got through.
 
-    Such a failure is to be taken as transient: it counts, and does not pause the job again.
+    Such a failure is treated as transient: it uses an attempt, and does not pause the job again.
     """
     return not breaker.is_open and operation in breaker.suspects
 
 
 def resume(breaker: Breaker) -> Told:
-    """Close the breaker by a person's word."""
+    """Close the breaker because a person says so."""
     return Told(CLOSED, "resumed") if breaker.is_open else Told(breaker)

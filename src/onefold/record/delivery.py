@@ -1,13 +1,13 @@
-"""What a job wants to happen (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
+"""A job's settings (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
 
 The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is done. What failures
-lead to is in `fates.py`, which exception means what in `failures.py`; what is decided before the handler runs (duplicates,
-takeovers) in `guard.py`; the order of the steps in `attempt.py`. How long a retry waits is arithmetic, and here (`Backoff`):
-between deliveries, and inside a call (`IN_CALL`); chance comes in as a fraction. Outcomes cross the pipe between a worker
-and its child processes, so each has a tag.
-Never here: clocks, chance, storage. Invariant: whatever a handler does comes to exactly one outcome; a decision says
-everything that happens to its delivery: record, message, and what is reported; for every run and every fraction
-0 <= delay_ms <= cap_ms.
+lead to is in `fates.py`; the meaning of exceptions in `failures.py`; decisions before the handler runs (duplicates,
+takeovers) in `guard.py`; the order of the steps in `attempt.py`. The pauses between retries are computed here (`Backoff`),
+for retries between deliveries and inside a call (`IN_CALL`); random numbers are passed in as fractions. Outcomes are sent
+between a worker and its child processes, so each has a tag.
+Never here: clocks, random numbers, storage. Invariant: every run of a handler has exactly one outcome; a decision contains
+everything that happens to its delivery: record, message, and what is reported; for every run and every fraction 0 <=
+delay_ms <= cap_ms.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts import store
+from onefold.contracts.ledger import COUNT_PREFIX
 from onefold.contracts.queue import Ack, Leave, Settle
 from onefold.errors import UsageError
 
@@ -27,15 +28,15 @@ Effect = Literal["external", "repeatable", "transactional"]
 AfterFailure = Literal["stop", "skip"]
 Detail = Mapping[str, str | int | bool | None]
 
-FACTOR_MAX = 10.0  # beyond that the second pause is the cap already
-WAIT_MS_MAX = 1_000  # a duplicate of a running job looks again after at most this, where looking costs no receive
+FACTOR_MAX = 10.0  # with a larger factor the second pause would already be the cap
+WAIT_MS_MAX = 1_000  # a duplicate of a running job checks again after at most this, where a wait costs no receive
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
     """How long to wait before the next try: a pause that grows up to a cap.
 
-    It is spread by jitter, so that what failed together does not come back together. No pause is longer than the cap, jitter
-    included, nor than the 12 hours that SQS can hide a message. Only what failed waits.
+    It is spread by jitter, so that runs that failed together are not retried together. No pause is longer than the cap,
+    jitter included, nor than the 12 hours for which SQS can hide a message.
 
     Args:
         base_ms: before the second run; 0 or more.
@@ -65,7 +66,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
             )
 
 
-# Inside a call: 50 ms x 2^n, +-50 %, 3 tries (design 11.11); the cap keeps longer series below a lease.
+# Inside a call: 50 ms x 2^n, +-50 %, 3 tries; the cap keeps longer series below a lease.
 IN_CALL = Backoff(base_ms=50, factor=2.0, cap_ms=5_000, jitter="half")
 IN_CALL_TRIES = 3
 
@@ -79,7 +80,7 @@ def bounds_ms(backoff: Backoff, failed_runs: int) -> tuple[int, int]:
         case "full":
             return 0, int(pause_ms)
         case "half":
-            # The middle is held at two thirds of the cap: clipping at the cap would let a third of all draws coincide.
+            # The middle is at most two thirds of the cap: if draws were clipped at the cap, a third of them would coincide.
             pause_ms = min(pause_ms, backoff.cap_ms * 2 / 3)
             return int(pause_ms / 2), int(pause_ms * 1.5)
         case "none":
@@ -92,7 +93,7 @@ def delay_ms(backoff: Backoff, failed_runs: int, fraction: float) -> int:
     Args:
         backoff: the policy.
         failed_runs: runs of this budget that failed, 1 or more.
-        fraction: chance, from [0, 1).
+        fraction: a random number from [0, 1).
 
     Returns:
         Whole milliseconds, 0 to `cap_ms`.
@@ -102,10 +103,10 @@ def delay_ms(backoff: Backoff, failed_runs: int, fraction: float) -> int:
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """How a job's deliveries are treated. Immutable; made once from the declaration.
+    """The settings that decide about a job's deliveries. Immutable; made once from the declaration.
 
-    A call of a guarded function (`onefold.once`) is a delivery too. It has no queue: who calls decides whether it is tried
-    again, so a failure leaves its key free at once, and what a queue would dead-letter is held for a person.
+    A call of a guarded function (`onefold.once`) is a delivery too. It has no queue: the caller decides whether to try
+    again, so a failure frees its key at once, and where a message would be dead-lettered the key is held for a person.
 
     Args:
         job: its name.
@@ -122,7 +123,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         queue: where its messages come from; empty for calls of a guarded function.
         uncounted: the queue can hide a message without the receive having counted.
         fifo: the queue has message groups.
-        owner: the team that owns the fix.
+        owner: the team that is responsible for fixes.
     """
 
     job: str
@@ -146,10 +147,11 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Success(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The handler returned; its result as JSON, and the messages it sent."""
+    """The handler returned; its result as JSON, the messages it sent, and its outcome counters by name."""
 
     result: bytes
     outbox: list[store.OutboxItem] = []
+    counts: dict[str, int] = {}
 
 
 class Note(Struct, frozen=True, gc=False):
@@ -164,7 +166,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         write: the record's transition; None leaves it as it is.
-        settle: the message's fate.
+        settle: what happens to the message.
         notes: what to report.
         clear: hold of a completed run whose outbox leaves with this settlement.
         outbox: messages of that completed run, to be sent before it is cleared.
@@ -178,18 +180,21 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def completion(result: bytes, policy: Policy, now_ms: int, outbox: list[store.OutboxItem]) -> store.Complete:
-    """What is recorded of a run that returned: it answers duplicates for as long as the policy says."""
+    """The record of a run that returned: it answers duplicates for as long as the policy says."""
     return store.Complete(result=result, expires_at_ms=now_ms + policy.keep_ms, outbox=outbox)
 
 
 def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
     """Decide a delivery whose handler returned. Arguments as `fates.settle`."""
     write = completion(outcome.result, policy, now_ms, outcome.outbox)
-    return Decision(write=write, settle=Ack(), notes=(Note("completed", {"attempt": attempt}),))
+    detail: Detail = {"attempt": attempt}
+    if outcome.counts:
+        detail = {**detail, **{f"{COUNT_PREFIX}{name}": count for name, count in outcome.counts.items()}}
+    return Decision(write=write, settle=Ack(), notes=(Note("completed", detail),))
 
 
 def lease_lost(attempt: int) -> Decision:
-    """Leave a delivery whose run lost its lease: who took the operation over decides."""
+    """Leave a delivery whose run lost its lease: the process that took the operation over decides."""
     return Decision(write=None, settle=Leave(), notes=(Note("lease-lost", {"attempt": attempt}),))
 
 
@@ -197,10 +202,10 @@ class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The handler raised.
 
     Args:
-        kind: what the failure means (see `record/failures.py`).
+        kind: the kind of failure (see `record/failures.py`).
         error: class name of the exception.
         summary: one line without the payload.
-        retry_in_ms: how long the dependency asked us to wait; None leaves it to the policy.
+        retry_in_ms: how long the dependency asked us to wait; None: the policy decides.
         crashed: the run was ended with its process (hard timeout, signal).
         at: the last frame of the handler's own code, as in `shop.py:12 in book`; empty where nothing was raised.
         trace: frames without locals (see `record/error_text.py`); empty where nothing was raised.

@@ -1,9 +1,10 @@
-"""EventBridge's event: what is put, what is wrong with it, and the envelope it travels in.
+"""EventBridge's events: entries as they are put, their validation, and their envelopes.
 
-An entry is what a sender says: source, detail-type, detail, resources, time. The bus adds id, account and region, and the
-envelope's text is what patterns are matched with, what an archive keeps and what queues get. A replayed event is the same
-text with `replay-name` in it: the same id, time and detail.
-Never here: rules, queues, drawing an id. Invariant: the detail in an envelope is the sender's text, number for number.
+An entry is what a sender puts: source, detail-type, detail, resources, time. The bus adds id, account and region. The text
+of that envelope is matched with patterns, kept in archives and sent to queues. A replayed event is the same text with
+`replay-name` in it: the same id, time and detail.
+Never here: rules, queues, generating ids. Invariant: the detail in an envelope is the sender's text, with its numbers
+unchanged.
 
 Sources: EventBridge user guide, "Events", "PutEvents"; API reference, PutEventsRequestEntry, PutEventsResultEntry.
 """
@@ -33,7 +34,7 @@ class EventEntry(Struct, frozen=True, kw_only=True):
     """An event to be put on a bus.
 
     Args:
-        source: who says it, for example `shop.orders`; not beginning with `aws.`.
+        source: the sender, for example `shop.orders`; must not begin with `aws.`.
         detail_type: what happened, for example `Order placed`; 1 to 128 characters.
         detail: the facts: anything whose JSON is an object, or the text of such JSON.
         resources: names of what it is about, often ARNs.
@@ -48,7 +49,7 @@ class EventEntry(Struct, frozen=True, kw_only=True):
 
 
 class EntryFault(Struct, frozen=True, gc=False):
-    """Why an entry is not taken, as PutEvents says it: a code not to be retried, and a sentence."""
+    """Why an entry is refused, as PutEvents words it: a code that must not be retried, and a sentence."""
 
     code: str
     message: str
@@ -69,7 +70,7 @@ class Envelope(Struct, frozen=True, gc=False):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """What a bus says of itself in an envelope: 12 digits and a region's name."""
+    """The bus's own fields in an envelope: an account of 12 digits and a region."""
 
     account: str
     region: str
@@ -141,13 +142,13 @@ def request_of(event: Envelope) -> str:
 
 
 def opened(text: str) -> Envelope:
-    """An envelope from its text; for what an archive kept."""
+    """An envelope from its text; for archived events."""
     value = msgspec.json.decode(text)
     return Envelope(value["id"], instant(value["time"]), text, value)
 
 
 def replayed(text: str, replay: str) -> Envelope:
-    """The envelope of a replayed event: the same but for `replay-name`, which comes before the detail."""
+    """The envelope of a replayed event: the same, with `replay-name` before the detail."""
     fields = msgspec.json.decode(text, type=dict[str, Raw])
     detail = fields.pop("detail")
     fields["replay-name"] = Raw(msgspec.json.encode(replay))
@@ -194,7 +195,7 @@ def entry_of(fields: Mapping[str, Any]) -> EventEntry:
     """An entry in the form of PutEvents: `{"Source": ..., "DetailType": ..., "Detail": "{...}", "Resources": [...]}`.
 
     `Detail` may be an object as well as its text; `Time` is ISO 8601 or seconds since the epoch. `EventBusName` and
-    `TraceHeader` are passed over. What is missing is left to `sealed`, which answers as PutEvents does.
+    `TraceHeader` are ignored. Missing fields are left to `sealed`, which answers as PutEvents does.
 
     Raises:
         UsageError: it is not an object, has other fields, or a time that cannot be read.

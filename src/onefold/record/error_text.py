@@ -1,9 +1,8 @@
-"""What exceptions say, as far as it may be kept: a name, a line, a bounded text, and where they were raised.
+"""The texts of exceptions, as far as they may be kept: a name, a line, a bounded text, and where they were raised.
 
-Passwords, query strings of URLs, private keys and the input values of validation errors are masked; what does not print is
-escaped. A traceback is not a body (design 12.6): file, line and function of each frame, and of each exception of the chain
-its text as `text_of` lets it pass, lines behind its first one indented. The first frames, which are onefold's own way to
-the handler, are left out.
+Passwords, query strings of URLs, private keys and the input values of validation errors are masked; unprintable characters
+are escaped. A traceback contains file, line and function of each frame, and for each exception of the chain its text as
+`text_of` permits, with lines after the first indented. The first frames, which are onefold's own, are left out.
 Never here: what a failure means (`failures.py`), values of variables, reading source files. Invariant: nothing raises,
 whatever the exception does, and every text is bounded.
 """
@@ -23,17 +22,17 @@ from onefold.payload_errors import COMPLAINTS_MAX, is_pydantic
 
 _QUERY = r"\?[^\s'\"()=?]+=[^\s'\")]*"
 _PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^-]{0,60}-----)?"
-_LINE_END = "\x1f"  # while lines are masked together
+_LINE_END = "\x1f"  # separator while lines are masked together
 _INDENT_MAX = 8
-_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
-_PARTS_MAX = 20  # of a group, or of the complaints of a validation
-_GROUPS_MAX = 2  # of exceptions, in each other
+_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything reads it
+_PARTS_MAX = 20  # of a group, or of the errors of a validation
+_GROUPS_MAX = 2  # of nested exceptions
 SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
 TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
 TEXT_LINES_MAX = 8  # in so many lines
 TRACE_CHARS_MAX = 4_000
 _FRAMES_MAX = 24  # of one exception: the first and the last half of them
-_CHAIN_MAX = 4  # exceptions of a chain, the one that was caught first
+_CHAIN_MAX = 4  # exceptions of a chain, beginning with the one that was caught
 _WALKED_MAX = 10_000  # frames of a runaway recursion that are counted
 _PATH_CHARS_MAX = 160
 _NAME_CHARS_MAX = 80
@@ -59,7 +58,7 @@ class _Frame(Struct, frozen=True, gc=False):
 
 
 def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
-    """Frames of an exception and of those it came from, the cause before its consequence, as Python has it.
+    """Frames of an exception and of its causes, the cause before its consequence, as Python prints it.
 
     Args:
         text_of: an exception's own text as it may be shown; empty for its class alone.
@@ -89,7 +88,7 @@ def _trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> 
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """The exception, then what it came from, each with the words that join it to its cause."""
+    """The exception, then its causes, each with the sentence that joins it to its cause."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen and len(seen) < _CHAIN_MAX:
@@ -104,7 +103,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _frames(trace: TracebackType | None) -> list[_Frame]:
-    """The frames from the first that is not onefold's own; of very many the first and the last ones."""
+    """The frames from the first that is not onefold's own; of very many, only the first and the last ones."""
     found: list[_Frame] = []
     walked = left_out = 0
     while trace is not None and walked < _WALKED_MAX:
@@ -155,7 +154,7 @@ def summary_of(error: BaseException) -> str:
     """One line about a failure, at most 500 characters, safe to log.
 
     The first line with a count of the others, without passwords and query strings of URLs, without the input values of
-    validation errors; control characters are escapes. What a handler writes into its own message is its own business.
+    validation errors; control characters are escapes. What a handler puts into its own message is not checked further.
     """
     lines = _safe_lines(error, "; ")
     more = f" [+{len(lines) - 1} {'line' if len(lines) == 2 else 'lines'}]" if len(lines) > 1 else ""
@@ -165,9 +164,9 @@ def summary_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, at most 8 lines and 2,000 characters, as safe as `summary_of`.
+    """The text of an exception, at most 8 lines and 2,000 characters, as safe as `summary_of`.
 
-    Database drivers say in the second line which row it was, and may quote its values there.
+    Database drivers name the row in the second line, and may quote its values there.
     """
     lines = _safe_lines(error, "\n")
     left_out = len(lines) - TEXT_LINES_MAX + 1
@@ -186,7 +185,7 @@ def _safe_lines(error: BaseException, between: str) -> list[str]:
             for one in text.split("\n")
             if one and not one.isspace()
         ]
-        # Masked as one text: a quoted value may go on in the next line. For the patterns its separator is white space.
+        # Masked as one text: a quoted value may continue on the next line. To the patterns the separator is white space.
         text = re.sub(_QUERY, "", redact.masked(_LINE_END.join(lines)))
         lines = [_escaped(one) for one in text.split(_LINE_END) if one and not one.isspace()]
     except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
@@ -209,7 +208,7 @@ def _words(error: BaseException, between: str, depth: int = 1) -> str:
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return f"exit code {error.code}"
     if isinstance(error, BaseExceptionGroup):
-        if depth == _GROUPS_MAX:  # members may be shared, and the ways to them grow as powers
+        if depth == _GROUPS_MAX:  # members may be shared, so the number of paths can grow exponentially
             return f"{len(error.exceptions)} errors"
         parts = [
             f"{type(one).__name__}: "

@@ -1,19 +1,19 @@
-"""What a failure means: from an exception to `Failed`, with the rule that decided.
+"""Classifies failures: from an exception to `Failed`, with the rule that decided.
 
-Asked in this order; the first that knows answers:
+In this order; the first rule that applies decides:
 
     1  the job's own lists (transient=, permanent=, unknown=), and onefold's errors: nearest class of the MRO
-    2  what the exception carries: a wrapped exception, an AWS error code, an HTTP status, a SQLSTATE
-    3  the table of other libraries' classes (below), by name along the MRO
-    4  anything else is transient: it may be anything, and the attempts run out
+    2 what the exception carries: a wrapped exception, an AWS error code, an HTTP status, a SQLSTATE 3 the table of other
+    libraries' classes (below), by name along the MRO 4 anything else is transient: its cause is not known, and the number of
+    attempts is limited
 
 A request that was sent and whose answer was lost (read timeout, connection reset) may have been carried out. It is
 `unknown`, not transient, so that a job's on_unknown policy decides: with `rerun` it is tried again with backoff and uses an
-attempt, as a transient failure does; with `hold` or a probe it is not repeated behind anyone's back (design section 2).
-Where the request is known and its method changes nothing (GET), a lost answer is transient.
+attempt, as a transient failure does; with `hold` or a probe it is not repeated without a decision. Where the request is
+known and its method changes nothing (GET), a lost answer is transient.
 
 Never here: importing the libraries it knows, clocks, payloads in summaries.
-Invariant: every exception has an answer, and working it out never raises.
+Invariant: every exception is classified, and classifying it never raises.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _names(text: str) -> frozenset[str]:
 _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "builtins": {
         "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
-        "sent": "TimeoutError ConnectionError GeneratorExit",  # the last: a coroutine that was thrown away under way
-        "permanent": "NotImplementedError",  # code that says itself that it cannot do this
+        "sent": "TimeoutError ConnectionError GeneratorExit",  # the last: a coroutine that was discarded while it ran
+        "permanent": "NotImplementedError",  # code that cannot do this at all
     },
     "asyncio": {"sent": "CancelledError IncompleteReadError"},
     "socket": {"transient": "gaierror herror"},
@@ -85,7 +85,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     },
     "urllib": {"transient": "URLError", "sent": "ContentTooShortError"},
     "subprocess": {"sent": "TimeoutExpired"},
-    # Raised into code that runs, by a time limit or a stop: nobody knows where it struck.
+    # Raised into running code by a time limit or a stop: it is not known at which point.
     "billiard": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
     "celery": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
     "dramatiq": {"sent": "Interrupt"},
@@ -131,7 +131,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     },
     "boto3": {"transient": "S3UploadFailedError S3TransferFailedError RetriesExceededError"},
     "s3transfer": {"transient": "RetriesExceededError S3UploadFailedError S3DownloadFailedError S3CopyFailedError"},
-    # Without a SQLSTATE an OperationalError is a connection that broke; in the middle of a commit nobody knows.
+    # Without a SQLSTATE an OperationalError is a broken connection; during a commit the outcome is not known.
     "psycopg": {
         "transient": "InterfaceError ConnectionTimeout",
         "sent": "OperationalError",
@@ -157,7 +157,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
         "transient": "OperationalError InterfaceError DisconnectionError TimeoutError StaleDataError",
         "permanent": "IntegrityError DataError",
     },
-    # Validation is semantic: what does not fit today does not fit tomorrow.
+    # Validation errors are permanent: the same payload fails again.
     "msgspec": {"permanent": "ValidationError"},
     "pydantic_core": {"permanent": "ValidationError"},
     "jsonschema": {"permanent": "ValidationError"},
@@ -171,14 +171,14 @@ CLASSES: Final[dict[tuple[str, str], Meaning]] = {
     for name in names.split()
 }
 
-# One class for "could not connect" and for "broke in the middle": the words decide. They are the drivers' own.
+# One class for "could not connect" and for "broke in the middle": the driver's text decides.
 NEVER_SENT: Final[dict[tuple[str, str], str]] = {
     ("redis", "ConnectionError"): r"\bconnecting to\b",
     ("psycopg", "OperationalError"): r"connection failed|failed to resolve host",
     ("psycopg2", "OperationalError"): r"connection to server|could not (connect|translate)|timeout expired",
 }
 
-# Classes that carry the failure that counts, and where: an attribute, or "args" for the first argument.
+# Classes that wrap the failure that matters, and where: an attribute, or "args" for the first argument.
 WRAPPERS: Final[dict[tuple[str, str], str]] = {
     ("requests", "ConnectionError"): "args",
     ("urllib3", "MaxRetryError"): "reason",
@@ -186,19 +186,19 @@ WRAPPERS: Final[dict[tuple[str, str], str]] = {
     ("urllib", "URLError"): "reason",
     ("sqlalchemy", "DBAPIError"): "orig",
 }
-# These are asked only whether the dependency is down (its certificate); what else it was, the class itself says better.
+# These are only checked for whether the dependency is down (its certificate); otherwise the wrapper's class decides.
 WRAPPERS_DOWN: Final[dict[tuple[str, str], str]] = {
     ("httpx", "ConnectError"): "__cause__",
     ("httpcore", "ConnectError"): "args",
 }
 
-# Methods that by RFC 9110 change nothing: their answer may be lost without a question left open.
+# Methods that by RFC 9110 change nothing: if their answer is lost, they can be repeated.
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
-HTTP_TRANSIENT: Final = frozenset({408, 425, 429})  # and 5xx (design 11.12)
+HTTP_TRANSIENT: Final = frozenset({408, 425, 429})  # and 5xx
 HTTP_DOWN: Final = frozenset({401, 403, 407})  # 407: the proxy's credentials; all other 4xx are permanent
 
-# botocore/retries/standard.py (throttled and transient codes), and what services answer in the same sense.
+# botocore/retries/standard.py (throttled and transient codes), and other codes of services with the same meaning.
 AWS_TRANSIENT: Final = _names(
     """
     Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException TooManyRequestsException
@@ -229,11 +229,11 @@ AWS_CANCELLED_TRANSIENT: Final = _names(
 SQLSTATES: Final[dict[str, Meaning]] = {
     "08": "transient",  # no connection could be made
     "08003": "sent",  # asyncpg: the connection was closed in the middle of an operation
-    "08006": "sent",  # connection failure after it had been made
+    "08006": "sent",  # connection failure after it was established
     "08007": "sent",  # transaction resolution unknown
     "21": "permanent",  # cardinality
     "22": "permanent",  # data: out of range, malformed
-    "23": "permanent",  # constraint: already there, must not be null
+    "23": "permanent",  # constraint: already exists, must not be null
     "25006": "transient",  # read-only transaction: a failover is under way
     "28": "down",  # authorization
     "3D": "down",  # no such database
@@ -288,7 +288,7 @@ class Ruling(Struct, frozen=True, kw_only=True):
         kind: as in `Failed`.
         rule: what decided, for people: `HTTP 429`, `sqlstate 40001`, `permanent= of the job`, `unlisted`...
         retry_in_ms: how long the dependency asked us to wait, 0 to 12 h; None when it did not say.
-        listed: some rule knew this failure; False: it is transient for want of better knowledge.
+        listed: some rule covers this failure; False: it is transient by default.
         sent: the request may have been carried out.
     """
 
@@ -300,7 +300,7 @@ class Ruling(Struct, frozen=True, kw_only=True):
 
 
 class Lists(Struct, frozen=True):
-    """A job's own exception classes, by what they mean; classes or dotted names (`"stripe.CardError"`)."""
+    """A job's own exception classes, by kind of failure; classes or dotted names (`"stripe.CardError"`)."""
 
     transient: tuple[type[BaseException] | str, ...] = ()
     permanent: tuple[type[BaseException] | str, ...] = ()
@@ -324,9 +324,9 @@ def classify(
     """The outcome of a run whose handler raised `error`. Never raises.
 
     Args:
-        interrupted: the handler of a signal raised it (a soft time limit), at any place of the run: unknown, whatever its
-            class, unless the job's own lists name that.
-        with_text: False: of the exceptions' own texts nothing is kept, only their classes and where they were raised.
+        interrupted: a signal handler raised it (a soft time limit), at any point of the run: unknown, whatever its class,
+            unless the job's own lists name it.
+        with_text: False: the exceptions' own texts are not kept, only their classes and where they were raised.
         error: what was raised.
         now_ms: wall time; a Retry-After may be a date.
         transient, permanent, unknown: the job's own lists; the class nearest to the error's wins.
@@ -348,13 +348,13 @@ def classify(
 
 
 def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent: Kind = "unknown") -> Ruling:
-    """The meaning of a failure with the rule that decided. Never raises.
+    """The kind of a failure with the rule that decided. Never raises.
 
     Args:
         error: what was raised.
         now_ms: wall time.
         lists: the job's own.
-        sent: what a request means that may have been carried out.
+        sent: the kind to use for a request that may have been carried out.
     """
     try:
         ruling = _judge(error, now_ms, lists or Lists(), 0)
@@ -368,7 +368,7 @@ def judge(error: BaseException, *, now_ms: int, lists: Lists | None = None, sent
 
 
 def check_lists(lists: Lists, job: str) -> None:
-    """Refuse what can be no exception class.
+    """Refuse an entry that cannot be an exception class.
 
     Raises:
         UsageError: an entry that is neither an exception class nor a dotted name, or is in two lists.
@@ -383,7 +383,7 @@ def check_lists(lists: Lists, job: str) -> None:
                     todo='Give the class itself, or its dotted name, for example "stripe.CardError".',
                 )
             if isinstance(one, str) and "." not in one and not _is_exception_class(getattr(builtins, one, None)):
-                from difflib import get_close_matches  # only a typing error pays for it
+                from difflib import get_close_matches  # imported only after a typing error
 
                 known = [name for name in dir(builtins) if _is_exception_class(getattr(builtins, name))]
                 near = get_close_matches(one, known, n=1)
@@ -422,7 +422,7 @@ def _judge(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Rulin
 
 
 def _interrupted(error: BaseException) -> Ruling | None:
-    """A Ctrl-C, `sys.exit()` in a signal's handler and the like end a run from outside, somewhere in its middle."""
+    """The ruling for a Ctrl-C, `sys.exit()` in a signal handler and the like, which end a run at an unknown point."""
     if isinstance(error, Exception):
         return None
     return Ruling(kind="transient", rule=f"{type(error).__name__} ended it from outside", sent=True)
@@ -457,7 +457,7 @@ def _own_retry_ms(error: BaseException) -> int | None:
 
 
 def is_named(cls: type, dotted: str) -> bool:
-    """Whether a class is the one named: same name, and its module is the named one or inside it.
+    """Whether a class is the named one: same name, and its module is the named one or inside it.
 
     `requests.ReadTimeout` names `requests.exceptions.ReadTimeout`; a name without a dot names a builtin.
     """
@@ -547,7 +547,7 @@ def _retry_after_ms(headers: Any, now_ms: int) -> int | None:
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
         return _clamped_ms(math.ceil(float(text) * 1000))
     from datetime import UTC
-    from email.utils import parsedate_to_datetime  # 10 ms to import; only a date pays it
+    from email.utils import parsedate_to_datetime  # 10 ms to import; only a date needs it
 
     try:
         at = parsedate_to_datetime(text)

@@ -1,14 +1,14 @@
-"""What happens to a delivery that is not simply done: tried again, dead-lettered, parked for a person, released.
+"""Decides about a delivery that is not simply done: retry, dead-letter, park for a person, release.
 
-`settle` is the table of design section 4 for a run that was started: one pure function from outcome, attempts and policy to
-a `Decision`. Beside it: messages that are never run (malformed, behind a stopped group, a key with another payload); the
-two ends that the guard decides too, `dead_letter_failed` and `park`; and what a probe's answer about a run in doubt leads
-to.
+`settle` decides for a run that was started: one pure function from outcome, attempts and policy to a `Decision`. Also here:
+messages that are never run (malformed, behind a stopped group, a key with another payload); two decisions that the guard
+makes too, `dead_letter_failed` and `park`; and what follows from a probe's answer about a run in doubt.
 
-A run is in doubt when an earlier one was started and never said how it ended. Done is answered from what the probe found,
-not done is run again within the budget, and what stays unknown is parked: only "not done" lets the handler run again.
-Never here: clocks, chance (a fraction comes in), storage, asking a probe.
-Invariant: onefold decides before the queue's own maximum receive count does, so that it can say why.
+A run is in doubt when an earlier one was started and its outcome was never reported. If the probe answers "done", the
+delivery is answered with the probe's result; "not done" runs it again within its attempts; if it stays unknown, it is
+parked. Only "not done" lets the handler run again.
+Never here: clocks, random numbers (a fraction is passed in), storage, asking a probe.
+Invariant: onefold decides before the queue's own maximum receive count does, so that the reason can be recorded.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def settle(
     """Decide a delivery whose run was claimed.
 
     Args:
-        outcome: what the handler did.
-        attempt: which run of the budget this was, 1 or more.
+        outcome: the handler's outcome.
+        attempt: the number of this run, 1 or more.
         receive_count: of the message, for people.
         now_ms: wall time.
-        fraction: chance from [0, 1) for the jitter.
+        fraction: a random number from [0, 1) for the jitter.
     """
     expires_at_ms = now_ms + policy.keep_ms
     match outcome:
@@ -96,7 +96,7 @@ def not_started(outcome: NotStarted, policy: Policy, now_ms: int) -> Decision:
 
 
 def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
-    """Send a delivery back that is not to be claimed now; its record stays as it is."""
+    """Hide a delivery that cannot be claimed now; its record stays as it is."""
     return Decision(
         write=None,
         settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
@@ -105,7 +105,7 @@ def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
 
 
 def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
-    # Its own rows are rolled back, so nothing happened; an external effect did happen, and only a person can say so.
+    # A transactional job's rows are rolled back, so nothing happened; an external effect did, and a person has to record it.
     if policy.effect == "transactional":
         failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
         return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
@@ -148,7 +148,7 @@ def _transient(
 
 
 def _where(outcome: Failed) -> dict[str, str]:
-    """Where it was raised, for an event; nothing where nothing was raised."""
+    """Where it was raised, for an event; empty where nothing was raised."""
     return {name: text for name, text in (("where", outcome.at), ("trace", outcome.trace)) if text}
 
 
@@ -187,7 +187,7 @@ def _unknown(
 
 
 def _failed_call(outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
-    """Leave the key free for the next call, unless whether the effect happened is unknown and a person is to say so."""
+    """Leave the key free for the next call, unless the outcome is unknown and a person has to settle it."""
     failure, expires_at_ms = _failure(outcome), now_ms + policy.keep_ms
     detail: Detail = {
         "attempt": attempt,
@@ -256,11 +256,11 @@ def park(
     trace: str = "",
     took_effect: bool = False,
 ) -> Decision:
-    """Into the held queue, where a person settles it; the record is unknown and does not expire.
+    """Move it to the held queue, where a person settles it; the record is unknown and does not expire.
 
     Args:
         trace: where it was raised; empty where nothing was.
-        told: the event that says why, unless the claim has said it (`guard.noticed`).
+        told: the event that says why, unless the claim has reported it (`guard.noticed`).
         took_effect: the effect is known to have happened; only the result is missing.
     """
     reason = Reason(
@@ -291,7 +291,7 @@ def _failure(outcome: Failed) -> store.Failure:
 
 
 def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision:
-    """A message that cannot be run as it is goes to the dead-letter queue; `summary` says why.
+    """Dead-letter a message that cannot be run as it is; `summary` says why.
 
     Args:
         kind: `malformed`: it cannot be read; or as `attempt.Facts` has it.
@@ -302,7 +302,7 @@ def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision
 
 
 def stopped(by: str, key: str, policy: Policy) -> Decision:
-    """A message whose FIFO group was stopped by another follows that one."""
+    """Dead-letter a message whose FIFO group was stopped by an earlier one."""
     summary = f"Its message group is stopped by message {by}; it follows so that the order is kept."
     reason = Reason(kind="group-stopped", summary=summary, job=policy.job, key=key, owner=policy.owner)
     return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("group-stopped", {"by": by}),))
@@ -333,10 +333,10 @@ def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None
 
 
 class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """What a probe found: the effect happened (with its result as JSON), did not, or is still unknown.
+    """A probe's answer: the effect happened (with its result as JSON), did not, or is still unknown.
 
     Args:
-        verdict: `later`: the probe itself failed for now; ask again after the job's pause, or `retry_in_ms` when longer.
+        verdict: `later`: the probe itself failed transiently; ask again after the job's pause, or `retry_in_ms` when longer.
     """
 
     verdict: Literal["done", "not-done", "unknown", "later"]
@@ -346,7 +346,7 @@ class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision | None:
-    """The decision when the probe knows, or cannot know; None when the handler may run again."""
+    """The decision after a probe's answer; None when the handler may run again."""
     match found.verdict:
         case "done":
             return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
@@ -369,7 +369,7 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
 
 
 def _later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
-    """Still in doubt, and nothing was run: no attempt is used. The queue's own maximum of receives bounds it."""
+    """Still in doubt, and nothing was run: no attempt is used. The queue's maximum receive count bounds it."""
     pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
     wait_ms = max(pause_ms, found.retry_in_ms or 0)
     failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)

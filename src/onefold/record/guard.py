@@ -1,22 +1,25 @@
-"""What the answer to a claim means: run, answer, wait, park, refuse.
+"""Decides what follows from the answer to a claim: run, answer, wait, park, refuse.
 
 One pure function, `answer`, from what the store found to either a `Decision` (the delivery is over) or a `Go` (the handler
-may run, perhaps after asking a probe or marking the start). Never here: the state machine's own conditions, which are each
-store's and are held to `testing/store_contract.py`.
-Invariant: a run in doubt is never started before the job's policy said so.
+may run, perhaps after asking a probe or marking the start). Never here: the conditions of the state machine, which each
+store implements and `testing/store_contract.py` tests.
+Invariant: a run in doubt is never started unless the job's policy allows it.
 """
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
-from onefold.record.delivery import WAIT_MS_MAX, Decision, Failed, Note, Policy
+from onefold.record.delivery import WAIT_MS_MAX, Decision, Detail, Failed, Note, Policy
 from onefold.record.fates import conflict, dead_letter_failed, park
+
+_STOPPED_MS: Final = 5 * limits.SECOND_MS  # a process that stands still mostly does for longer
+_UNREADABLE_MS: Final = 5 * limits.MINUTE_MS  # a person, or the end of an upgrade, makes the record readable
 
 
 class Go(Struct, frozen=True, gc=False):
@@ -47,14 +50,16 @@ def answer(
             )
         case store.Running():
             left_ms = max(found.until_ms - now_ms, 0) + 1
-            # By the step of a clock that was set, a lease may end later than any queue hides a message.
+            # After a clock was set, a lease may end later than the longest time a queue can hide a message.
             wait_ms = min(left_ms, WAIT_MS_MAX if policy.uncounted else limits.VISIBILITY_MS_MAX)
+            detail: Detail = {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}
+            if found.stopped is not None:
+                wait_ms = _STOPPED_MS
+                detail = {"owner": found.owner, "delay_ms": wait_ms, "stopped_process": found.stopped}
             return Decision(
                 write=None,
                 settle=RetryIn(wait_ms, uncounted=policy.uncounted),
-                notes=(
-                    Note("running-elsewhere", {"owner": found.owner, "lease_left_ms": left_ms, "delay_ms": wait_ms}),
-                ),
+                notes=(Note("running-elsewhere", detail),),
             )
         case store.Held():
             reason = Reason(
@@ -71,6 +76,12 @@ def answer(
                 settle=Bury("held", reason),
                 notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
             )
+        case store.Unreadable():
+            return Decision(
+                write=None,
+                settle=RetryIn(_UNREADABLE_MS, uncounted=policy.uncounted),
+                notes=(Note("record-unreadable", {"summary": found.what[:500], "delay_ms": _UNREADABLE_MS}),),
+            )
         case store.Conflict():
             return conflict(found, policy, now_ms, key, fingerprint)
         case _:
@@ -85,7 +96,8 @@ def _claimed(found: store.Claimed, policy: Policy, now_ms: int) -> Decision | Go
         died_too_often = found.crashes >= policy.crashes_max
         if in_doubt and (policy.on_unknown == "hold" or died_too_often):
             why = "on_unknown is hold" if policy.on_unknown == "hold" else f"crashes is {policy.crashes_max}"
-            summary = f"Earlier calls whose outcome was not recorded: {found.crashes}, and {why}."
+            calls = "1 earlier call" if found.crashes == 1 else f"{found.crashes} earlier calls"
+            summary = f"{calls} ended without a recorded outcome, and {why}."
             return park("NotRecorded", summary, policy, found, found.attempts, now_ms, crashed=False)
         return Go("probe" if in_doubt and policy.on_unknown == "probe" else "start")
     if in_doubt and policy.on_unknown == "hold":
@@ -106,11 +118,11 @@ _DIED = "The run ended, or lost its lease, before it could say whether the effec
 
 
 def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
-    """What a claim has shown about the run before it, to be written with the claim and before any handler is called.
+    """What a claim reveals about the previous run, to be written with the claim and before any handler is called.
 
     One `takeover` for each process that ended without reporting an outcome. `unknown` where that leaves a run in doubt and
     the policy is to run it again or to hold it: once for each crash, by the claim that counts it. A record that is `unknown`
-    was left so by the end of its run, which has reported that itself.
+    was written at the end of its run, which has reported that itself.
     """
     if not isinstance(found, store.Claimed):
         return ()
@@ -124,7 +136,7 @@ def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
 
 
 def unreported(found: store.Claimed, policy: Policy) -> tuple[Note, ...]:
-    """As `noticed`, of a record that the end of a run left `unknown` and whose row in the history was lost."""
+    """As `noticed`, for a record that the end of a run left `unknown` and whose history row was lost."""
     return _in_doubt(found, policy) if found.found == "unknown" else ()
 
 

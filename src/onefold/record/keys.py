@@ -2,13 +2,13 @@
 
 Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
 (`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A
-tenant's scope and a message group come from the same rules. What evaluates to null, empty, a boolean, a float or anything
+tenant's scope and a message group come from the same rules. A value that is null, empty, a boolean, a float or anything else
 that is neither text nor a whole number is an error that names the field, never a key: two customers must not share a record
-because both had no id.
+because both have no id.
 
-Never here: message ids, receive counts, the clock; a key is made of what the caller means.
-Invariant: equal payloads give equal keys, and no two different lists of values give one key (but where a template asks for
-the keys of before: `keys-v1:`); the keys of a rule do not change from one version of onefold to the next.
+Never here: message ids, receive counts, the clock; a key is made only of what identifies the operation.
+Invariant: equal payloads give equal keys, and different lists of values give different keys (except where a template asks
+for the earlier format with `keys-v1:`); the keys of a rule do not change from one version of onefold to the next.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
 _VERSIONS = {
     1: "keys-v1:",
     2: "keys-v2:",
-}  # what a template may begin with, where the sign between two fields is flawed
+}  # prefix of a template that chooses the version, where the separator between two fields is ambiguous
 _MISSING = object()
 _CO_VARARGS = 0x04  # inspect.CO_VARARGS: it has *args
 _IDENTITY = "A key must be text, an integer, a UUID, an Enum or a date."
+_OF_THE_DICT = "Return one of its values: a key function of a call is given the arguments as a dict."
 _ANOTHER = "Name another field, or use a function that derives a text from it."
 
-# Names that usually hold something new for every send, so that a second send of the same order would run again.
+# Names of fields that usually differ at every send, so that a second send of the same order would run again.
 _VOLATILE = frozenset(
     {
         "attempt", "attempts", "correlationid", "createdat", "eventtime", "guid", "messageid", "nonce", "now", "random",
@@ -68,7 +69,7 @@ def jmespath(expression: str) -> JmesPath:
     return JmesPath(expression)
 
 
-KeyFunction = JmesPath | Callable[[Any], object]  # what a rule may be beside a template
+KeyFunction = JmesPath | Callable[[Any], object]  # what a rule may be besides a template
 
 
 class KeyRule:
@@ -76,8 +77,8 @@ class KeyRule:
 
     Attributes:
         text: the rule as declared, for people.
-        what: what it gives: `key`, `tenant`, `group`...
-        volatile: fields it uses whose names say that they differ at every send; a warning, not an error.
+        what: what it makes: `key`, `tenant`, `group`...
+        volatile: fields it uses whose names suggest that they differ at every send; a warning, not an error.
     """
 
     __slots__ = ("_chars_max", "_find", "text", "volatile", "what")
@@ -103,7 +104,7 @@ class KeyRule:
         return self._fitting(self._find(payload))
 
     def given(self, key: object) -> str:
-        """A key that came beside the payload instead of from it, by the same bounds.
+        """A key that was given separately from the payload, within the same limits.
 
         Raises:
             PayloadError: it is not a text, blank, too long, or holds control characters.
@@ -152,7 +153,7 @@ def key_rule(
 
     Raises:
         UsageError: not a rule; a template without a field, with a field that the type does not have (names the nearest),
-            or with a field that can be no key; jmespath is not installed or cannot read the expression.
+            or with a field that cannot be a key; jmespath is not installed or cannot parse the expression.
     """
     if isinstance(declared, str) and not declared.startswith(_JMESPATH):
         version, template = _version_of(declared)
@@ -193,7 +194,7 @@ def takes(function: Callable[..., Any], count: int) -> bool:
         most = code.co_argcount if not code.co_flags & _CO_VARARGS else count
         needed = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
         return code.co_argcount - len(defaults) <= count <= most and all(name in named for name in needed)
-    import inspect  # only for what is not a plain function
+    import inspect  # only for callables that are not plain functions
 
     try:
         signature = inspect.signature(function)
@@ -207,12 +208,12 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def is_volatile(name: str) -> bool:
-    """Whether a field's name says that its value is new at every send (timestamp, uuid, message_id...)."""
+    """Whether a field's name suggests that its value differs at every send (timestamp, uuid, message_id...)."""
     return name.rpartition(".")[2].replace("_", "").replace("-", "").lower() in _VOLATILE
 
 
 def idempotency_key(record: RecordKey, *parts: str) -> str:
-    """The key a run hands to a partner: the same for every attempt of the operation, whoever runs it.
+    """The key that a run passes to a partner: the same for every attempt of the operation, in any process.
 
     Args:
         record: the operation.
@@ -259,8 +260,8 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
         names = _fields(payload)
         hint = "{" + (template if names is None or template in names else next(iter(names), "order_id")) + "}"
         raise UsageError(
-            f"{what}={template!r} names no field of the payload.",
-            meaning=f"Every message would have the same {what}.",
+            f"{what}={template!r} names no field.",
+            meaning=f"All messages or calls would have the same {what}.",
             todo=f'Write the field in braces: "{hint}".',
         )
     return [*parts, (before, None)]
@@ -299,7 +300,7 @@ def _check_field(template: str, name: str, payload: Any, what: str, *, parameter
 
 
 def _nearest(name: str, names: Mapping[str, Any]) -> str | None:
-    from difflib import get_close_matches  # only a typing error pays for it
+    from difflib import get_close_matches  # imported only after a typing error
 
     plain = {re.sub(r"[_-]", "", one).lower(): one for one in names}
     found = get_close_matches(re.sub(r"[_-]", "", name).lower(), plain, n=1)
@@ -351,7 +352,7 @@ _resolved = lru_cache(maxsize=64)(get_type_hints)  # many jobs may have one payl
 
 
 def _item(kind: Any, step: str) -> Any:
-    """The type behind one step into a list or dict; Any where the type is unknown."""
+    """The element type of a list or dict; Any where the type is unknown."""
     arguments = get_args(kind)
     if get_origin(kind) is list and step.isdecimal():
         return arguments[0]
@@ -372,7 +373,7 @@ def _unfit_type(kind: Any) -> str | None:
 
 
 def _version_of(declared: str) -> tuple[int | None, str]:
-    """The version that a template asks for, None where it asks for none, and the template itself."""
+    """The version that a template chooses (None: it chooses none), and the template itself."""
     for version, prefix in _VERSIONS.items():
         if declared.startswith(prefix):
             return version, declared[len(prefix) :]
@@ -380,10 +381,10 @@ def _version_of(declared: str) -> tuple[int | None, str]:
 
 
 def _checked_version(version: int | None, template: str, parts: list[tuple[str, str | None]], what: str) -> int:
-    """Which version makes the keys; those of a template without a flawed sign are the same in both.
+    """Which version makes the keys; without an ambiguous separator both give the same keys.
 
     Raises:
-        UsageError: a flawed sign, and no version was asked for: keys of records that exist must not change by themselves.
+        UsageError: an ambiguous separator without a version: the keys of existing records must not change silently.
     """
     flawed = [before[0] for before, _ in parts[1:-1] if _is_flawed(before[0])]
     if flawed and version is None:
@@ -397,16 +398,16 @@ def _checked_version(version: int | None, template: str, parts: list[tuple[str, 
 
 
 def _is_flawed(sign: str) -> bool:
-    """Whether values that were escaped by version 1 for this sign may hold it, or be equal though they were different.
+    """Whether values that version 1 escapes for this separator may contain it, or become equal although they differ.
 
-    It writes `%25` for `%` and `%` with the sign's hexadecimal code for the sign: a code that begins with 25 reads as a `%`
-    with something behind it, and `%` itself is in what was written for it.
+    It writes `%25` for `%`, and `%` with the hexadecimal code of the separator for the separator. If that code begins with
+    25, it reads as an escaped `%` followed by something; if the separator is `%`, its escape contains it.
     """
     return f"{ord(sign):02X}".startswith("25")
 
 
 def _escaped(text: str, sign: str, version: int) -> str:
-    """A value in which what follows it does not occur, so that no two lists of values give one key."""
+    """A value, escaped so that the literal that follows it does not occur in it: different lists give different keys."""
     if version == 2 and _is_flawed(sign):
         return text.replace("~", "~t").replace(sign, "~s")
     if sign in text or "%" in text:
@@ -424,7 +425,7 @@ def _template(template: str, parts: list[tuple[str, str | None]], what: str, ver
             return _text(_value(payload, steps), only, template, what)
 
         return alone
-    # All but the last value are followed by a literal; what could be mistaken for it is escaped.
+    # All but the last value are followed by a literal, which is escaped inside of the value.
     signs = [before[0] for before, _ in parts[1:-1]] + [""]
 
     def joined(payload: Any) -> str:
@@ -486,20 +487,22 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
     raise PayloadError(
         f"The {what} {rule} cannot be made: {name} is {found}.",
         meaning=_IDENTITY,
-        todo=_ANOTHER if is_filled else "Fill the field, or declare another rule.",
+        todo=(_OF_THE_DICT if name.endswith("()") and isinstance(value, dict) else _ANOTHER)
+        if is_filled
+        else "Fill the field, or declare another rule.",
     )
 
 
 def last_names(expression: str) -> list[str]:
-    """The names in an expression that name values, not what leads to them."""
+    """The names in an expression that select values, without those of their parents."""
     return re.findall(r"[A-Za-z_]\w*(?![\w.(\[])", expression)
 
 
 def by_expression(expression: str, what: str) -> Callable[[Any], object]:
-    """What an expression finds in a payload.
+    """A function that evaluates an expression on a payload.
 
     Raises:
-        UsageError: jmespath is not installed or cannot read the expression.
+        UsageError: jmespath is not installed or cannot parse the expression.
     """
     try:
         import jmespath as library
@@ -520,14 +523,14 @@ def by_expression(expression: str, what: str) -> Callable[[Any], object]:
     def find(payload: Any) -> object:
         try:
             return compiled.search(codec.plain(payload))
-        except (TypeError, ValueError) as error:  # no JSON form; a function that met a value of the wrong type
+        except (TypeError, ValueError) as error:  # no JSON form; a JMESPath function got a value of the wrong type
             raise _failed(f"{what} jmespath:{expression}", error) from error
 
     return find
 
 
 def by_function(function: Callable[[Any], object], name: str, what: str) -> Callable[[Any], object]:
-    """What a function of the app's own makes of a payload."""
+    """A function that calls the app's own key function on a payload."""
 
     def find(payload: Any) -> object:
         try:

@@ -1,16 +1,17 @@
 """When to extend a lease, for how long, and until when to trust it.
 
-One arithmetic for a record's lease and a message's visibility; they are extended together. Times are milliseconds of one
-clock (monotonic, in the process that holds the lease): the instant of *asking* counts, not of the answer, because the
-lease may have begun that early.
+The same arithmetic applies to a record's lease and a message's visibility; they are extended together. Times are
+milliseconds of one clock (monotonic, in the process that holds the lease): the instant of *asking* counts, not of the
+answer, because the lease may have begun that early.
 
     asked ---- a third of the lease ----> due -- retries every twelfth --> trusted until ...margin... > lease ends
 
 Due after a third: an extension that fails (throttled, file locked) can be tried again and again for more than half of the
 lease before anything is lost, for at most three writes per lease. Trusted until asked + lease - margin: the margin covers
-what clocks of two hosts differ and what it takes to stop a handler; after it another worker may already run.
+the difference between the clocks of two hosts and the time it takes to stop a handler; after it another worker may already
+run the operation.
 
-Never here: threads, clocks, what is done with the run. Invariant: nobody trusts a lease that the store may have given away.
+Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have got is not trusted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from msgspec import Struct
 from onefold import limits
 
 MARGIN_SHARE = 10  # the margin is a tenth of the lease,
-MARGIN_MS_MIN = 100  # at least so much (a slow fsync),
-MARGIN_MS_MAX = 5_000  # at most so much (hosts that keep time by NTP differ by less than a second)
+MARGIN_MS_MIN = 100  # at least this much (a slow fsync),
+MARGIN_MS_MAX = 5_000  # at most this much (hosts that keep time by NTP differ by less than a second)
 CEILING_SLACK_MS = 2_000  # an extension must reach the queue before the 12 hours are over by the queue's clock
 
 
@@ -54,9 +55,15 @@ class Rest(Struct, frozen=True):
 
 
 class Over(Struct, frozen=True):
-    """Not trusted any more: stop the handler. `ceiling`: because a message cannot be hidden for more than 12 hours."""
+    """No longer trusted: stop the handler.
+
+    Args:
+        ceiling: because a message cannot be hidden for more than 12 hours.
+        stood: no extension was tried since it was due: the process stood still. The store knows whose it is by now.
+    """
 
     ceiling: bool
+    stood: bool = False
 
 
 Step = Extend | Rest | Over
@@ -73,7 +80,7 @@ def trusted_until_ms(asked_at_ms: int, lease_ms: int) -> int:
 
 
 def ceiling_ms(received_at_ms: int) -> int:
-    """The instant up to which a message received then can be kept hidden: 12 hours, less a slack for the way."""
+    """The instant up to which a message received then can be kept hidden: 12 hours, less the time a call may take."""
     return received_at_ms + limits.VISIBILITY_MS_MAX - CEILING_SLACK_MS
 
 
@@ -86,13 +93,16 @@ def due_at_ms(lease: Lease) -> int:
 
 
 def next_step(lease: Lease, now_ms: int) -> Step:
-    """What to do about a lease at `now_ms`: extend it, rest, or stop trusting it."""
+    """What to do about a lease at `now_ms`: extend it, wait, or stop trusting it."""
     trusted_ms = trusted_until_ms(lease.asked_at_ms, lease.lease_ms)
     if now_ms >= trusted_ms:
         reached = lease.received_at_ms is not None and lease.asked_at_ms + lease.lease_ms >= ceiling_ms(
             lease.received_at_ms
         )
-        return Over(ceiling=reached)
+        stood = lease.tried_at_ms is None and not reached
+        if lease.received_at_ms is not None and now_ms + lease.lease_ms > ceiling_ms(lease.received_at_ms):
+            stood = False
+        return Over(ceiling=reached, stood=stood)
     due_ms = due_at_ms(lease)
     if now_ms < due_ms:
         return Rest(min(due_ms, trusted_ms))

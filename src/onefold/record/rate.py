@@ -1,9 +1,9 @@
-"""How much may happen: a token bucket, and slots for what runs at one time. Pure functions over small JSON-able values.
+"""Rate and concurrency limits: a token bucket, and slots. Pure functions over small JSON-able values.
 
-The values live in `State`, shared by all processes of an engine and changed by compare-and-set; what is here takes a value
-and the time and answers a new value. Whole numbers only, so that no rounding adds up.
+The values live in `State`, shared by all processes of an engine and changed by compare-and-set; the functions here take a
+value and the time and return a new value. Whole numbers only, so that rounding errors cannot add up.
 
-Never here: waiting, State itself, who is limited by what. Invariant: in any span of t ms a bucket grants at most
+Never here: waiting, State itself, which limit applies to which job. Invariant: in any span of t ms a bucket grants at most
 burst + count x t / per_ms, also when clocks of hosts differ or are set back.
 """
 
@@ -20,19 +20,19 @@ from onefold.record.keys import KeyRule
 
 _UNITS_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
 _FORM = r"\s*([0-9]+)\s*/\s*([smhd])\s*"
-CONCURRENCY_MAX = 1_500  # who has a slot takes 41 bytes of a value of State, which has 64 KiB
+CONCURRENCY_MAX = 1_500  # the holder of a slot takes 41 bytes of a value of State, which has 64 KiB
 _COUNT_MAX = 1_000_000
-_BURST_PER_SECOND = 10  # the default burst is what a tenth of a second lets through
+_BURST_PER_SECOND = 10  # the default burst is a tenth of a second's tokens
 _SET_BACK_MS = limits.MINUTE_MS  # a stored instant further ahead than this: some host's clock was wrong
 
 
 class Rate(Struct, frozen=True):
-    """So many per time.
+    """A number of events per time.
 
     Args:
         count: 1 to 1,000,000.
         per_ms: the time, in milliseconds.
-        burst: how many may go at once after a quiet time; None: what a tenth of a second lets through, at least 1.
+        burst: how many may start at once after a quiet time; None: a tenth of a second's tokens, at least 1.
     """
 
     count: int
@@ -46,7 +46,7 @@ class Rate(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True, kw_only=True):
-    """How much of a job may run at once, over all processes.
+    """The limits of a job, over all processes.
 
     Args:
         rate: starts per time; None for no limit.
@@ -72,12 +72,12 @@ class Bucket(Struct, frozen=True):
 
 
 class TakenTokens(Struct, frozen=True):
-    """An answer of `take`.
+    """The result of `take`.
 
     Args:
-        granted: how many may go now, 0 to what was asked for.
-        bucket: to be stored (by compare-and-set: when someone was faster, ask again).
-        wait_ms: how long until the next one may go; 0 when all were granted.
+        granted: how many may start now, 0 to the number asked for.
+        bucket: to be stored (by compare-and-set: if another process was faster, take again).
+        wait_ms: how long until the next one may start; 0 when all were granted.
     """
 
     granted: int
@@ -123,7 +123,7 @@ def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> TakenTo
     elif bucket.at_ms > now_ms + _SET_BACK_MS:
         level, at_ms = min(bucket.level, full), now_ms
     else:
-        # Never back in time: a host whose clock is behind must not make the next one refill the same time twice.
+        # Never back in time: otherwise a host whose clock is behind would let the next one refill the same time twice.
         at_ms = max(bucket.at_ms, now_ms)
         level = min(bucket.level + (at_ms - bucket.at_ms) * rate.count, full)
     granted = min(wanted, level // rate.per_ms)
@@ -136,7 +136,7 @@ def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> TakenTo
 
 
 def is_full(bucket: Bucket, rate: Rate, now_ms: int) -> bool:
-    """Whether a bucket is what one never used is, so that it need not be kept."""
+    """Whether a bucket is full, like one never used, so that it need not be kept."""
     return take(bucket, rate, rate.burst_max, now_ms).granted == rate.burst_max
 
 
@@ -146,12 +146,12 @@ Slots = Mapping[str, int]  # holder -> instant (ms) until which it holds a slot 
 
 
 class Occupied(Struct, frozen=True):
-    """An answer of `occupy`.
+    """The result of `occupy`.
 
     Args:
         granted: whether the holder has a slot now.
         slots: to be stored, ended ones removed.
-        wait_ms: when not granted: how long until the first slot ends by itself; one may be given back earlier.
+        wait_ms: when not granted: how long until the first slot ends by itself; one may be released earlier.
     """
 
     granted: bool
@@ -175,5 +175,5 @@ def occupy(slots: Slots, holder: str, count_max: int, until_ms: int, now_ms: int
 
 
 def vacate(slots: Slots, holder: str, now_ms: int) -> dict[str, int]:
-    """Give the holder's slot back; the slots to be stored. Twice is once."""
+    """Release the holder's slot; returns the slots to be stored. Idempotent."""
     return {name: end_ms for name, end_ms in slots.items() if end_ms > now_ms and name != holder}

@@ -1,11 +1,10 @@
 """The queues of one region that share a prefix: their URLs, ARNs and settings, and queues made and changed.
 
 An app names queues without the prefix; AWS sees them with it. URLs and settings are looked up once and kept. They are
-forgotten when this process changes or drops the queue; another process's change of a setting is seen when it leads to a
-refusal (`settings(fresh=True)`).
+dropped from the cache when this process changes or drops the queue. A setting that another process changed is noticed when
+SQS refuses a call because of it (`settings(fresh=True)`).
 
-What SQS holds of a queue's settings is attributes and a tag (`queue_attributes.py`). A queue that exists is never changed by
-making it again.
+In SQS a queue's settings are attributes and a tag (`queue_attributes.py`). Creating a queue that exists never changes it.
 
 Never here: messages, dropping. Invariant: one name stays one URL as long as the process lives; what is refused before the
 first write has changed nothing. Where a later call of a change is refused, its earlier ones were made.
@@ -82,7 +81,7 @@ class QueueCatalogue:
         return url.rstrip("/").rpartition("/")[2]
 
     def know(self, url: str) -> str:
-        """Take a queue by its URL, whoever made it; its name here."""
+        """Add a queue by its URL, even if onefold did not create it; returns its name here."""
         name = self.local(self.name_of_url(url))
         self._given[name] = url
         return name

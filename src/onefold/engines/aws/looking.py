@@ -2,14 +2,15 @@
 
 This has effects: every look counts one receive of each message it sees, hides what it sees from consumers until it is
 released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a queue with a
-maximum receive count brings messages nearer to it. So only dead-letter and held queues are searched unasked; another queue
-is looked into when somebody names it.
+maximum receive count brings messages nearer to it. So by default only dead-letter and held queues are searched; another
+queue is read only when somebody names it.
 
-A look stops after `count_max` messages or when a receive gives nothing new. What it found is kept for `FRESH_MS`, so that
-pages and repeated questions are one look. Copies of one dead-lettering (same `onefold-id`) are shown as one message.
+A look stops after `count_max` messages or when a receive gives nothing new. The messages it found are cached for `FRESH_MS`,
+so that paging and repeated questions need only one look. Copies of one dead-lettering (same `onefold-id`) are shown as one
+message.
 
-Never here: moving, deleting for people. Invariant: what a look took is released before it answers, unless it was asked to
-hold it.
+Never here: moving, deleting for people. Invariant: a look releases the messages it received before it returns, unless it was
+asked to hold them.
 
 Sources: SQS API reference, ReceiveMessage; developer guide, "Using the message group ID", on locked groups.
 """
@@ -33,15 +34,15 @@ from onefold.engines.aws.payloads import Payloads
 if TYPE_CHECKING:
     from onefold.outside import Clock
 
-SHOWN_S: Final = 60  # how long a look hides a message at most
+SHOWN_S: Final = 60  # the longest time for which a look hides a message
 FRESH_MS: Final = 5 * limits.SECOND_MS
-COUNT_MAX: Final = 10_000  # messages of one look
-_AT_ONCE: Final = 8  # queues that are looked into by one search
+COUNT_MAX: Final = 10_000  # messages in one look
+_AT_ONCE: Final = 8  # queues read by one search
 _REMEMBERED_MAX: Final = 100_000
 
 
 class SeenMessage(Struct, frozen=True):
-    """A message that a look took: `copies` are all receives of it, by message id and `onefold-id`."""
+    """A message that a look received: `copies` are all receives of it, by message id and `onefold-id`."""
 
     queue: str
     first: Received
@@ -49,7 +50,7 @@ class SeenMessage(Struct, frozen=True):
 
 
 class QueueLook(Struct, frozen=True):
-    """What a look found in one queue, from the oldest on; `ended`: nothing more came."""
+    """What a look found in one queue, the oldest first; `ended`: there was nothing more."""
 
     at_ms: int
     seen: tuple[SeenMessage, ...]
@@ -57,10 +58,10 @@ class QueueLook(Struct, frozen=True):
 
 
 class Looker:
-    """Looks into the queues of one catalogue, and remembers where it saw which message.
+    """Reads the queues of one catalogue, and remembers where it saw which message.
 
     Args:
-        wait_s: long polling of a look's receives; 0 may miss messages.
+        wait_s: seconds of long polling for a look's receives; with 0 messages may be missed.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Looker:
     # -- a look --------------------------------------------------------------------------------------------------------
 
     def look(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueLook:
-        """What a queue holds: all of it, up to `COUNT_MAX`, or about `count_max` messages.
+        """The messages of a queue: all of them, up to `COUNT_MAX`, or about `count_max`.
 
         Args:
-            fresh: look also when it was done a moment ago.
+            fresh: read again even if it was done a moment ago.
 
         Raises:
             NotFoundError: no such queue. UsageError: not allowed. TransientError: SQS did not answer.
@@ -107,7 +108,7 @@ class Looker:
             return kept
 
     def look_into(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueLook]:
-        """Looks into several queues, some at a time: each ends with a wait for what does not come.
+        """Reads several queues, some at a time, because each look ends with a wait that finds nothing.
 
         Raises:
             as `look`.
@@ -161,7 +162,7 @@ class Looker:
         return [messages.received(one) for one in answer.get("Messages", ())]
 
     def release(self, queue: str, taken: Sequence[Received]) -> None:
-        """Let messages be seen again at once."""
+        """Make messages visible again at once."""
         self._batched(queue, "ChangeMessageVisibility", taken, {"VisibilityTimeout": 0})
 
     def delete(self, queue: str, taken: Sequence[Received]) -> set[str]:
@@ -192,7 +193,7 @@ class Looker:
     # -- what is remembered --------------------------------------------------------------------------------------------
 
     def forget(self, queue: str) -> None:
-        """The queue was changed by us: the next question looks again."""
+        """Note that this process changed the queue: the next call reads it again."""
         with self._lock:
             self._kept.pop(queue, None)
 
@@ -216,7 +217,7 @@ class Looker:
     # -- as the contract shows it ----------------------------------------------------------------------------------------
 
     def peeked(self, one: SeenMessage) -> Peeked:
-        """A message as an operator sees it. Its receive count has this look in it."""
+        """A message as an operator sees it. Its receive count includes this look."""
         got, form, queue = one.first, one.first.form, one.queue
         body, _ = messages.body_of(form, self._payloads)
         source, reason = self.origin(one)
@@ -241,9 +242,9 @@ class Looker:
         )
 
     def origin(self, one: SeenMessage) -> tuple[str | None, Any]:
-        """The queue a message was dead-lettered from, and the reason that travels with it."""
+        """The queue that a message was dead-lettered from, and the reason stored with it."""
         form, moved_from = one.first.form, one.first.moved_from_arn
-        if moved_from is not None:  # SQS's own statement; what the sender wrote beside it does not count
+        if moved_from is not None:  # set by SQS itself; what the sender wrote does not count
             return self._catalogue.name_of_arn(moved_from), None
         if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
             source = self._catalogue.local(form.source)

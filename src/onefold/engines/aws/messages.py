@@ -1,9 +1,8 @@
 """Messages as SQS carries them: contract values to entries of a batch request, received messages and Lambda records back.
 
-What onefold adds to a message goes into attributes named `onefold-...`. With more than ten attributes in all, the user's go
-into one of ours; text that a String may not hold goes as bytes. A receipt of ours is a JSON array of message id, SQS's
-handle
-and, where the body is in S3, its key: everything a delete needs, in any process.
+What onefold adds to a message goes into attributes named `onefold-...`. With more than ten attributes in all, the user's are
+packed into one of ours; text that a String attribute may not contain is sent as bytes. onefold's receipt is a JSON array of
+message id, SQS's handle and, where the body is in S3, its key: everything that a delete needs, in any process.
 
 Never here: calls, S3, rules of what SQS accepts (`contracts/entries.py`). Invariant: what `entry_of` writes, `received`
 reads back equal; a message that somebody else wrote is read without an error, whatever it holds.

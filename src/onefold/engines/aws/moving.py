@@ -5,10 +5,10 @@ SQS's task moves everything, unchanged, and sends a message back only to a queue
 directly, as all that onefold dead-letters are, and servers without move tasks. A crash in a copy leaves the message in both
 queues; the job's key makes the second run harmless.
 
-`start` chooses: with one source, or a named target, SQS's task with that target (it needs to know no origin then); with
-several sources a copy task, which continues only while `step` is called. A message whose origin is not known stays.
+`start` chooses: with one source, or a named target, SQS's task with that target (which then needs no origin); with several
+sources a copy task, which continues only while `step` is called. A message whose origin is not known stays.
 
-Never here: looking for people. Invariant: nothing is deleted whose copy was not accepted.
+Never here: reading messages for operators (`looking.py`). Invariant: a message is deleted only after its copy was accepted.
 
 Sources: SQS API reference, StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask; answers recorded from AWS.
 """
@@ -371,7 +371,7 @@ class Mover:
 
 
 def _sent_on(message: Received, source: str, *, keep_reason: bool) -> Form:
-    """A dead letter as it is sent on: without the reason, with a deduplication id of its own for this move."""
+    """A dead letter as it is moved: without the reason, with a separate deduplication id for this move."""
     dedup_id = None
     if source.endswith(".fifo"):
         dedup_id = hashlib.sha256(f"{source}{message.message_id}{message.sent_at_ms}".encode()).hexdigest()

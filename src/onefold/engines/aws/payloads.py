@@ -7,11 +7,10 @@
 So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
 (longer than the queue's and the dead-letter queue's retention together: 28 days at most).
 
-A pointer is written by whoever may send to the queue. So only objects named as `put` names them, in the configured bucket
-and
-prefix, are read: names that cannot be guessed. And only those that were put for the message's own queue, or for one whose
-dead-letter or held queue that is (`QueueCatalogue.dead_letters_to`), are deleted; those of messages that were moved
-elsewhere stay, for the lifecycle rule.
+Anyone who may send to the queue can write a pointer. So an object is read only if it is in the configured bucket and prefix
+and its name has the form that `put` gives it, which cannot be guessed. And an object is deleted only if it was put for the
+message's own queue, or for a queue whose dead-letter or held queue that is (`QueueCatalogue.dead_letters_to`); objects of
+messages that were moved elsewhere are left to the lifecycle rule.
 
 Never here: messages, queues. Invariant: no other object is read or deleted.
 

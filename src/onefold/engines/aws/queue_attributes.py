@@ -1,9 +1,9 @@
-"""Settings of a queue as SQS's attributes, both ways.
+"""Conversion of a queue's settings to SQS attributes and back.
 
-SQS has no attribute for a held queue; it is in the tag `onefold:held`. What SQS keeps in seconds is refused in
-milliseconds, and its cap of messages in flight cannot be set.
+SQS has no attribute for a held queue; it is in the tag `onefold:held`. Times that SQS keeps in seconds must be
+whole seconds, and its limit on messages in flight cannot be set.
 
-Never here: calls. Invariant: `written` of what `read` gave changes nothing.
+Never here: calls to AWS. Invariant: writing back what `read` returned changes nothing.
 
 Sources: SQS API reference, CreateQueue and SetQueueAttributes.
 """
@@ -42,16 +42,16 @@ def check(settings: QueueSettings) -> None:
     if settings.in_flight_max != limits.IN_FLIGHT_MAX:
         raise errors.UsageError(
             f"Queue {settings.name!r} has in_flight_max={settings.in_flight_max}.",
-            meaning=f"On SQS it is {limits.IN_FLIGHT_MAX:,} for every queue; only AWS Support changes it.",
+            meaning=f"On SQS it is {limits.IN_FLIGHT_MAX:,} for every queue; only AWS Support can change it.",
             todo="Leave it out.",
         )
 
 
 def written(settings: QueueSettings, arn_of: Callable[[str], str]) -> dict[str, str]:
-    """Attributes for SetQueueAttributes: every one of them, so that a setting that was taken back is reset.
+    """The attributes for SetQueueAttributes: all of them, so that a setting that was removed is reset.
 
     Args:
-        arn_of: the ARN of an existing queue.
+        arn_of: returns the ARN of an existing queue.
 
     Raises:
         NotFoundError: from `arn_of`.
@@ -73,11 +73,11 @@ def written(settings: QueueSettings, arn_of: Callable[[str], str]) -> dict[str, 
 
 
 def read(name: str, attributes: Mapping[str, str], name_of_arn: Callable[[str], str]) -> QueueSettings:
-    """Settings from GetQueueAttributes, `held` left out.
+    """Settings from GetQueueAttributes, without `held`.
 
     Args:
-        name: of the queue, as onefold's users write it.
-        name_of_arn: the same for another queue's ARN.
+        name: the queue's name, as onefold's users write it.
+        name_of_arn: returns that name for another queue's ARN.
     """
     redrive = _map(attributes.get("RedrivePolicy"))
     allow = _map(attributes.get("RedriveAllowPolicy"))

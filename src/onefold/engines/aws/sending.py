@@ -1,8 +1,8 @@
-"""Sending to an SQS queue: which entries it would take, the messages they become, and batches until each has its answer.
+"""Sending to an SQS queue: entries are checked, turned into messages, and sent in batches until each has its answer.
 
-Entries are checked here by the queue's settings before anything is sent, so that one bad entry never sinks a batch; SQS's
-own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are not
-sent either: their order would be lost.
+Entries are checked here against the queue's settings before anything is sent, so that one bad entry never fails a batch;
+SQS's own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are
+not sent either: their order would be lost.
 
 A message that is due later than SQS delays one becomes a one-time schedule of EventBridge Scheduler that sends it and
 deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
@@ -12,7 +12,7 @@ request into the queue's dead-letter queue, where that is a standard queue. Need
 synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
 
 Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives as it was
-given, nothing in it is read as a context attribute.
+given, and nothing in it is interpreted as a context attribute.
 
 Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas"; EventBridge Scheduler API
 reference, CreateSchedule; user guide, "Using universal targets", "Deleting a schedule", "Adding context attributes";
@@ -157,7 +157,7 @@ def send(
     Args:
         whole: nothing is sent where one of them is refused here.
         later: for messages that are due later than SQS delays them; None to refuse those.
-        signer: asked for by entries that claim something beside their body, and for derived deduplication ids.
+        signer: used for entries with signed attributes, and for derived deduplication ids.
 
     Raises:
         TransientError: some were not accepted for now, or no answer came; others may have been accepted.
@@ -239,7 +239,7 @@ def _form(
         return delay_s
     dedup_id = entry.dedup_id
     if dedup_id is not None and entry.trusted and dedup_id.startswith(DERIVED_DEDUP):
-        dedup_id = signer().disguised(dedup_id)  # whoever could predict it could have the message dropped
+        dedup_id = signer().disguised(dedup_id)  # anyone who could predict it could make SQS drop the message
     form = Form(
         body=entry.body,
         attributes=entry.attributes,

@@ -1,11 +1,11 @@
-"""Clients of AWS for one process, made once and shared, and AWS's errors as ours.
+"""AWS clients of one process, made once and shared, and the translation of AWS's errors into onefold's.
 
 Time-outs and retries are set on purpose (docs/how-to/deploy-to-aws.md repeats them for users):
 
-- Retry mode `standard`, 3 tries in all for a call that failed on its way, by botocore itself: enough for a connection that
-  was dropped, short enough that a worker's own policy decides soon. What is tried again after that is tried by the driver.
-- 5 s to connect and 10 s to read, a long poll's own time added by the caller (`read_s`): a call must end before the lease
-  of what it is made for does.
+- Retry mode `standard`, at most 3 tries for a call that failed in transit, by botocore itself: enough for a dropped
+  connection, short enough that the worker's own policy decides soon. Any later retry is the driver's.
+- 5 s to connect and 10 s to read, to which the caller adds the wait of a long poll (`read_s`): a call must end before the
+  lease of the operation it is made for.
 - Connections are kept alive and as many as threads use them.
 
 Errors are classified by code, and by HTTP status. Never here: what a call means, queues, tables, what to do about an error.
@@ -40,7 +40,7 @@ CONNECT_S: Final = 5
 READ_S: Final = 10
 TRIES: Final = 3
 CONNECTIONS_MAX: Final = 50
-_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # for now: others give back what they hold
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # transient: others release what they hold
 
 Service = str
 """`sqs`, `dynamodb`, `s3`, `cloudformation`, `lambda`, ...: boto3's name."""

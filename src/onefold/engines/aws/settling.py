@@ -1,21 +1,22 @@
-"""Messages that this process received: remembered, hidden for longer, sent again, deleted, or dead-lettered, in batches.
+"""Messages that this process received: remembering them, and hiding, resending, deleting or dead-lettering them in batches.
 
 SQS never gives a body twice, so the messages that this process holds are remembered (`Holding`), to be copied when they are
 dead-lettered. A message is remembered by its receipt until it is deleted or dead-lettered, or until its visibility has been
-over for `REMEMBERED_MS`. A visibility counts for at most as long as the receive's own: a heartbeat comes within that, and
-what is hidden for longer waits for a later receive, not for us. Receipts of dead-lettered messages are remembered for
-`REMEMBERED_MS`: doing it twice makes one copy.
+over for `REMEMBERED_MS`. A visibility counts for at most the length of the receive's own: a heartbeat comes within that
+time, and a message that is hidden for longer is waiting for a later receive, not for this process. Receipts of dead-lettered
+messages are remembered for `REMEMBERED_MS`: doing it twice makes one copy.
 
-A message whose payload is in S3 takes it along when it is deleted. Every receive counts on SQS; a message that only waits
-and would be given up by its next receive is therefore replaced by a delayed copy with the same key.
+When a message whose payload is in S3 is deleted, so is the payload. Every receive counts on SQS; so a message that only
+waits, and whose next receive would move it to the dead-letter queue, is replaced by a delayed copy with the same key.
 
 SQS moves no message in one step, so dead-lettering (`bury`) is a copy to the dead-letter or held queue, then a deletion. A
-crash between the two leaves both; the message is dead-lettered again later, and both copies carry one `onefold-id`, by which
-readers know them as one. On a FIFO queue an expired receipt dead-letters nothing: the message is first hidden for a while.
+crash between the two leaves both; the message is dead-lettered again later, and both copies carry the same `onefold-id`, by
+which readers recognise them as one message. On a FIFO queue an expired receipt dead-letters nothing: the message is first
+hidden for a while.
 
-Never here: which message and why. Invariant: nothing is deleted whose copy was not accepted; what is answered for a receipt
-is what SQS said about it; what is remembered is bounded by what this process received within a receive's visibility and
-`REMEMBERED_MS`, however long messages wait for their next try.
+Never here: deciding which message, and why. Invariant: a message is deleted only after its copy was accepted; the answer for
+a receipt is what SQS said about it; the number of remembered messages is bounded by what this process received within a
+receive's visibility and `REMEMBERED_MS`, however long messages wait for their next try.
 
 Sources: SQS API reference, SendMessageBatch, DeleteMessageBatch, ChangeMessageVisibilityBatch; developer guide, "Amazon SQS
 visibility timeout".

@@ -1,19 +1,20 @@
-"""Signatures of what a message claims beside its body: key, run, amendment (`contracts/queue.CLAIMS`).
+"""Signatures over the attributes of a message that are security-relevant: key, run, amendment (`contracts/queue.CLAIMS`).
 
-Whoever may send to a queue can write any attribute. These three decide more than a sender of that queue may decide, so a
-message that carries one also carries `onefold-signature`: an HMAC-SHA256 over app, job, the claims and the body's digest.
-Copied onto another body, job or app it is not valid; copied with all of them it is the same operation once more, which the
-record answers. Neither queue nor message id is in it: dead letters, redrives (SQS's own too) and delayed copies stay valid,
-and a job runs only from the queue it is declared on anyway.
+Anyone who may send to a queue can write any attribute. These three decide more than a sender to that queue should be able to
+decide, so a message that carries one also carries `onefold-signature`: an HMAC-SHA256 over app, job, the claims and the
+body's digest. Copied onto another body, job or app it is not valid; copied together with all of them it names the same
+operation, which is answered from its record. Neither queue nor message id is in it: dead letters, redrives (SQS's own too)
+and delayed copies stay valid, and a job runs only from the queue it is declared on anyway.
 
 The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
-so that one can be replaced. Without it, one is made and kept in the record backend's State: whoever can write there can
-write the records themselves. A message that nobody signed is trusted only when it was sent before ONEFOLD_UNSIGNED_BEFORE
-(an instant): for messages that the version before this one left in flight. A copy that is dead-lettered or moved is
-younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
+so that one can be replaced. Without it, a secret is generated and kept in the record backend's State: anyone who can write
+there can write the records themselves. A message that nobody signed is trusted only when it was sent before
+ONEFOLD_UNSIGNED_BEFORE (an instant): for messages that the version before this one left in flight. A copy that is
+dead-lettered or moved is younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
 
-The same secret makes FIFO deduplication ids that nobody can predict: with a predictable one, a stranger's message sent just
-before has the operation's own taken for its repetition. A process that may not read the secret sends them as they are.
+FIFO deduplication ids are derived from the same secret, so that nobody can predict them: with a predictable id, somebody
+else could send a message with that id first, and SQS would drop the real one as its duplicate. A process that may not read
+the secret sends the ids without this protection.
 
 Never here: which claims a job accepts unsigned, because its body says the same (`runner/handlers.py`).
 Invariant: nothing is signed that onefold of this engine did not send or verify itself.
@@ -102,7 +103,7 @@ class Signer:
         return self._may_be_newer(sent_at_ms) and self._holds(signature, attributes, body, self._secrets(again=True))
 
     def disguised(self, text: str) -> str:
-        """A text that is the same for the same text, and that nobody can predict who does not know the secret.
+        """A text derived from another one with the secret, so that nobody without the secret can predict it.
 
         A process that cannot read the secret gets the text as it is, and is warned once: a sender that is refused is one
         that does not work, and what it sends is as good as before, only easier to predict.

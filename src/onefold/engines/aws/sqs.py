@@ -5,12 +5,13 @@
 function whose messages Lambda received (`adopt`), as long as all goes well, no client of SQS is made and nothing is looked
 up.
 
-What SQS cannot do is declared in `CAPABILITIES`: no uncounted wait, no late `run_at` by itself, no dead-lettering in one
-step, and nobody can look into a queue without receiving. A process can dead-letter only what it received itself, or
-adopted.
+What SQS cannot do is declared in `CAPABILITIES`: a wait always counts as a receive, there is no late `run_at` without
+EventBridge Scheduler, dead-lettering takes two steps, and a queue cannot be read without receiving. A process can
+dead-letter only what it received itself, or adopted.
 
-Never here: policy, queues' settings, looking. Invariant: what is answered for a receipt is what SQS said about it; what SQS
-gave is answered, or comes back after its visibility; an error never hides messages that other calls brought.
+Never here: policy, queues' settings, looking. Invariant: the answer for a receipt is what SQS said about it; a message that
+SQS returned is passed on, or becomes visible again after its visibility timeout; an error never hides messages that other
+calls returned.
 
 `EventBusQueue` is EventBridge's PutEvents as a queue that is only sent to: each body is one entry of the request, as JSON.
 Entries go ten at a time and stay below the size of a request; those that failed for now are tried again without the others.
@@ -76,7 +77,7 @@ class Sqs:
         payloads: where bodies over the limit go; None to refuse them.
         later: makes schedules of messages that are due later than SQS delays; None to refuse them.
         wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
-            SQS's servers only and may miss what is there. A look waits at most one second.
+            SQS's servers only and may miss messages. A look waits at most one second.
         state: of the record backend, where the secret of signatures is kept; None if only the environment may have one.
     """
 
@@ -117,7 +118,7 @@ class Sqs:
 
     @functools.cached_property
     def signer(self) -> Signer:
-        """Signs and verifies what messages claim beside their bodies."""
+        """Signs and verifies the attributes of messages that override their bodies."""
         return Signer(self._state or _no_state, clock=self.clock, entropy=self.entropy)
 
     def trusts(self, form: Form, body: str, sent_at_ms: int) -> bool:
@@ -126,7 +127,7 @@ class Sqs:
         return claims and self.signer.trusts(form.attributes, body, form.signature, sent_at_ms)
 
     def signed(self, got: Received) -> Form:
-        """A message as a copy of it is sent: signed anew where onefold of the same app wrote its claims.
+        """A message as its copy is sent: signed again where onefold in the same app wrote its claims.
 
         What counts by ONEFOLD_UNSIGNED_BEFORE, or by a secret that is replaced, counts in the copy too, which is younger.
 
@@ -169,7 +170,7 @@ class Sqs:
         return self.queue(name)
 
     def queue(self, name: str) -> SqsQueue:
-        """One queue, the same object at every call. SQS is not asked: where there is no such queue, its verbs say so."""
+        """One queue, the same object at every call. SQS is not called: if there is no such queue, its methods raise."""
         found = self._open.get(name)
         if found is None:
             found = self._open.setdefault(name, SqsQueue(self, name))  # only who received can dead-letter

@@ -4,12 +4,12 @@ What SQS cannot do is described in each method: a look is a receive (`looking.py
 new message id (`moving.py`), settings are attributes and a tag (`catalogue.py`), and nothing says when the next message
 comes or what is remembered for deduplication.
 
-Chosen messages are searched in the dead-letter and held queues of the prefix, and in the queue where this process last saw a
-message; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by
-the id it had before it was moved there, and copies of one move are treated as one.
+Messages are searched for in the dead-letter and held queues of the prefix, and in the queue where this process last saw
+them; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by the id
+it had before it was moved there, and copies of one move are treated as one.
 
-Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, beyond the receive that a
-look counts.
+Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, except that a look counts as
+a receive.
 
 Sources: SQS API reference, the operation in each method.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onefold.engines.aws.signing import Signer
     from onefold.outside import Clock, Entropy
 
-_FOLLOWED_MAX: Final = 10_000  # messages moved by this process that `find` still knows
+_FOLLOWED_MAX: Final = 10_000  # messages moved by this process that `find` remembers
 _TRANSFERS_MAX: Final = 1_000  # transfers remembered for a process that never asks
 
 
@@ -144,12 +144,22 @@ class SqsQueues:
         return self._opened(queue)
 
     def know(self, url: str) -> str:
-        """Add a queue by its URL, whoever made it, also outside the prefix; returns its name for all other verbs."""
+        """Add a queue by its URL, even one that onefold did not create, or outside the prefix; returns its name here."""
         return self._catalogue.know(url)
 
     def depth(self, queue: str) -> Depth:
         """As Queue.depth."""
         return self.open(queue).depth()
+
+    def depths(self, queues: Sequence[str]) -> list[Depth | None]:
+        """The depth of each queue, one call of SQS for each; None where there is no such queue."""
+        found: list[Depth | None] = []
+        for name in queues:
+            try:
+                found.append(self.depth(name))
+            except errors.NotFoundError:
+                found.append(None)
+        return found
 
     def purge(self, queue: str, *, only_ask: bool = False) -> int:
         """Delete every message; returns about how many there were. Payloads in S3 stay, for the bucket's lifecycle rule.
@@ -221,15 +231,15 @@ class SqsQueues:
         return [self._looker.peeked(one) for one in page]
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """What a look sees of a FIFO group: its first ten messages, none while a consumer holds one of them."""
+        """What a look can see of a FIFO group: its first ten messages, none while a consumer holds one of them."""
         found = [self._looker.peeked(one) for one in self._looker.look(queue, fresh=True).seen]
         return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")[:limit]
 
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
         """Each message in the dead-letter and held queues, also when it was moved there under a new id.
 
-        One that waits in a working queue is not found: nobody can look there without taking it from the workers. But one
-        that this process sent there counts as being there, received or not, until that queue is empty.
+        One that waits in a working queue is not found: reading it there would take it from the workers. But one that this
+        process sent there counts as being there, received or not, until that queue is empty.
         """
         found = self._look_for(set(message_ids), fresh=False)
         followed = {one for one in message_ids if one not in found and one in self._sent_on}

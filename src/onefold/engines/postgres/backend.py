@@ -2,16 +2,16 @@
 
     postgresql://user:password@host:port/database?schema=onefold
 
-`PostgresBackend` is all the rest of onefold sees of this package. It opens no connection before it is used (but to create).
-Its sweep removes expired records, old history, and what is old in the small tables beside them.
+`PostgresBackend` is the only class that the rest of onefold uses. Unless asked to create the schema, it opens no connection
+before it is used. Its sweep removes expired records, old history, and what is old in the small tables beside them.
 
 `sql/NNNN_*.sql` are the steps of the schema, written for the name `onefold`, applied in order, once, in one transaction, by
 one process at a time; the table `version` says how many were applied. A step that has been released never changes. `inspect`
-refuses what would fail, or lose the meaning of keys, later; it warns of settings by which a crash of the machine may undo
-what was acknowledged, because whoever chose them may know why.
+refuses settings that would make calls fail, or change the meaning of keys, later. It only warns of settings with which a
+crash of the machine may undo acknowledged writes, because they may have been chosen on purpose.
 Never here: statements on records. Invariants: a schema is at a version as a whole or not at all; without `create` nothing is
-made or changed in it; a sweep waits for nobody, keeps nobody waiting for long, and never removes a parked record, which does
-not expire.
+made or changed in it; a sweep waits for no lock, holds none for long, and never removes a parked record, which does not
+expire.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class PostgresBackend:
         return inspect(self._server)
 
     def sweep(self, now_ms: int, *, limit: int = SWEEP_ROWS_MAX) -> int:
-        """Remove what nobody will ask for again, at most `limit` rows of each kind; how many were removed.
+        """Remove expired rows, at most `limit` of each kind; returns how many were removed.
 
         Each kind is found by an index, and rows that somebody has locked are skipped. When an expired record goes does not
         matter: a claim treats it as absent. Any process may sweep, several at once too.
@@ -247,7 +247,7 @@ def refuse_newer(version: int, server: PostgresServer) -> None:
 
 
 def refuse_absent(version: int, server: PostgresServer) -> None:
-    """Refuse to go on without tables, or with older ones.
+    """Refuse to continue without tables, or with older ones.
 
     Raises:
         StorageError: `create=yes` has to be used once.
@@ -321,7 +321,7 @@ def _inspect(link: Link, server: PostgresServer) -> list[str]:
     if missing:
         raise errors.StorageError(
             f"Role {role!r} lacks permissions on {where}, schema {schema!r}: {', '.join(missing)}.",
-            meaning="Some verbs would fail.",
+            meaning="Claims or completions would fail.",
             todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL"
             f" TABLES IN SCHEMA {schema} TO {role}.",
         )

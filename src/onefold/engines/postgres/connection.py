@@ -1,14 +1,14 @@
-"""Connections to one database: who has which, how long a statement may take, when it is tried again, and errors as ours.
+"""Connections to one database: which thread uses which, statement timeouts, retries, and the translation of errors.
 
-A thread that wants one takes the connection that was used last, or opens another; nobody ever waits for a connection, so a
-thread that has one open for a handler cannot starve its own next verb. There are as many as threads that were busy at one
-moment. This is why psycopg_pool is not used: its bound would need a size that is right for threads times two, and its
-worker threads a lifecycle, for what is a list and a lock here. A connection that the server has closed meanwhile is
+A thread takes the idle connection that was used last, or opens another; no thread ever waits for a connection, so one that
+keeps a connection open for a handler cannot block its own next call. There are as many connections as threads were ever busy
+at the same time. This is why psycopg_pool is not used: its bound would have to be twice the number of threads, and its
+worker threads would need a lifecycle; here a list and a lock suffice. A connection that the server has closed meanwhile is
 noticed before it is used: an idle one has nothing to read.
 
 Each verb is one statement that commits by itself, so no transaction of ours stays open over a round trip and a process
-that vanishes holds no lock. Deadlocks and serialization failures are tried again, nothing else is: whether a lost reply
-was a lost statement is not known here.
+that vanishes holds no lock. Only deadlocks and serialization failures are tried again: after a lost reply it is not known
+here whether the statement was carried out.
 
 Errors are classified by SQLSTATE, never by the text of a message:
 
@@ -96,9 +96,10 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str) -> error
     if state == "42501":
         return errors.StorageError(
             f"{server} refuses: {said}",
-            meaning="The role lacks a permission. Nothing was changed.",
-            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO role; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL"
-            f" TABLES IN SCHEMA {schema} TO role.",
+            meaning="The role that the URL names lacks a permission. Nothing was changed.",
+            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO ROLE; and, to look, as status and why do,"
+            f" GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO ROLE; for workers, calls and what changes something,"
+            f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO ROLE.",
         )
     if state in _ABSENT:
         return absent(server, schema, f"The server says: {said}")
@@ -206,7 +207,7 @@ class PostgresAddress:
             if name in own:
                 own[name] = unquote(value)
             else:
-                others.append(option)  # as it is: libpq has rules of its own for "+"
+                others.append(option)  # not decoded: libpq has its own rules for "+"
         self.schema = own["schema"]
         self.creates = own["create"] == "yes"
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema) or self.schema.startswith("pg_"):

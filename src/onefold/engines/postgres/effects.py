@@ -1,25 +1,26 @@
 """Level 4 on PostgreSQL: handlers' own rows and the records of their runs in one transaction.
 
 The handlers of one thread share a transaction, one after the other, each in a savepoint: what one wrote is kept with its
-record, or undone alone. The transaction begins when a handler first asks, holds no lock of onefold before the first
-`finish`, and the server itself ends it when nothing comes for twice the limit, so a host that vanishes keeps nobody waiting.
+record, or undone alone. The transaction begins when a handler first asks for it and holds none of onefold's locks before the
+first `finish`. The server ends it when it gets no statement for twice the limit, so a host that vanishes does not block
+others for ever.
 
     open      BEGIN, limits, the row that keeps others from committing, SAVEPOINT        one round trip
     finish    complete the record under owner and fence; history; RELEASE                two
     commit    shared values, that row away, COMMIT                                       one
 
-A COMMIT whose answer is lost is settled by looking: the records are as this transaction wrote them, or they are not.
-Queue, receipt and outbox of a settlement are not handled here: the outbox stays in the record until it was sent.
+A COMMIT whose answer is lost is resolved by reading the records: either they are as this transaction wrote them, or it was
+not committed. Queue, receipt and outbox of a settlement are not handled here: the outbox stays in the record until it was
+sent.
 
-What handlers do from habit with their connection (commit, rollback, close, `with connection:`) is refused with an error that
-says what to do instead (`PostgresLentConnection`). A COMMIT in SQL is stopped by the server: as long as the transaction is
-lent it holds a row in `lent` that breaks a deferred rule, so a commit by anybody but onefold fails and undoes everything. A
-ROLLBACK is found out when the handler ends. Not stopped: what a handler commits after a ROLLBACK of its own, and the use of
-onefold's tables, which SQLite refuses.
+What handlers may do out of habit with their connection (commit, rollback, close, `with connection:`) is refused with an
+error that says what to do instead (`PostgresLentConnection`). A COMMIT in SQL is stopped by the server: as long as the
+transaction is lent it holds a row in `lent` that breaks a deferred rule, so a commit by anybody but onefold fails and undoes
+everything. A ROLLBACK is detected when the handler ends. Not prevented: what a handler commits after a ROLLBACK of its own,
+and access to onefold's tables (which the SQLite engine refuses).
 
 Never here: what should happen to a message. Invariant: after `commit` all of a handler's rows and its record are stored, or
-none; what a handler can do ends with its transaction. This guards against mistakes, not against a handler that wants to do
-harm.
+none; what a handler can do ends with its transaction. This guards against mistakes, not against malicious handlers.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class PostgresEffects:
             TransientError: this handler has had it for longer than the limit, and its rows were taken back; or the server
                 does not answer.
         """
-        if self._refused is not None:  # a handler that goes on all the same must not complete without its rows
+        if self._refused is not None:  # a handler that continues anyway must not complete without its rows
             raise self._refused
         if self._lent_since_ms is not None:
             self._check_handler(self._lent_since_ms)
@@ -215,7 +216,7 @@ class PostgresEffects:
             TransientError, StorageBusy: as for `open`.
             UsageError: the handler ended the transaction, left it failed, or left something running on the connection.
                 In all cases its rows were taken back; those of earlier handlers too where the transaction is broken, and
-                then `commit` says so.
+                then `commit` raises.
         """
         try:
             link = self.open()

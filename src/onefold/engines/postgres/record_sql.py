@@ -6,12 +6,13 @@ breaks indexes. PostgreSQL's text cannot hold NUL: `packed` writes it as `\0` an
 as they are.
 
 Many rows travel in one statement as one array per column (`unnest`), so a batch of any size is one prepared statement.
-A row read comes with its version, PostgreSQL's own `xmin`: the transaction that wrote it, another one after every change.
+A row is read together with its version, PostgreSQL's `xmin`: the id of the transaction that wrote it, which differs after
+every change.
 
 No statement of ours waits for a lock while it holds another: those for many rows skip rows that somebody has locked
 (SKIP LOCKED), and what was skipped is done row by row afterwards. So no order of keys is needed, and no deadlock can
-come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The
-one exception is the INSERT of a claim, or of one that is put back: it may wait for another first claim of the same key, so
+come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The one
+exception is the INSERT of a claim, or of a record that is put back: it may wait for another first claim of the same key, so
 it takes keys in order. It leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
 
     CLAIM     insert what is absent, read what exists: a first claim and a duplicate are one round trip
@@ -278,7 +279,7 @@ WITH given AS (
     .replace("GIVEN", ", ".join(f"g.{name}" for name in CHANGING))
     + _COUNTED
 )
-# One row: waits for whoever has locked it. Several: passes over those that are locked.
+# One row: waits for a lock on it. Several: skips those that are locked.
 CHANGE_ONE: Final = _CHANGE.replace("AND LOCKS", "")
 # The same with rows of history, which are written if, and only if, the record is.
 CHANGE_NOTED: Final = CHANGE_ONE.replace(
@@ -303,7 +304,7 @@ CHANGE_MANY: Final = _CHANGE.replace("AND LOCKS", "AND r.ident IN (SELECT ident 
 
 
 def waiting(statement: bytes) -> bytes:
-    """A statement for one row that waits for whoever has locked it, and looks at it again then.
+    """A statement for one row that waits for a lock on it, and then reads it again.
 
     So a renewal or an outcome is never overtaken again and again, as a compare-and-set can be.
     """

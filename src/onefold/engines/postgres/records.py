@@ -11,8 +11,8 @@ handler's transaction.
 Transitions that are not one conditional statement go through `Amender`: read, decide in Python by
 `contracts/transitions.py`, and write only where nothing has changed since (a compare-and-set on the version that was read).
 The other way of doing this, SELECT ... FOR UPDATE and a write in one transaction, takes as many round trips, and a process
-that vanishes between them leaves rows locked that others wait for. Here no lock outlives a statement. Whoever comes too late
-reads again, and somebody has made progress each time that happens.
+that vanishes between them leaves rows locked that others wait for. Here no lock outlives a statement. The loser of a race
+reads again, and each time that happens another process has made progress.
 
 Operators find failed and unknown records by an index; a scan for others reads the table.
 
@@ -82,7 +82,7 @@ class VersionedRecord(Struct, frozen=True, gc=False):
 
 
 class RecordChange(Struct, Generic[A], frozen=True, gc=False):
-    """The change of one record that is to be written.
+    """The change to be written to one record.
 
     Args:
         version: the version that it must still have.
@@ -443,7 +443,7 @@ class PostgresStore:
     # -- read ----------------------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """See `contracts.verbs.Store.read`; from a snapshot, waits for nobody."""
+        """See `contracts.verbs.Store.read`; reads a snapshot and waits for no lock."""
         idents = [ident(key) for key in keys]
         stored = self._server.run(lambda link: self.amender.read(link, idents)) if keys else {}
         found = [stored.get(key) for key in idents]

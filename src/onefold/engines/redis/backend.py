@@ -10,7 +10,7 @@ which they were appended, by a sequence the server counts. They are kept for 90 
 or a run's set goes that long after its last row, the set of all rows loses its oldest as new ones come, a hundred at a time.
 
 Shared values (the State contract) are one hash. A name that was deleted leaves nothing behind but the floor, one number for
-all names: a name that comes back begins above it, so that a writer who read the old value cannot overwrite the new one.
+all names: a name that is used again begins above it, so that a writer who read the old value cannot overwrite the new one.
 
 Scripts run alone on the server, so nothing comes between a comparison and its write. All keys one touches are in KEYS and
 share one hash tag (`layout.py`). Instants come from the caller; the server's clock is looked at only so that a caller whose

@@ -1,8 +1,8 @@
 r"""What is stored on a Redis server: the names of everything, and a record as the bytes of one string.
 
 Every name begins with the prefix in braces: a hash tag, so that on a cluster all names of one prefix lie in one slot and
-a script may touch a record and the lists beside it in one atomic step. One primary then carries one prefix; whoever has
-outgrown a primary gives each app, or each group of tenants, a prefix of its own.
+a script may touch a record and the lists beside it in one atomic step. So all data of one prefix is on one primary; when a
+primary is no longer enough, give each app, or each group of tenants, its own prefix.
 
     {of:}record:tenant|job|key      the scope's and the job's own "|" and "%" are escaped; the key ends the name as it is
 
@@ -11,8 +11,8 @@ A record is a stamp, JSON, and the result as it is:
     5f0c9a...e1{"status":"completed","fence":1,"owner":"...","attempts":1,...}\n{"invoice":4711}
 
 The stamp is drawn anew for every write. So two values are the same exactly when their first 16 bytes are, a script
-compares stamps and never looks into a record, and a process that does not know whether its write took can look. Fields
-that have their usual value are left out; JSON has no line break of its own, so the first one ends it.
+compares stamps and never looks into a record, and a process that does not know whether its write was applied can compare
+stamps. Fields that have their usual value are left out; JSON has no line break of its own, so the first one ends it.
 
 Never here: rules, calls. Invariant: two operations never share a name, and the names of one prefix never meet those of
 another; what is decoded equals what was encoded, and fields of later versions are ignored.
@@ -135,10 +135,11 @@ class _Stored(Struct, omit_defaults=True, kw_only=True, gc=False):
 
 
 class StoredRecord(Struct, frozen=True, gc=False):
-    """What is stored under a name: the stamp (empty if there is nothing) and the record."""
+    """What is stored under a name: the stamp (empty if there is nothing) and the record, or why it cannot be read."""
 
     stamp: bytes
     record: Record | None
+    error: errors.StorageError | None = None
 
 
 ABSENT: Final = StoredRecord(b"", None)
@@ -164,8 +165,8 @@ def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     Args:
         name: where it is stored, for the error.
 
-    Raises:
-        StorageError: something else wrote under this name.
+    Returns:
+        Without a record, and with an error, where something else wrote under this name.
     """
     if value is None:
         return ABSENT
@@ -173,10 +174,11 @@ def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
     try:
         stored = _DECODER.decode(head)
     except msgspec.MsgspecError as error:
-        raise errors.StorageError(
+        foreign = errors.StorageError(
             f"The value under the record of {key.job} {key.key!r} is not a record ({error}).",
             meaning=f"Another program writes under the same prefix, or a newer onefold does. The Redis key is {name}",
             todo=PREFIX_ADVICE,
-        ) from error
+        )
+        return StoredRecord(value[:STAMP_BYTES], None, foreign)
     fields = {name: getattr(stored, name) for name in _FIELDS}
     return StoredRecord(value[:STAMP_BYTES], Record(key=key, result=result if line_break else None, **fields))

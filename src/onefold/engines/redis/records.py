@@ -1,24 +1,25 @@
 """Idempotency records on Redis: changed by compare-and-set, for the Store contract and for operators (RecordAdmin).
 
-There are two ways to be atomic on Redis: write the rules once more in Lua, or keep them in `contracts/transitions.py` and
-have a script that knows none of them replace only what nobody has changed since it was read. This is the second, because
-the rules are the hard part and exist once. It costs no extra round trip: the script answers a refused change with the
-stored value, so a wrong guess about a record is a read, and the usual guesses are right. A claim guesses that there is no
-record; everything after it guesses that the record is as this process left it.
+There are two ways to be atomic on Redis: write the rules a second time in Lua, or keep them in `contracts/transitions.py`
+and use a generic script that replaces a value only if it is unchanged since it was read. This is the second, so that the
+rules, which are the hard part, exist once. It usually costs no extra round trip: when the script refuses a change it returns
+the stored value, so a wrong guess about a record serves as the read, and the usual guesses are right. A claim guesses that
+there is no record; everything after it guesses that the record is as this process left it.
 
     first delivery: claim 1 call, write 1 call, for one record or for a hundred    duplicate: 1 call    takeover: 2 calls
 
-Of those who race for a record the server takes one; each of the others has the winner's record in its answer, and most
-need nothing more. An answer that changes nothing is given only from what the server said, never from a guess. Two asks of
-one key in one list are taken one after the other.
+When several processes race for a record, the server accepts one change; each of the others receives the winner's record, and
+most need nothing more. An answer without a change is based only on what the server returned, never on a guess. Two claims of
+one key in one list are handled one after the other.
 
-For operators, the script that changes a record also moves it from shelf to shelf: one sorted set per status, newest change
-first, and one for what is parked. A shelf names the newest 10,000 of its records, so it needs no sweep; the parked ones
-are all there. A name on a shelf whose record is gone, or is on another shelf by now, is skipped. A key is looked for
-under every job that ever had a record, so no list per key is kept.
+For operators, the script that changes a record also moves its name between index sets ("shelves"): one sorted set per
+status, newest change first, and one for parked records. The set of a status names its newest 10,000 records, so it needs no
+sweep; that of parked records names all of them. A name whose record is gone, or has another status by now, is skipped. A key
+is looked for under every job that ever had a record, so no list per key is kept.
 
-Never here: rules, connections. Invariant: a record goes from what the step saw to what the step made of it, or stays; every
-write names owner and fence, and says whether it took; what is listed is read from the record itself.
+Never here: rules, connections. Invariant: a record changes only from the value that the step read to the value that the step
+computed; every write names owner and fence, and reports whether it was applied; what is listed is read from the record
+itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import merge, nlargest
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
@@ -45,6 +46,7 @@ from onefold.contracts.store import (
     RecordKey,
     Status,
     StoreCapabilities,
+    Unreadable,
 )
 from onefold.engines.redis.layout import ABSENT, SHELVES, Names, StoredRecord, decode, encode, job_place, key_at, shelf
 from onefold.engines.redis.server import RedisServer
@@ -146,13 +148,18 @@ class RecordChanger:
         return [decode(key, value, name) for key, value, name in zip(keys, values, names, strict=True)]
 
     def apply(
-        self, steps: Sequence[tuple[RecordKey, Step[_T]]], now_ms: int | None, guess: StoredRecord | None
+        self,
+        steps: Sequence[tuple[RecordKey, Step[_T]]],
+        now_ms: int | None,
+        guess: StoredRecord | None,
+        unreadable: Callable[[errors.StorageError], _T],
     ) -> list[_T]:
         """Take each step, in order where two have one key; the answers in order.
 
         Args:
             now_ms: for expiry and counts; None for verbs that are not given the time and complete nothing.
             guess: what is probably stored when this process does not know; None reads first.
+            unreadable: the answer where something else is stored, which is not changed.
 
         Raises:
             TransientError: others kept changer the same record.
@@ -167,6 +174,9 @@ class RecordChanger:
             for number in turn:
                 key, step = steps[number]
                 before = seen.get(key) or self._guesses.get(key) or guess
+                if before is not None and before.error is not None:
+                    answers[number] = unreadable(before.error)
+                    continue
                 if before is not None:
                     made[number], after = step(before.record)
                     if after is not None:
@@ -263,6 +273,20 @@ def _life_ms(record: Record, now_ms: int) -> int:
     return max(until_ms - now_ms, 0) + GRACE_MS
 
 
+def _unreadable(error: errors.StorageError) -> Unreadable:
+    return Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
+
+
+def _refused(_: errors.StorageError) -> bool:
+    """The former holder does not hold what is stored there now."""
+    return False
+
+
+def _raised(error: errors.StorageError) -> NoReturn:
+    """To the person who asked for it."""
+    raise error
+
+
 class RedisStore:
     """The Store contract on one server.
 
@@ -293,7 +317,7 @@ class RedisStore:
         def step(ask: Ask) -> Step[Answer]:
             return lambda record: transitions.claim(record, ask, now_ms)
 
-        return self._changer.apply([(ask.key, step(ask)) for ask in asks], now_ms, ABSENT)
+        return self._changer.apply([(ask.key, step(ask)) for ask in asks], now_ms, ABSENT, _unreadable)
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
@@ -301,7 +325,7 @@ class RedisStore:
         def step(hold: Hold) -> Step[bool]:
             return lambda record: transitions.took(record, transitions.start(record, hold, now_ms))
 
-        return self._changer.apply([(hold.key, step(hold)) for hold in holds], now_ms, None)
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], now_ms, None, _refused)
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
@@ -309,7 +333,7 @@ class RedisStore:
         def step(hold: Hold) -> Step[bool]:
             return lambda record: transitions.took(record, transitions.renew(record, hold, lease_until_ms))
 
-        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None, _refused)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
@@ -318,7 +342,7 @@ class RedisStore:
             return lambda record: transitions.took(record, transitions.write(record, hold, outcome, now_ms))
 
         steps = [(hold.key, step(hold, outcome)) for hold, outcome in writes]
-        return self._changer.apply(steps, now_ms, None)
+        return self._changer.apply(steps, now_ms, None, _refused)
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
@@ -326,7 +350,7 @@ class RedisStore:
         def step(gone: Record) -> Step[bool]:
             return lambda record: transitions.took(record, transitions.restore(record, gone))
 
-        return self._changer.apply([(gone.key, step(gone)) for gone in records], None, ABSENT)
+        return self._changer.apply([(gone.key, step(gone)) for gone in records], None, ABSENT, _refused)
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """See `contracts.verbs.Store`; one call."""
@@ -334,11 +358,19 @@ class RedisStore:
         def step(hold: Hold) -> Step[bool]:
             return lambda record: transitions.took(record, transitions.clear_outbox(record, hold))
 
-        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None)
+        return self._changer.apply([(hold.key, step(hold)) for hold in holds], None, None, _refused)
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """See `contracts.verbs.Store`; one call."""
-        records = [stored.record for stored in self._changer.read(keys)]
+        """See `contracts.verbs.Store`; one call.
+
+        Raises:
+            StorageError: what is stored under one of the keys is not a record.
+        """
+        found = self._changer.read(keys)
+        for stored in found:
+            if stored.error is not None:
+                raise stored.error
+        records = [stored.record for stored in found]
         return [None if record is None or transitions.is_expired(record, now_ms) else record for record in records]
 
 
@@ -401,7 +433,7 @@ class RedisRecords:
         steps: list[tuple[RecordKey, Step[bool]]] = [
             (key, partial(transitions.settle, decision=decision, now_ms=now_ms))
         ]
-        (settled,) = self._changer.apply(steps, now_ms, None)
+        (settled,) = self._changer.apply(steps, now_ms, None, _raised)
         return settled
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:

@@ -1,11 +1,11 @@
-"""The connections to one Redis or Valkey server or cluster: calls, scripts, and redis-py's errors as ours.
+"""The connections to one Redis or Valkey server or cluster: calls, scripts, and the translation of redis-py's errors.
 
-Every call is one round trip. redis-py's own retries are off: it cannot know what is safe to repeat, we do. A call marked
+Every call is one round trip. redis-py's own retries are off, because it cannot know what is safe to repeat. A call marked
 `repeatable` is made once more when its answer was lost; any other lost answer is a TransientError, and the caller finds out
-whether the call took effect. An error that may pass by itself is a TransientError (full or blocked: StorageBusy), one that
-a person must act on is a StorageError.
+whether the call took effect. An error that may pass by itself is a TransientError (full or blocked: StorageBusy), one that a
+person must act on is a StorageError.
 
-Never here: names, records. Invariant: no error of redis-py leaves this package, each has a cause in one table, and no
+Never here: names, records. Invariant: no error of redis-py leaves this package, each is translated by one table, and no
 password gets into a message.
 """
 
@@ -58,8 +58,10 @@ _CAUSES: Final = (
     _Cause(
         kinds=(redis.exceptions.NoPermissionError, redis.exceptions.AuthorizationError),
         words=("executing the script can't run this command", "executing the script can't access"),
-        meaning="The user may not do this.",
-        todo="Allow it +@read +@write +@scripting +@connection +time +info +config|get on the prefix's names (ACL SETUSER).",
+        meaning="The user that the URL names may not do this.",
+        todo="Give it, with ACL SETUSER, on the names of the prefix ('~{of:}*' unless the URL says another): to look, as"
+        " status and why do, +@read +@connection; for workers, calls and what changes something, +@read +@write +@scripting"
+        " +@connection +time +info +config|get.",
     ),
     _Cause(
         words=("WRONGTYPE",),
@@ -275,7 +277,7 @@ class RedisServer:
         return self.ask(call, repeatable=True) if keys else []
 
     def members(self, name: str, page: int) -> Iterator[list[bytes]]:
-        """What a set holds, about `page` at a time, so that a large one keeps nobody else waiting.
+        """The members of a set, about `page` at a time, so that a large one does not block others.
 
         One may come twice; one that is added meanwhile may come or not.
         """

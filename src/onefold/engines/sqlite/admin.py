@@ -1,10 +1,10 @@
-"""The queues of one file: create, change, look, move, purge, sweep. The QueueAdmin contract on SQLite.
+"""The queues of one file: create, change, peek, move, purge, sweep. The QueueAdmin contract on SQLite.
 
-Each verb is one transaction, except sweeping and move tasks, which take a bounded piece per transaction so that no
-other writer waits long. What time alone does to a file need not happen on time: receives, depth and peek look past what has
-expired. What single verbs do is in the modules beside this one (`browse`, `moving`).
-Never here: anything a worker does per message. Invariants: what an operator's verb did not name, it does not
-touch; a sweep deletes only messages older than their queue's retention.
+Each method is one transaction, except sweeping and move tasks, which do a bounded amount of work per transaction so that no
+other writer waits long. A late sweep is harmless: receives, depth and peek ignore what has expired. Individual operations
+are implemented in the modules beside this one (`browse`, `moving`).
+Never here: anything a worker does per message. Invariants: an operation changes only what its caller named; a sweep deletes
+only messages older than their queue's retention.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from onefold.engines.sqlite import browse, fifo, moving
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.fifo import forget_ids_in, remembered_in
 from onefold.engines.sqlite.migrations import migrate
-from onefold.engines.sqlite.queue import SqliteQueue, next_ready_ms
+from onefold.engines.sqlite.processes import stopped_process
+from onefold.engines.sqlite.queue import SqliteQueue, depth_in, depths_in, next_ready_ms
 from onefold.engines.sqlite.rows import (
     Catalogue,
     QueueRow,
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
 
 
 PURGE_GAP_MS: Final = 60 * limits.SECOND_MS  # SQS PurgeQueue: once in 60 s
-_SWEPT_AT_ONCE: Final = 1_000  # rows a transaction: some ten milliseconds
-_SWEEPS_MAX: Final = 20  # pieces a call and queue, so that a sweep ends
-_QUEUES_SWEPT: Final = 500  # queues a call: a few milliseconds when there is nothing to do
+_SWEPT_AT_ONCE: Final = 1_000  # rows per transaction: about ten milliseconds
+_SWEEPS_MAX: Final = 20  # transactions per call and queue, so that a sweep ends
+_DEPTHS_APART: Final = 24  # queues
+_QUEUES_SWEPT: Final = 500  # queues per call: a few milliseconds when there is nothing to do
 
 
 class SqliteQueues:
@@ -55,11 +57,11 @@ class SqliteQueues:
 
     Args:
         engine: the file; its schema is brought up to date here.
-        owner: id of the process that receives; stored with what it holds, so that its death can be noticed.
-        entropy: where tokens and handles come from.
+        owner: id of the process that receives; stored with the messages it holds, so that they can be freed when it dies.
+        entropy: source of tokens and handles.
 
     Attributes:
-        owner: as given; in a forked child its engine gives it another.
+        owner: as given; a forked child's engine sets another one.
 
     Raises:
         StorageError: the file belongs to another program or to a newer onefold.
@@ -72,15 +74,15 @@ class SqliteQueues:
         self._clock = engine.clock
         self._entropy = entropy or SystemEntropy()
         migrate(engine)
-        self._catalogue = Catalogue(engine, self._entropy)
+        self._catalogue = Catalogue(engine, self._entropy, partial(_stands, engine))
         self._token: str | None = None  # never changes in a file
         self._swept = ""  # the queue where the last sweep stopped
 
     def open(self, queue: str) -> SqliteQueue:
-        """The hot-path object of one queue.
+        """The object for sending to and receiving from one queue.
 
         Raises:
-            NotFoundError: no such queue. One that another process has dropped meanwhile is noticed by the object's verbs.
+            NotFoundError: no such queue. If another process drops it later, the object's methods raise.
         """
         row = self._catalogue.known(queue)
         if row is None:
@@ -98,10 +100,10 @@ class SqliteQueues:
     # -- queues ----------------------------------------------------------------------------------------------
 
     def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Create a queue; again with equal settings does nothing.
+        """Create a queue; if it exists with equal settings, do nothing.
 
         Args:
-            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+            advised: also refuse what SQS only advises against (a dead-letter queue with short retention).
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
@@ -120,7 +122,7 @@ class SqliteQueues:
             )
             self._catalogue.changed_in(connection)
 
-        if not self._engine.read(lambda connection: self._is_so(connection, settings)):  # usual at every start
+        if not self._engine.read(lambda connection: self._is_so(connection, settings)):  # the usual case at every start
             self._engine.write(run)
 
     def _is_so(self, connection: sqlite3.Connection, settings: QueueSettings) -> bool:
@@ -132,10 +134,10 @@ class SqliteQueues:
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
         """Replace an existing queue's settings; `advised` as for `create`.
 
-        A new retention also applies to messages that wait; a new delay to those of FIFO queues, as on SQS.
+        A new retention also applies to messages already waiting; a new delay does so only in FIFO queues, as on SQS.
 
         Raises:
-            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            UsageError: as for `create`; another type; a source's dead letters would no longer fit.
             NotFoundError: no such queue.
         """
         check_settings(settings, advised=advised)
@@ -147,7 +149,7 @@ class SqliteQueues:
             for source in stored_in(connection) if advised else ():
                 if source.dead_letter == settings.name:
                     check_target(source, settings)
-            if settings.retention_ms > row.settings.retention_ms:  # what has expired does not come back
+            if settings.retention_ms > row.settings.retention_ms:  # expired messages must not become visible again
                 expire_in(connection, row, self._clock.now_ms(), -1)
             connection.execute("UPDATE onefold_queue SET settings = ? WHERE id = ?", (_text(settings), row.id))
             if settings.fifo:
@@ -171,10 +173,10 @@ class SqliteQueues:
         return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
 
     def drop(self, queue: str, *, referenced: bool = False) -> None:
-        """Delete a queue with everything in it.
+        """Delete a queue with all its messages.
 
         Args:
-            referenced: also when other queues name it, as SQS does; what they would send there then stays with them.
+            referenced: drop it even if other queues refer to it, as SQS does; they keep messages they would move there.
 
         Raises:
             UsageError: another queue dead-letters or holds its messages there.
@@ -205,13 +207,29 @@ class SqliteQueues:
         """As Queue.depth."""
         return self.open(queue).depth()
 
-    def purge(self, queue: str, *, only_ask: bool = False) -> int:
-        """Delete every message, in flight, delayed and scheduled ones too; how many there were.
+    def depths(self, queues: Sequence[str]) -> list[Depth | None]:
+        """The depth of each queue, in order, at one moment; None where there is no such queue."""
+        found, late = self._engine.read(lambda connection: self._depths_in(connection, queues))
+        found.update({name: self.depth(name) for name in queues if name in late})
+        return [found.get(name) for name in queues]
 
-        On FIFO the deduplication memory goes with them, as on SQS.
+    def _depths_in(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[dict[str, Depth], set[str]]:
+        """As `depths_in`; of a few queues one after the other, which reads a large one in half the time."""
+        now_ms = self._clock.now_ms()
+        if len(queues) > _DEPTHS_APART:
+            return depths_in(connection, now_ms)
+        there = [name for name in queues if is_there(connection, name)]
+        rows = {name: self._catalogue.row_in(connection, name) for name in there}
+        late = {name for name, row in rows.items() if fifo.any_due(connection, row, now_ms)}
+        return {name: depth_in(connection, row, now_ms) for name, row in rows.items()}, late
+
+    def purge(self, queue: str, *, only_ask: bool = False) -> int:
+        """Delete every message, including those in flight, delayed or scheduled; returns how many there were.
+
+        A FIFO queue also forgets its deduplication ids, as on SQS.
 
         Args:
-            only_ask: change nothing and answer 0, or raise what a purge would.
+            only_ask: change nothing; return 0, or raise what a purge would raise.
 
         Raises:
             UsageError: purged less than 60 s ago (SQS: PurgeQueueInProgress).
@@ -236,7 +254,7 @@ class SqliteQueues:
         return self._engine.write(run)
 
     def next_ready_ms(self, queue: str) -> int | None:
-        """The next instant, later than now, at which a receive may find what it does not find now; None: none known."""
+        """The next instant after now at which a receive may find more messages; None if none is known."""
         return self._engine.read(
             lambda connection: next_ready_ms(
                 connection, self._catalogue.row_in(connection, queue), self._clock.now_ms()
@@ -244,11 +262,11 @@ class SqliteQueues:
         )
 
     def take_transfers(self) -> list[Transferred]:
-        """What receives of this process dead-lettered, and what it moved, since the last call, in order."""
+        """The messages that this process's receives dead-lettered, and those it moved, since the last call, in order."""
         return self._engine.take_transfers()
 
     def message_ids(self, receipts: Sequence[str]) -> list[str]:
-        """Which message each receipt names.
+        """The message of each receipt.
 
         Raises:
             UsageError: a malformed receipt.
@@ -258,7 +276,7 @@ class SqliteQueues:
         return [f"{self._token}-{number}" for number in receipt_numbers(receipts)]
 
     def dedup_memory(self, queue: str, *, limit: int = 100) -> list[Remembered]:
-        """What a FIFO queue remembers to deduplicate by, the newest first; nothing for a standard queue."""
+        """The deduplication ids that a FIFO queue remembers, newest first; none for a standard queue."""
         return self._engine.read(
             lambda connection: remembered_in(
                 connection, self._catalogue.row_in(connection, queue), limit, self._clock.now_ms()
@@ -268,7 +286,7 @@ class SqliteQueues:
     # -- messages --------------------------------------------------------------------------------------------
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages from the oldest on, `after` a message id; no receive is counted.
+        """Messages, oldest first, that come after the id `after`; does not count as a receive.
 
         Raises:
             UsageError: `after` is not a message id of this file.
@@ -280,14 +298,14 @@ class SqliteQueues:
             if number is None:
                 raise errors.UsageError(
                     f"{after!r} is not a message id of this file.",
-                    todo="Pass the id of the last message of the page before.",
+                    todo="Pass the id of the last message of the previous page.",
                 )
             return browse.peek_in(connection, self._catalogue, row, limit, number, self._clock.now_ms())
 
         return self._engine.read(run)
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """The messages of one FIFO group in a queue, from its head on; those that are not due yet are not in it."""
+        """The messages of one FIFO group in a queue, in order, without those that are not due yet."""
 
         def run(connection: sqlite3.Connection) -> list[Peeked]:
             row = self._catalogue.row_in(connection, queue)
@@ -299,7 +317,7 @@ class SqliteQueues:
         return self._engine.read(run)
 
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
-        """Each message wherever it is now."""
+        """Each message, in whichever queue it is now."""
 
         def run(connection: sqlite3.Connection) -> list[Peeked | None]:
             token, now_ms = self._catalogue.token_in(connection), self._clock.now_ms()
@@ -311,7 +329,7 @@ class SqliteQueues:
         return self._engine.read(run)
 
     def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
-        """Messages sent with this business key, in any queue. Reads the whole file: no index pays for it on a send."""
+        """Messages sent with this business key, in any queue. Reads the whole file: an index would slow down every send."""
 
         def run(connection: sqlite3.Connection) -> list[Peeked]:
             now_ms = self._clock.now_ms()
@@ -322,10 +340,10 @@ class SqliteQueues:
         return self._engine.read(run)
 
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
-        """Send messages on (id, target or None for where each came from, edit or None); None: gone, or in flight.
+        """Move messages, each given as id, target (None: the queue it came from) and edit; None for one gone or in flight.
 
         Raises:
-            UsageError: no source to go back to; contents or type the target does not take. Nothing was moved.
+            UsageError: no source to return to; contents or type that the target does not accept. Nothing was moved.
             NotFoundError: no such target.
         """
         return self._engine.write(
@@ -355,7 +373,7 @@ class SqliteQueues:
         return self._engine.write(run)
 
     def wake(self, message_ids: Sequence[str]) -> list[bool]:
-        """Make messages visible now that were received, given back and hidden until later; False for all others."""
+        """Make messages that were received and then hidden visible again now; False for all others."""
 
         def run(connection: sqlite3.Connection) -> list[bool]:
             now_ms = self._clock.now_ms()
@@ -366,10 +384,10 @@ class SqliteQueues:
     # -- move tasks ------------------------------------------------------------------------------------------
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
-        """Begin a move task; `step_moves` carries it out.
+        """Begin a move task; `step_moves` does the work.
 
         Raises:
-            UsageError: as SQS: the source is not a dead-letter queue, or has a task running.
+            UsageError: as on SQS: the source is not a dead-letter queue, or already has a task running.
             NotFoundError: no such queue.
         """
         handle = self._entropy.token()
@@ -380,7 +398,7 @@ class SqliteQueues:
         )
 
     def step_moves(self) -> int:
-        """Carry running move tasks forward as far as their rate allows now; how many messages moved."""
+        """Continue running move tasks as far as their rate allows now; returns how many messages moved."""
 
         def step(connection: sqlite3.Connection, handle: str) -> int:
             return moving.step_in(connection, self._catalogue, handle, self._clock.now_ms())
@@ -397,7 +415,7 @@ class SqliteQueues:
         return self._engine.read(lambda connection: moving.tasks_in(connection, source))
 
     def cancel_move(self, handle: str) -> MoveTask:
-        """Stop a running task; what moved stays moved.
+        """Stop a running task; messages that have moved are not moved back.
 
         Raises:
             NotFoundError: no such task.
@@ -408,16 +426,16 @@ class SqliteQueues:
     # -- maintenance -----------------------------------------------------------------------------------------
 
     def sweep(self) -> int:
-        """Give back what time took: expired messages, deduplication ids past their window; let due messages in.
+        """Remove expired messages and deduplication ids past their window; admit scheduled messages that are due.
 
-        Nothing depends on when, or whether, it is called. How many rows it dealt with; it ends after a bounded number of
-        rows and queues, and the next call goes on with the queues that come after.
+        Nothing depends on when, or whether, it is called. Returns how many rows it handled; it ends after a bounded number
+        of rows and queues, and the next call continues with the queues after these.
         """
         now_ms = self._clock.now_ms()
 
         def sweep_queue(connection: sqlite3.Connection, name: str) -> int:
             if not is_there(connection, name):
-                return 0  # dropped meanwhile
+                return 0  # dropped in the meantime
             return sweep_in(connection, self._catalogue.row_in(connection, name), now_ms, _SWEPT_AT_ONCE)
 
         def to_sweep(connection: sqlite3.Connection) -> list[str]:
@@ -479,7 +497,7 @@ def anything_to_sweep(connection: sqlite3.Connection, row: QueueRow, now_ms: int
 
 
 def sweep_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
-    """Delete up to `count_max` expired messages of a queue and let in as many due ones; how many were found."""
+    """Delete up to `count_max` expired messages of a queue and admit as many due ones; returns how many were found."""
     found = expire_in(connection, row, now_ms, count_max)
     if row.settings.fifo:
         found += fifo.promote_in(connection, row, now_ms, count_max)
@@ -487,7 +505,7 @@ def sweep_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_m
 
 
 def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int) -> int:
-    """Delete up to `count_max` (-1: all) messages whose retention is over, in flight or not; how many."""
+    """Delete up to `count_max` (-1: all) messages whose retention has ended, in flight or not; returns how many."""
     expired_at_ms = row.expired_at_ms(now_ms)
     found = connection.execute(
         "SELECT id FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ? "
@@ -504,3 +522,7 @@ def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_
     erase(connection, [message for (message,) in found])
     refresh_groups_in(connection, row, touched - {None}, now_ms)
     return len(found)
+
+
+def _stands(engine: Database, owner: str, visible_at_ms: int) -> bool:
+    return not engine.in_memory and stopped_process(engine.place, owner, visible_at_ms) is not None

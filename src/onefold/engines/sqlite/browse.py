@@ -1,7 +1,7 @@
-"""Looking at messages without receiving them, and changing single ones by an operator's hand.
+"""Reading messages without receiving them, and changes of single messages by an operator.
 
-A look changes no count and hides nothing. An edit is checked by the rules of the queue it is made in.
-Never here: anything a worker does per message. Invariant: a message that somebody holds is not changed.
+Reading changes no count and hides nothing. An edit is checked by the rules of the message's queue.
+Never here: anything a worker does per message. Invariant: a message that is in flight is not changed.
 """
 
 from __future__ import annotations
@@ -31,27 +31,68 @@ def peek_in(
     connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
 ) -> list[Peeked]:
     """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
-    behind = (row.id, after, row.expired_at_ms(now_ms))
-    numbers = connection.execute(
-        "SELECT id FROM onefold_waiting WHERE queue = ? AND id > ? AND sent_at_ms > ? "
-        "UNION ALL SELECT id FROM onefold_received WHERE queue = ? AND id > ? AND sent_at_ms > ? ORDER BY id LIMIT ?",
-        (*behind, *behind, limit),
-    ).fetchall()
-    found = [look_in(connection, catalogue, number, now_ms) for (number,) in numbers]
+    since_ms = row.expired_at_ms(now_ms)
+    waiting = _waiting_in(connection, row, limit, after, since_ms)
+    numbers = sorted([*waiting, *_received_in(connection, row, limit, after, since_ms)])[:limit]
+    found = [look_in(connection, catalogue, number, now_ms) for number in numbers]
     return [peeked for peeked in found if peeked is not None]
 
 
+_FEW = 1_000  # of a queue: so many are sorted for every page
+_RUN = 5_000  # messages of all queues that a page goes through before it sorts those of its own
+
+
+def _waiting_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
+    """Numbers of those that were never received, in order.
+
+    They are kept by the instant at which they become visible. Usually the next ones in number are the queue's own, or some
+    of them are; then the messages are read along their numbers, and a walk through a large queue sorts it only where
+    others lie between.
+    """
+    if not row.settings.fifo and not _are_few(connection, "onefold_waiting", row):
+        found = connection.execute(
+            "SELECT m.id FROM (SELECT id, queue, visible_at_ms, sent_at_ms FROM onefold_message WHERE id > ? "
+            "ORDER BY id LIMIT ?) m "
+            "JOIN onefold_waiting w ON w.queue = m.queue AND w.visible_at_ms = m.visible_at_ms AND w.id = m.id "
+            "WHERE m.queue = ? AND m.sent_at_ms > ? ORDER BY m.id LIMIT ?",
+            (after, max(_RUN, limit), row.id, since_ms, limit),
+        ).fetchall()
+        if len(found) == limit:
+            return [number for (number,) in found]
+    return _sorted_in(connection, "queue", "onefold_waiting", (row.id, after, since_ms, limit))
+
+
+def _received_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
+    """Numbers of those that were received, in order: dead letters are among these. They are kept by number."""
+    queue = "queue" if _are_few(connection, "onefold_received", row) else "+queue"  # by queue, or along the numbers
+    return _sorted_in(connection, queue, "onefold_received", (row.id, after, since_ms, limit))
+
+
+def _sorted_in(connection: sqlite3.Connection, queue: str, table: str, values: tuple[int, ...]) -> list[int]:
+    found = connection.execute(
+        f"SELECT id FROM {table} WHERE {queue} = ? AND id > ? AND sent_at_ms > ? ORDER BY id LIMIT ?", values
+    )
+    return [number for (number,) in found]
+
+
+def _are_few(connection: sqlite3.Connection, table: str, row: QueueRow) -> bool:
+    (count,) = connection.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE queue = ? LIMIT ?)", (row.id, _FEW)
+    ).fetchone()
+    return int(count) < _FEW
+
+
 def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> list[int]:
-    """Messages sent with this business key, oldest first. Looks through all messages: no index pays for it."""
+    """Messages sent with this business key, oldest first. Reads all messages: there is no index for it."""
     found = connection.execute("SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit))
     return [number for (number,) in found]
 
 
 def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
-    """One message wherever it is; None when it is gone or has expired.
+    """One message, in whichever queue it is; None when it is gone or has expired.
 
-    Outside groups a message that is neither waiting nor received is gone: nobody can receive it, so somebody took it out of
-    its queue by hand.
+    Outside of groups, a message that is neither waiting nor received counts as gone: it cannot be received, so its row was
+    removed by hand.
     """
     found = connection.execute(
         "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
@@ -95,7 +136,7 @@ def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
 
 
 def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, edit: Edit, now_ms: int) -> bool:
-    """Replace body and attributes of a message that nobody holds; False when it is gone or in flight.
+    """Replace body and attributes of a message; False when it is gone or in flight.
 
     Raises:
         UsageError: the queue would not accept the new contents.
@@ -139,7 +180,7 @@ def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
 
 
 def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
-    """Make a message visible that was received and hidden until later, and that no process has in hand."""
+    """Make a message visible that was received and then hidden until later, and that no process is working on."""
     number = message_number(catalogue.token_in(connection), message_id)
     query = "UPDATE onefold_received SET visible_at_ms = ? WHERE id = ? AND owner IS NULL AND visible_at_ms > ?"
     if number is None or connection.execute(query, (now_ms, number, now_ms)).rowcount == 0:
@@ -151,7 +192,7 @@ def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: st
 
 
 def remove_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
-    """Delete one message, whatever its state; False when it is not there."""
+    """Delete one message, whatever its state; False when it does not exist."""
     number = message_number(catalogue.token_in(connection), message_id)
     found = connection.execute("SELECT queue, grp FROM onefold_message WHERE id = ?", (number,)).fetchone()
     if number is None or found is None:

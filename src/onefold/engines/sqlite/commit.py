@@ -1,12 +1,12 @@
-"""All parts of settlements in one transaction on SQLite, and the transaction that a handler's own rows join.
+"""All parts of settlements in one transaction on SQLite, and transactions that include a handler's own rows.
 
-`settle_all_in` is the whole of a settlement: the record first, because a refused one (lease lost) takes the rest with it;
-then, where it took, the outbox straight into its queues (it is never stored in the record), history, and the fate of
-the message. `SqliteEffects` does the same around handlers that use the engine's connection: one savepoint for each, so
-that one's failure leaves the others' rows alone.
+`settle_all_in` carries out complete settlements: the record first, because if it is refused (lease lost) nothing else is
+written; then the outbox, directly into its queues (it is never stored in the record), the history, and the message's
+settlement. `SqliteEffects` does the same around handlers that use the engine's connection: one savepoint for each, so that
+one's failure leaves the others' rows alone.
 
-Never here: what should happen to a message; rules of queues and records. Invariant: after a commit all parts of a
-settlement are written, or none; a Complete that is repeated sends nothing again.
+Never here: what should happen to a message; rules of queues and records. Invariant: after a commit all parts of a settlement
+are written, or none; a repeated Complete sends nothing again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onefold.engines.sqlite.store import clear_outbox_in, write_in
 if TYPE_CHECKING:
     from onefold.engines.sqlite.admin import SqliteQueues
 
-# Own spelling, so that no statement of a handler finds them in the statement cache.
+# Spelt differently, so that no statement of a handler finds them in the statement cache.
 _SAVEPOINT: Final = "SAVEPOINT onefold_handler /*onefold*/"
 _KEEP: Final = "RELEASE onefold_handler /*onefold*/"
 _TAKE_BACK: Final = "ROLLBACK TO onefold_handler /*onefold*/"
@@ -74,7 +74,7 @@ def _without_outbox(write: tuple[Hold, Outcome]) -> tuple[Hold, Outcome]:
 def _send_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> None:
-    """Send what runs that completed have noted, and what earlier ones left in their records."""
+    """Send the outboxes of runs that completed, and those that earlier runs left in their records."""
     leaving: dict[str, list[OutboxItem]] = defaultdict(list)
     for one in settlements:
         if one.write is not None and isinstance(one.write[1], Complete):
@@ -122,7 +122,7 @@ def _settle_all(
     for name, chosen in places.items():
         try:
             row = queues.row_in(connection, name)
-        except errors.NotFoundError:  # dropped since; its messages went with it
+        except errors.NotFoundError:  # dropped since then, with its messages
             done = [False] * len(chosen)
         else:
             done = settle_in(connection, row, fates[name], now_ms)
@@ -132,7 +132,7 @@ def _settle_all(
 
 
 def _wakes(settlements: Sequence[Settlement]) -> bool:
-    """Whether these settlements may give an idle worker something to do."""
+    """Whether these settlements may make messages visible to idle workers."""
     return any(
         one.outbox
         or (one.write is not None and isinstance(one.write[1], Complete) and one.write[1].outbox)
@@ -167,10 +167,10 @@ class SqliteCommit:
         return verdicts
 
     def effects(self, limit_ms: int) -> SqliteEffects:
-        """A transaction for handlers' own rows, not begun until a handler first asks.
+        """A transaction for handlers' own rows, begun when a handler first uses it.
 
         Args:
-            limit_ms: how long one handler may have it, and how long it stays open before what was kept is committed.
+            limit_ms: how long one handler may use it, and how long it stays open before finished work is committed.
         """
         return SqliteEffects(self._engine, self._queues, self._notify, limit_ms)
 
@@ -197,16 +197,16 @@ class SqliteEffects:
         self._kept = 0  # handlers whose work waits for the commit
         self._lost = 0  # handlers whose work SQLite itself has rolled back
         self._wakes = False
-        self._refused: errors.TransientError | None = None  # why this handler's rows were taken back while it ran
+        self._refused: errors.TransientError | None = None  # why this handler's rows were rolled back while it ran
 
     def open(self) -> LentConnection:
         """The engine's own connection, inside the transaction and this handler's savepoint.
 
         Raises:
-            TransientError: this handler has had it for longer than the limit; its rows were taken back.
+            TransientError: this handler has had it for longer than the limit; its rows were rolled back.
             StorageBusy: another process holds the file, or SQLite has rolled the transaction back.
         """
-        if self._refused is not None:  # a handler that goes on all the same must not complete without its rows
+        if self._refused is not None:  # a handler that continues anyway must not complete without its rows
             raise self._refused
         if self._lent_since_ms is not None:
             self._check_handler()
@@ -228,7 +228,7 @@ class SqliteEffects:
         try:
             self.commit()
         except errors.OnefoldError:
-            self._lost += kept  # this handler hears of it now, who finished the others at the next commit
+            self._lost += kept  # this handler gets the error now, those that have finished at the next commit
             raise
 
     def _check_handler(self) -> None:
@@ -253,13 +253,13 @@ class SqliteEffects:
 
         Raises:
             TransientError, StorageBusy: as for `open`.
-            UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to give.
-                In all cases its rows were taken back.
+            UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to return.
+            In all cases its rows were rolled back.
         """
         try:
             connection = self.open()
         finally:
-            self._refused = None  # the handler has ended; the next one is not to hear of this
+            self._refused = None  # the handler has ended; the next one must not get this error
         connection.take_back()
         kept = False
         try:
@@ -279,10 +279,10 @@ class SqliteEffects:
         return verdict
 
     def undo(self) -> None:
-        """Take back the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
+        """Roll back the rows of the present handler; those of earlier ones stay. Without a handler it does nothing.
 
-        Where SQLite cannot take back one handler's rows alone (it has rolled back everything itself, or a cursor is open
-        that still writes), all of the transaction goes, and the next `commit` says so.
+        Where SQLite cannot roll back one handler's rows alone (it has rolled back everything itself, or a cursor is open
+        that still writes), the whole transaction is rolled back, and the next `commit` raises.
         """
         self._refused = None
         if self._lent_since_ms is None:
@@ -314,7 +314,7 @@ class SqliteEffects:
             self._end(commit=True)
 
     def rollback(self) -> None:
-        """Take everything back that was not committed. Without anything it does nothing."""
+        """Roll back everything that was not committed. Without anything it does nothing."""
         self._lost, self._refused = 0, None
         if self._connection is not None:
             self._connection.take_back()
@@ -324,7 +324,7 @@ class SqliteEffects:
         wakes = self._wakes and commit
         try:
             self._engine.end_exclusive(commit=commit)
-        except BaseException:  # one out of a signal's handler may have come before it was ended
+        except BaseException:  # a signal handler may have raised before it was ended
             self._engine.end_exclusive(commit=False)
             raise
         finally:

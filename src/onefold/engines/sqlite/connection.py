@@ -1,24 +1,24 @@
-"""The connections to a file: opened for writing or reading, lent to handlers, closed or left open.
+"""The connections to a file: opened for writing or reading, lent to handlers, and closed or left open.
 
-Opening sets the pragmas, and refuses files that are not ours: one of another program is not changed. Of readers each thread
-has one, on a snapshot (`Readers`); closing a connection under a query takes the process down, so whoever reads from one or
-closes it holds its lock.
+Opening sets the pragmas, and refuses files of other programs without changing them. Each thread has its own read connection,
+on a snapshot (`Readers`). Closing a connection during a query crashes the process, so reading from one and closing it both
+require its lock.
 
 A connection is closed only while the file, its log and the log's index are still the ones that it opened (`FileConnection`).
-The last connection that is closed writes its log into the file and removes the log by name. Where others have begun another
-log meanwhile, as the first was moved or removed, old pages would overwrite what they have written, and their log would be
-removed. So such a connection stays open until the process ends, as if it had been killed, and this process opens the file
-no more: SQLite would share the old index between the two. Where nobody has begun another log, closing saves what was
-accepted. A file that is gone, or another one at its path, SQLite notices itself.
+The last connection to close writes its log into the file and removes the log by name. If the log was moved or removed and
+other processes have begun another one, old pages would overwrite what they have written, and their log would be removed. So
+such a connection stays open until the process ends, as if it had been killed, and this process does not open the file again,
+because SQLite would share the old index between the two. If no other log was begun, closing saves what was accepted. SQLite
+itself notices a file that is gone or was replaced.
 
 A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). `lend` marks
 the time in which the handler has it: until `take_back`, statements that would end or nest the transaction, attach files, set
 pragmas or touch onefold's own tables are refused when they are prepared. Statements of the engine are prepared at other
-times, or inside `engine_time`. SQLite asks the authorizer only when it prepares a statement, so nothing is paid per
-execution. It guards against mistakes, not against a handler that wants to do harm.
+times, or inside `engine_time`. SQLite calls the authorizer only when it prepares a statement, so it costs nothing per
+execution. It guards against mistakes, not against malicious handlers.
 
-Never here: transactions, and who waits for whom (`database.py`). Invariants: a file whose log is not ours any more is not
-written when a connection ends; what a handler can do ends with its savepoint; after `Readers.close` no query begins.
+Never here: transactions and waiting (`database.py`). Invariants: a file whose log is no longer ours is not written when a
+connection ends; what a handler can do ends with its savepoint; after `Readers.close` no query begins.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Files = tuple[tuple[int, int] | None, ...]
 
 _open: Final[dict[int, weakref.ref[FileConnection]]] = {}
 _before_end: Final = [True]  # empty, or gone, once the interpreter ends
-_left: Final[set[tuple[int, int] | None]] = set()  # files with a connection of this process that stays open
+_left: Final[set[tuple[int, int] | None]] = set()  # files to which this process has a connection that stays open
 
 
 class FileConnection(sqlite3.Connection):
-    """A connection that gives `note` what it has opened; until then it is closed as any other."""
+    """A connection that records with `note` which file it has opened; before that it is closed like any other."""
 
     _place = ""
     _files: Files | None = None
@@ -61,9 +61,9 @@ class FileConnection(sqlite3.Connection):
     _is_left = False
 
     def __new__(cls, *_args: Any, **_options: Any) -> Self:
-        """Known from before it opens anything: what a signal's handler raises meanwhile may leave it to nobody."""
+        """Register the connection before it opens anything: a signal handler may raise while no variable refers to it."""
         one = super().__new__(cls)
-        # In C: an exception out of a signal's handler that falls into a callback of Python's would be swallowed.
+        # In C: an exception that a signal handler raises inside of a Python callback would be swallowed.
         _open[id(one)] = weakref.ref(one, partial(_open.pop, id(one)))
         return one
 
@@ -76,18 +76,18 @@ class FileConnection(sqlite3.Connection):
         self._place, self._files, self._process = place, _files_at(place), os.getpid()
 
     def note_memory(self) -> None:
-        """It has opened no file."""
+        """Note that it has opened no file."""
         _open.pop(id(self), None)
 
     def is_of_this_process(self) -> bool:
-        """Whether it was opened here, or is not open yet, and is not left open for ever."""
+        """Whether it was opened in this process, or is not open yet, and is not left open for ever."""
         return self._process in (0, os.getpid()) and not self._is_left
 
     def is_stale(self, files: Files) -> bool:
-        """Whether this is a connection of this process to that file, but with another log, or with one that is gone.
+        """Whether this connection of this process is to that file, but with another log, or with one that is gone.
 
         Args:
-            files: that are at some place now.
+            files: the files that exist now.
         """
         ours = self._files
         return ours is not None and self._process == os.getpid() and ours[0] == files[0] and ours != files
@@ -101,14 +101,14 @@ class FileConnection(sqlite3.Connection):
         _open.pop(id(self), None)
 
     def __del__(self) -> None:
-        """It was not closed: SQLite would now."""
+        """When it is garbage-collected without having been closed: SQLite would close it now."""
         if _before_end:
             self._leave_stale()
 
     def _leave_stale(self) -> bool:
         if self._files is None or self._process != os.getpid():
             return False
-        with ignored(OSError):  # what this process may not look at, it cannot remove either
+        with ignored(OSError):  # a file that this process may not read, it cannot remove either
             files = _files_at(self._place)
             is_begun = any(now not in (None, seen) for now, seen in zip(files[1:], self._files[1:], strict=True))
             if files[0] == self._files[0] and (is_begun or not os.path.getsize(self._place)):
@@ -127,7 +127,7 @@ def refuse_stale(path: str, place: str) -> None:
         path: as the user wrote it. place: the file.
 
     Raises:
-        StorageError: it is one.
+        StorageError: there is such a connection.
     """
     if not _open and not _left:
         return
@@ -148,7 +148,7 @@ def _files_at(place: str) -> Files:
 
 
 def _leave_all_stale() -> None:
-    """At the interpreter's end, which closes every connection that nobody has closed."""
+    """At the interpreter's end, which closes every connection that is still open."""
     for one in list(_open.values()):
         connection = one()
         if connection is not None:
@@ -160,13 +160,13 @@ atexit.register(_leave_all_stale)
 
 
 def _free_torn() -> None:
-    """Have those freed, and so closed, that nobody has: each is in a cycle with its cache of statements."""
+    """Collect unreferenced connections, which closes them: each is in a reference cycle with its statement cache."""
     if any(map(_may_bar_children, list(_open.values()))):
         gc.collect()
 
 
 def _may_bar_children(known: weakref.ref[FileConnection]) -> bool:
-    """Whether a child that is forked now could not use its file; it was not closed."""
+    """Whether a child that is forked now could not use its file, because the connection was not closed."""
     one = known()
     return one is not None and one.is_of_this_process()
 
@@ -200,45 +200,45 @@ class LentConnection(FileConnection):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._lent = False
         self._kept_away: Collection[str] = ()
-        self.transferred: list[Transferred] = []  # to other queues, in the transaction that is open
-        self.told: list[Transferred] = []  # in those that were committed; nobody has asked about them yet
+        self.transferred: list[Transferred] = []  # messages moved to other queues, in the open transaction
+        self.told: list[Transferred] = []  # the same in committed transactions, not fetched yet
         self._has_authorizer = False
         super().__init__(*args, **options)  # the last: it opens the file
 
     def tell(self, one: Transferred) -> None:
-        """Remember for whoever asks that a message went to another queue, once that is committed."""
+        """Remember that a message moved to another queue, to be reported after the commit."""
         if len(self.transferred) < _TOLD_MAX:
             self.transferred.append(one)
 
     def note_transfers(self) -> None:
-        """After a commit; a process that never asks forgets what is too much."""
+        """After a commit: keep the moves, but no more than a bounded number of them."""
         if self.transferred:
             self.told += self.transferred[: max(_TOLD_MAX - len(self.told), 0)]
             self.transferred = []
 
     def lend(self, own_tables: Collection[str]) -> None:
-        """From now on a handler uses the connection.
+        """Lend the connection to a handler.
 
         Args:
             own_tables: tables it must not touch.
         """
         if not self._has_authorizer:
-            # Once: setting one makes SQLite prepare every statement again. Not before a handler comes: an exception out of
-            # a signal's handler that falls into it is swallowed, and the statement refused.
+            # Only once: setting one makes SQLite prepare every statement again. Not before a handler uses it: an exception
+            # that a signal handler raises inside of it is swallowed, and the statement refused.
             super().set_authorizer(self._allows)
             self._has_authorizer = True
         self._kept_away = own_tables
         self._lent = True
 
     def take_back(self) -> None:
-        """From now on the engine uses the connection, as it was before it was lent. Twice is harmless."""
+        """End the loan: the engine uses the connection again, as before. Idempotent."""
         self._lent = False
         self.row_factory = None
         self.text_factory = str
 
     @contextmanager
     def engine_time(self) -> Iterator[None]:
-        """Use the connection for the engine for a moment, whoever has it."""
+        """Use the connection for the engine for a moment, even while it is lent."""
         lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
         self.take_back()
         try:
@@ -260,7 +260,7 @@ class LentConnection(FileConnection):
         table = second if action in _TABLE_IS_SECOND else first
         return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
 
-    # What handlers do from habit gets an error that says what to do; the rest is "not authorized" by the authorizer.
+    # What handlers do out of habit gets an error that says what to do; the rest is "not authorized" by the authorizer.
 
     def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # itself, but mypy wants the method's own type
         """Refused while lent: leaving the block would commit."""
@@ -304,13 +304,11 @@ C = TypeVar("C", bound=sqlite3.Connection)
 
 APPLICATION_ID: Final = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
 _CACHE_KIB: Final = 64 * 1024  # of the one writer
-_READER_CACHE_KIB: Final = (
-    2 * 1024
-)  # of each reader, of which a busy process has many; what one sorts beyond is in a file
+_READER_CACHE_KIB: Final = 2 * 1024  # for each reader, of which a busy process has many; larger sorts use a file
 
 
 def connect_writer(path: str, place: str | None, settings: FileSettings) -> LentConnection:
-    """The one connection that writes; makes the file where there is none.
+    """The one connection that writes; creates the file if it does not exist.
 
     Args:
         path: as the user wrote it, for error texts.
@@ -325,7 +323,7 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
             refuse_stale(path, place)
             private_files.refuse_strangers(os.path.realpath(place))
             private_files.make_file(place)  # SQLite gives its log the same mode
-        made: list[LentConnection] = []  # a traceback may not keep it: a child forked meanwhile could not use the file
+        made: list[LentConnection] = []  # or a traceback keeps it alive, and a forked child could not use the file
         try:
             made.append(_connect(place or ":memory:", settings, LentConnection))
             _prepare_writer(made[0], path, place, settings)
@@ -346,7 +344,7 @@ def _prepare_writer(connection: FileConnection, path: str, place: str | None, se
         refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
         connection.execute(f"PRAGMA page_size={settings.page_bytes}")
         if not connection.execute("PRAGMA page_count").fetchone()[0]:
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps what it has
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps its setting
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         if mode != "wal":
             raise errors.StorageError(
@@ -355,7 +353,8 @@ def _prepare_writer(connection: FileConnection, path: str, place: str | None, se
                 todo="Put the file on a local disk; network file systems cannot hold it.",
             )
     connection.execute("PRAGMA synchronous=FULL")
-    # Some builds (Debian's) write every page of a deleted body again: a full disk could not be freed for want of space.
+    # Some builds (Debian's) overwrite every page of a deleted body: on a full disk there would be no space to delete
+    # anything.
     connection.execute("PRAGMA secure_delete=FAST")
     connection.execute("PRAGMA busy_timeout=0")
     if place is not None:
@@ -390,7 +389,7 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
 def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
     return sqlite3.connect(
         place,
-        timeout=settings.busy_ms / 1000,  # from the first statement on: another may recover the file
+        timeout=settings.busy_ms / 1000,  # from the first statement on: another process may be recovering the file
         isolation_level=None,
         check_same_thread=False,
         cached_statements=512,
@@ -404,7 +403,7 @@ def _note(connection: FileConnection, place: str) -> None:
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Whose file it is: application id, schema version, how many tables and indexes."""
+    """The file's identity: application id, schema version, how many tables and indexes."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -412,7 +411,7 @@ def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def data_version(connection: sqlite3.Connection) -> int:
-    """Changes with what other connections commit."""
+    """A number that changes when other connections commit."""
     return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
@@ -461,25 +460,25 @@ class Readers:
             return _on_a_snapshot(run, lent.connection)
 
     def close(self) -> None:
-        """Close all, each after the query that is under way; harmless twice."""
+        """Close all, each after its present query. Idempotent."""
         for lent in list(self._open):
             lent.close(self._open)
 
     # -- forks, as `forks.Forked` says ---------------------------------------------------------------------------------
 
     def hold(self, wait_s: float) -> bool:
-        """Close all, each after the query that is under way, waited for so long; False: one goes on."""
+        """Close all, each after its present query, waiting at most this long; False: a query still runs."""
         are_held = True
         for lent in list(self._open):
             are_held &= lent.hold(wait_s)
         return are_held
 
     def is_held(self) -> bool:
-        """Whether no thread has come by another one since."""
+        """Whether no thread has opened another one since then."""
         return all(lent.is_asked for lent in list(self._open))
 
     def let_go(self) -> None:
-        """Each thread opens its own again when it reads next."""
+        """Let each thread open its own again at its next read."""
         for lent in list(self._open):
             lent.let_go()
 
@@ -492,21 +491,21 @@ class Readers:
 
 
 class _Lent:
-    """A connection, and the lock of whoever uses it."""
+    """A connection, and the lock that protects its use."""
 
     __slots__ = ("busy", "connection", "forget", "is_asked", "is_held")
 
     def __init__(self) -> None:
         self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
         self.busy = threading.RLock()
-        self.forget: Callable[[], object] | None = None  # its thread's end does not close it any more
-        self.is_asked = self.is_held = False  # to let go of it for a fork; it is
+        self.forget: Callable[[], object] | None = None  # no longer closed when its thread ends
+        self.is_asked = self.is_held = False  # asked to be closed for a fork; closed
 
     def close(self, among: set[_Lent]) -> None:
         with self.busy:
             if self.connection is not None:
                 self.connection.close()
-                self.connection = None  # a fork may be about to look at it
+                self.connection = None  # a fork may be about to check it
         among.discard(self)
 
     def hold(self, wait_s: float) -> bool:
@@ -531,7 +530,7 @@ class _Lent:
 
 
 class _Lease:
-    """What a thread has of its connection: it ends with the thread.
+    """A thread's reference to its connection, which is closed when the thread ends.
 
     Args:
         among: where the connection is until then.
@@ -541,14 +540,14 @@ class _Lease:
         self.lent = _Lent()
         among.add(self.lent)
         ending = weakref.finalize(self, self.lent.close, among)
-        ending.atexit = False  # the process's end closes what it has
+        ending.atexit = False  # the end of the process closes it
         self.lent.forget = ending.detach
 
 
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
     if connection.in_transaction:
         return run(connection)
-    with connection:  # in C: ends the transaction even for an exception out of a signal's handler
+    with connection:  # in C: ends the transaction even if a signal handler raises
         connection.execute("BEGIN")
         value = run(connection)
         connection.execute("ROLLBACK")  # nothing was written

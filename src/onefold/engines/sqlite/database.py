@@ -1,18 +1,18 @@
 """One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
 
-What lives here: the writer's turn, group commit, level 4, who reads on which connection. Never here: opening a connection
+Here: the write lock, group commit, level 4, which connection a read uses. Never here: opening a connection
 (`connection.py`), SQL of queues or records.
 
-Writing: every thread hands in a piece of work; the first to get the turn runs all that waits in one transaction and
-syncs once, so eight threads pay for one fsync, not for eight. Each piece has a savepoint of its own. A caller gets its
-answer only when its work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for what others may see before
-(`early`), COMMIT and then a sync of the log (`file.Log`). Between processes SQLite's file lock decides (`turn.FileTurn`).
-Invariant: an exception leaves nothing of its piece of work behind, whenever it comes.
+Writing: every thread submits a piece of work. The first thread to get the turn runs all waiting pieces in one transaction
+and syncs once, so eight threads share one fsync. Each piece has its own savepoint. A caller gets its result only when its
+work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for work that other processes may see earlier
+(`early`), COMMIT and then a sync of the log (`log.Log`). Between processes SQLite's file lock decides (`turn.FileTurn`).
+Invariant: if a piece of work raises, at any point, nothing of it is stored.
 
-An exception may come between any two calls: the handler of a signal raises in the main thread (Ctrl-C, a notebook's
-interrupt, a time limit by `signal.alarm`). So the turn and the transaction are left by the `__exit__` of the lock and of
-`sqlite3.Connection`, which are C and run as one piece with the exception, and never by an `except` or `finally` that
-calls something first.
+An exception may come between any two calls, because a signal handler can raise in the main thread (Ctrl-C, a notebook's
+interrupt, a time limit by `signal.alarm`). So the turn and the transaction are ended by the `__exit__` of the lock and of
+`sqlite3.Connection`, which are C and cannot be interrupted, and never by an `except` or `finally` that calls something
+first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from onefold.clock import steady
 from onefold.contracts.admin import Transferred
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.connection import LentConnection, Readers, connect_reader, connect_writer, data_version
-from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, Log, OpenFile, Space
+from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, OpenFile, Space
+from onefold.engines.sqlite.log import Log
 from onefold.engines.sqlite.refusals import DiskFull, kept_turn
 from onefold.engines.sqlite.turn import Batch, FileTurn, Patience, Run, Turn, Work, taken
 from onefold.interrupts import ignored, is_of_a_signal
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Own spelling, so that no statement a handler prepared can be found in the statement cache under the engine's words.
+# Spelt differently from what a handler would write, so that the statement cache never finds a handler's statement for it.
 _COMMIT = "COMMIT /*onefold*/"
 _ROLLBACK = "ROLLBACK /*onefold*/"
 
@@ -48,8 +49,8 @@ class Database:
 
     Args:
         path: file name, or `:memory:`.
-        clock: where the queue's and the records' time comes from.
-        settings: what may be chosen about the file.
+        clock: source of time for queues and records.
+        settings: options of the file.
 
     Raises:
         StorageError: the file is not a database, is corrupt, cannot be opened or written.
@@ -68,12 +69,12 @@ class Database:
         self._waiting: deque[Work[Any]] = deque()
         self._readers = Readers(self._connect_reader, self._check_open)
         self._closed = False
-        self._syncs: bool | None = True  # None: not known, as an exception came between
-        self._depth = 0  # savepoints of ours that are open
-        self._is_copy = False  # of a database in memory, in a child of its process
-        self.notes_time = False  # whoever has migrated the file sets it: what a step of the clock needs is there
+        self._syncs: bool | None = True  # None: not known, because of an exception in between
+        self._depth = 0  # how many of our savepoints are open
+        self._is_copy = False  # a forked child's copy of a database in memory
+        self.notes_time = False  # set after the migration: the table for notes of the clock exists
         self._steps_noted = 0
-        self._transferred: list[Transferred] = []  # committed, and nobody asked about it yet
+        self._transferred: list[Transferred] = []  # committed, and not fetched yet
         self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
@@ -85,19 +86,20 @@ class Database:
     # -- the writer --------------------------------------------------------------------------------------------------
 
     def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
-        """Run `run(connection)` in a transaction and return its answer once it is durable.
+        """Run `run(connection)` in a transaction and return its result once it is durable.
 
         Args:
-            synced: False for what a power cut may take back without harm (a receive, a heartbeat): it is committed, so
-                every process sees it and a killed one loses nothing, but it waits for no disk. The next synced commit
+            synced: False for work that a power cut may undo without harm (a receive, a heartbeat): it is committed, so every
+                process sees it and a killed process loses nothing, but it does not wait for the disk. The next synced commit
                 makes it durable too, since the write-ahead log is synced as a whole.
-            adds: True for what only takes space (a send, a guarded call): it is refused while there is still room for the
-                work on what was accepted, which frees space.
-            early: other processes may see it before it is on disk, which this call waits for all the same: the turn is
-                free meanwhile. For what nobody answers from without a synced write of their own (docs/decisions/0017).
+            adds: True for work that only takes space (a send, a guarded call): it is refused early, while there is still
+                room to finish accepted messages, which frees space.
+            early: other processes may see it before it is on disk. This call still waits for the disk, but the turn is free
+                meanwhile. Only for work that other processes never report without a synced write of their own
+                (docs/decisions/0017).
 
         On a full disk the log is written into the file and `run` is called again, once.
-        Several callers' work shares one transaction; each has a savepoint, so one's exception does not touch another's.
+        Several callers' work shares one transaction; each has a savepoint, so one's exception does not affect the others.
         `run` must not commit, roll back, wait, or call `write` of another engine.
 
         Raises:
@@ -110,7 +112,7 @@ class Database:
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._in_savepoint(run)
-        self.clock.now_ms()  # which notices that the wall clock was set
+        self.clock.now_ms()  # detects that the wall clock was set
         if adds and self._space.is_tight:
             run = self._space.leaving_room(run)
         try:
@@ -124,12 +126,12 @@ class Database:
     def _write(self, run: Run[T], synced: bool, early: bool) -> T:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
-        answer: tuple[T, bool] | None = None  # and whether it is unsynced
+        answer: tuple[T, bool] | None = None  # its result, and whether it is unsynced
         work: Work[T] | None = None
         try:
             if self._turn.lock.acquire(blocking=False):
                 with self._turn.lock:
-                    self._turn.lock.release()  # that of `acquire`; the end of the block releases the other
+                    self._turn.lock.release()  # the lock of `acquire`; the end of the block releases the other one
                     if not self._waiting:
                         answer = self._run_alone(run, synced, early)
             if answer is None:
@@ -153,15 +155,15 @@ class Database:
         return value
 
     def _take_turn(self, work: Work[Any] | None = None) -> bool:
-        """Wait for the writer's turn, as long as for another process: a handler's open transaction may hold it for ever.
+        """Wait for the writer's turn, as long as for another process, because a handler may never end its transaction.
 
-        The next statement after it is `with self._turn`, and the first in that block releases what was taken here.
+        The next statement must be `with self._turn`, and the first one in that block releases what was taken here.
 
         Args:
-            work: what the turn is wanted for; where another thread has begun it, that one's transaction is waited for.
+            work: the work that needs the turn; if another thread has begun it, wait for that thread's transaction.
 
         Returns:
-            False: that thread has done the work, and the turn was not taken. Else True.
+            False: that thread has done the work, and the turn was not taken. True: it was taken.
         """
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
@@ -181,9 +183,9 @@ class Database:
         raise kept_turn(self.path, self.patience.waited_ms)
 
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
-        """As `_run_waiting`, for one caller that has met no other; its answer, and whether that is unsynced."""
+        """As `_run_waiting`, for a single caller; returns its result, and whether that is unsynced."""
         try:
-            with (writer := self._ready()):  # its end rolls back what an exception leaves
+            with (writer := self._ready()):  # its end rolls back after an exception
                 self._sync(synced and not early)
                 self._begin()
                 changes = writer.total_changes
@@ -198,9 +200,9 @@ class Database:
             raise
 
     def _run_waiting(self, own: Work[Any]) -> None:
-        """Run all that waits in one transaction.
+        """Run all waiting work in one transaction.
 
-        Where an exception comes from outside, nobody else's work is over: each runs it when the turn comes to it.
+        After an exception from outside (a signal), the others' work is not lost: each caller runs it when it gets the turn.
         """
         batch = Batch()
         with batch.running:
@@ -219,32 +221,32 @@ class Database:
                 else:
                     for work in works:
                         work.value, work.error = self._answer_of(work.run)
-                commits = True  # no Python function is entered from here to the end of the next call: no signal comes
+                commits = True  # no Python function is entered until the next call ends: no signal handler runs
                 execute(_COMMIT)
                 self._writer.note_transfers()
                 if self._syncs or writer.total_changes == changes:
                     for work in works:
-                        work.unsynced = False  # it is on disk, or there was nothing to put there
+                        work.unsynced = False  # it is on disk, or there was nothing to write
             batch.over = True
         except BaseException as error:
             is_own = isinstance(error, sqlite3.Error | errors.OnefoldError) and not is_of_a_signal(error)
-            if not is_own and commits:  # it came after the commit
+            if not is_own and commits:  # raised after the commit
                 batch.over = True
                 raise
             self._forget_undone()
             if not is_own:
                 raise
-            translated = self._file.as_ours(error)  # of all of it, or of the only one
+            translated = self._file.as_ours(error)  # results of all pieces, or of the only one
             for work in works:
                 work.error = work.error or translated
             batch.over = True
 
     def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
-        """What a piece of work answered or raised, all of it undone then.
+        """The result of a piece of work, or its exception, after everything it wrote was undone.
 
         Raises:
-            Exception: SQLite rolled everything back (full disk): nobody's work is stored.
-            BaseException: not the work's own, but of a signal that came meanwhile.
+            Exception: SQLite rolled everything back (full disk): no work of any caller is stored.
+            BaseException: raised by a signal handler, not by the work.
         """
         try:
             return self._in_savepoint(run), None
@@ -256,15 +258,15 @@ class Database:
     def _in_savepoint(self, run: Run[T]) -> T:
         told = len(self._writer.transferred)
         self._depth = depth = self._depth + 1
-        name = f"onefold_work_{depth}"  # of its own, so that none is taken for another that was not made yet
+        name = f"onefold_work_{depth}"  # numbered, so that it is not mistaken for one that was not made yet
         try:
             self._writer.execute(f"SAVEPOINT {name}")
             value = run(self._writer)
             self._writer.execute(f"RELEASE {name}")
         except BaseException as error:
-            del self._writer.transferred[told:]  # that did not happen
+            del self._writer.transferred[told:]  # undone
             if self._writer.in_transaction:
-                with ignored(sqlite3.OperationalError):  # it was not made yet, or is released already
+                with ignored(sqlite3.OperationalError):  # not made yet, or released already
                     self._writer.execute(f"ROLLBACK TO {name}")
                     self._writer.execute(f"RELEASE {name}")
             if isinstance(error, sqlite3.Error):
@@ -285,7 +287,7 @@ class Database:
             raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
 
     def _ready(self) -> LentConnection:
-        """The writer's connection, for whoever has the turn."""
+        """The writer's connection, for the thread that has the turn."""
         self._check_open()
         if self._opened is None:
             self._open_again()
@@ -303,19 +305,19 @@ class Database:
         if self.in_memory:
             return
         self._check_there()
-        self._log.check()
+        self._log.begin(grows=not self._space.is_tight)
         if self._steps_noted != len(self.clock.steps) and self.notes_time:
             filetime.note_in(self._writer, self.clock)
             self._steps_noted = len(self.clock.steps)
 
     def _check_there(self) -> None:
-        """Refuse to begin or to commit where the file or its log is not the one that was opened; all is rolled back then."""
+        """Refuse to begin or commit if the file or its log is not the one that was opened; everything is rolled back."""
         if not self.in_memory and not self._file.is_there():
             self._roll_back()
             self._file.give_up(self._writer)
 
     def tend(self) -> None:
-        """Shorten a log that a long reader had kept from being overwritten, and give some pages back to the disk."""
+        """Shorten a log that a long reader kept from being overwritten, and return some pages to the disk."""
         if self.in_memory:
             return
         self._check_open()
@@ -324,10 +326,10 @@ class Database:
             self.write(Space.give_back_in, synced=False)
 
     def check_file(self) -> None:
-        """Look whether the file is still the one that was opened; for processes that write seldom.
+        """Check whether the file is still the one that was opened; for processes that rarely write.
 
         Raises:
-            StorageError: it, its log or the log's index was removed, replaced or damaged, or its disk did not take the log.
+            StorageError: it, its log or the log's index was removed, replaced or damaged, or the log could not be synced.
         """
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
@@ -335,7 +337,7 @@ class Database:
         self._with_writer(lambda _: self._check_there())
 
     def _forget_undone(self) -> None:
-        """What was dead-lettered or moved in this transaction did not happen, nor was a step of the clock noted."""
+        """Forget what this transaction would have dead-lettered, moved, or noted about the clock: it was rolled back."""
         self._steps_noted = 0
         if self._opened is not None:
             self._opened.transferred = []
@@ -360,7 +362,7 @@ class Database:
             self._ready()
             self._sync(synced)
             self._begin(reserved=True)
-            self._held_by = me  # the last: nothing is called between here and the caller's own note of it
+            self._held_by = me  # last: nothing is called between here and the caller's own note of it
         except BaseException as error:
             if self._turn.is_mine():
                 with self._turn.lock:
@@ -372,7 +374,7 @@ class Database:
         return self._writer
 
     def end_exclusive(self, *, commit: bool) -> None:
-        """Commit or roll back what `begin_exclusive` began, and give the turn back. Harmless when nothing is open.
+        """Commit or roll back what `begin_exclusive` began, and release the turn. Does nothing when nothing is open.
 
         Raises:
             StorageBusy, StorageError: the commit failed; everything was rolled back.
@@ -385,7 +387,7 @@ class Database:
             try:
                 with self._writer:
                     if commit:
-                        self._check_there()  # it may have been open for long
+                        self._check_there()  # it may have been open for a long time
                         self._writer.execute(_COMMIT)
                         self._writer.note_transfers()
                     else:
@@ -395,14 +397,14 @@ class Database:
                 raise self._file.as_ours(error) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls one after another in one transaction, each in a savepoint; inside a call, part of that call.
+        """Make calls one after another in one transaction, each in a savepoint; inside such a call, join its transaction.
 
         Returns:
             What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
 
         Raises:
             StorageBusy, StorageError: nothing of any call was written.
-            Exception: that of a signal's handler; nothing of any call was written, unless it came after the commit.
+            Exception: raised by a signal handler; nothing of any call was written, unless it came after the commit.
         """
         me = threading.get_ident()
         if self._held_by == me:
@@ -421,7 +423,7 @@ class Database:
                     self._check_there()
                     self._writer.execute(_COMMIT)
                     self._writer.note_transfers()
-                    # SQLite syncs nothing then, and what was read may be of an early write.
+                    # SQLite syncs nothing then, and the data read may come from an early write.
                     unsynced = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
                 self._forget_undone()
@@ -433,9 +435,9 @@ class Database:
         return answers
 
     def take_back(self, run: Run[object]) -> None:
-        """Undo what others can see of a call that raised `log.NotOnDisk`; where that cannot be, nothing happens.
+        """Undo what other processes can see of a call that raised `log.NotOnDisk`; if that fails, nothing happens.
 
-        It is not synced: after one that failed no sync says anything. A power cut takes it away before what it undoes.
+        It is not synced: after one failed sync, later ones prove nothing. A power cut loses it before what it undoes.
         """
 
         def undo(writer: sqlite3.Connection) -> None:
@@ -453,13 +455,13 @@ class Database:
         return value if error is None else error
 
     def take_transfers(self) -> list[Transferred]:
-        """What was dead-lettered or moved since the last call, in order."""
+        """The messages dead-lettered or moved since the last call, in order."""
         taken = list(self._transferred)
         del self._transferred[: len(taken)]
         return taken
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has committed since this was last asked; SQLite counts the commits of others."""
+        """Whether another process has committed since the last call; SQLite counts the commits of others."""
         self._check_open()
         seen, self._seen_version = self._seen_version, self._with_writer(data_version)
         return seen != self._seen_version
@@ -480,7 +482,7 @@ class Database:
         return self._translated(lambda: self._readers.read(run))
 
     def _with_writer(self, run: Run[T]) -> T:
-        """Read with the writer's connection, inside the transaction of this thread if there is one."""
+        """Read with the writer's connection, inside this thread's transaction if there is one."""
         if self._held_by == threading.get_ident():
             with self._writer.engine_time():
                 return self._translated(lambda: run(self._writer))
@@ -499,14 +501,14 @@ class Database:
     # -- forks ---------------------------------------------------------------------------------------------------------
 
     def hold(self, wait_s: float) -> bool:
-        """As `forks.Forked` says. A transaction of this thread, or one of a handler that does not end, stays open."""
+        """As `forks.Forked` says. A transaction of this thread, or of a handler that does not end, stays open."""
         if self._fork_takes is None:
             if self._turn.is_mine():
                 self._fork_takes = "nothing"
             elif self._turn.lock.acquire(timeout=wait_s):
                 self._fork_takes = "turn"
                 if self._opened is not None and not self.in_memory:
-                    with ignored(sqlite3.Error):  # a full disk: it is closed, only not written into the file
+                    with ignored(sqlite3.Error):  # a full disk: closed, but the log is not written into the file
                         self._opened.close()
                     self._opened = None
         return self._readers.hold(wait_s) and self._fork_takes is not None
@@ -525,20 +527,20 @@ class Database:
     def start_anew(self) -> None:
         """As `forks.Forked` says."""
         if self._opened is not None:
-            if self._fork_takes == "nothing":  # only this thread is in it; what a handler has of it refuses from now on
+            if self._fork_takes == "nothing":  # only this thread uses it; a handler's connection refuses from now on
                 sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
             forks.keep_for_ever(self._opened)
         self._opened, self._is_copy = None, self.in_memory
-        self._log = Log(None, self._log.failure)  # another thread of the parent may be in it; `_open_again` opens it
+        self._log = Log(None, self._log.failure)  # another thread of the parent may be using it; `_open_again` opens it
         self._turn, self._held_by, self._waiting, self._depth = Turn(), None, deque(), 0
-        self._fork_takes, self._transferred = None, []  # the parent says what happened there
+        self._fork_takes, self._transferred = None, []  # the parent reports what happened there
         self._readers.start_anew()
 
     def _open_again(self) -> None:
-        """Open the file after a fork, for whoever has the turn.
+        """Open the file after a fork, in the thread that has the turn.
 
         Raises:
-            StorageError: it is not the same any more, or cannot be opened. UsageError: it was in the parent's memory.
+            StorageError: it is not the same file any more, or cannot be opened. UsageError: it was in the parent's memory.
         """
         if self._is_copy:
             raise errors.UsageError(
@@ -555,13 +557,13 @@ class Database:
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     def _open(self) -> int:
-        """Open the file, or nothing of it: a connection that only a traceback knows would bar forked children from it."""
+        """Open the file completely or not at all: a connection kept by a traceback makes it unusable in forked children."""
         writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
         try:
             writer.told = self._transferred
             version = data_version(writer)
             self._file.note()
-            # What was in an older log is on disk if that is gone.
+            # If an older log is gone, its content is on disk.
             self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
             self._space = Space(writer, self.path, self.place, self._settings.log_bytes, self._file.is_there)
             self._opened = writer
@@ -575,10 +577,10 @@ class Database:
         return connect_reader(self.path, self.place, self._settings)
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close every connection after the call that uses it; later calls raise UsageError. Closing twice is harmless.
+        """Close every connection after the call that uses it; later calls raise UsageError. Idempotent.
 
-        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is left
-        to the end of the process, which takes it back.
+        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is
+        rolled back when the process ends.
         """
         forks.look()
         is_free = self._turn.lock.acquire(blocking=False) or (not unfinished and self.patience.take(self._turn.lock))
@@ -592,7 +594,7 @@ class Database:
         self._log.close()
 
 
-# Where a thread has the turn until the call returns; level 4 goes on outside of one.
+# Places where a thread has the turn until the call returns; at level 4 it keeps the turn longer.
 _TAKES_TURN = frozenset(
     vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
 )

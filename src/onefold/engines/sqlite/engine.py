@@ -1,15 +1,17 @@
 """One SQLite file as an engine: queues, records, ledger, state, commit, presence and wake-up, wired together.
 
-Beside it: the sweep of a file, its records alone for workers on SQS (`FileBooks`), and a file that this user may only read
-(`LookingEngine`). Never here: what single verbs do. Invariants: a file is migrated before any part touches it, and the
-presence lock is taken before the owner's id can appear in a claim. One step of the sweep holds the file for milliseconds.
+Also here: the sweep of a file, a file as a record backend for workers on SQS (`FileBooks`), and a file that this user may
+only read (`LookingEngine`). Never here: single operations. Invariants: a file is migrated before any part uses it, and the
+presence lock is taken before the owner's id can appear in a claim. One step of the sweep locks the file for milliseconds.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote
@@ -19,31 +21,35 @@ from onefold.clock import steady
 from onefold.contracts.engine import WakeableWaiter
 from onefold.engines.sqlite import filetime
 from onefold.engines.sqlite.admin import SqliteQueues
+from onefold.engines.sqlite.callers import CallersDatabase
 from onefold.engines.sqlite.commit import SqliteCommit
 from onefold.engines.sqlite.connection import Readers
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.migrations import migrate
-from onefold.engines.sqlite.processes import Presence, SocketWaiter, Wakeup, are_dead
+from onefold.engines.sqlite.processes import Presence, RenewalMark, SocketWaiter, Wakeup, are_dead
 from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.state import SqliteArchive, SqliteState, sweep_archive_in
 from onefold.engines.sqlite.store import SqliteStore, dead_owners
+from onefold.engines.sqlite.turn import Patience
 from onefold.interrupts import ignored
 
 if TYPE_CHECKING:
     from onefold.contracts.admin import RecordAdmin
     from onefold.contracts.engine import Engine
+    from onefold.contracts.store import Record
     from onefold.contracts.verbs import EffectTransaction, Ledger, State, Store
     from onefold.outside import Clock, Entropy
 
 
 _SWEEP_MS = 5_000  # how often expired messages and records are looked for
-_SWEEP_ROWS = 2_000  # records looked at in one step; some milliseconds of the file's writer
-# A worker maintains every 500 ms: a fifth of its time while there is much to remove, else a two-hundredth.
+_SWEEP_ROWS = 2_000  # records checked in one step; the write lock is held for some milliseconds
+# A worker does maintenance every 500 ms: it takes up to a fifth of that time while there is much to remove, otherwise a
+# 200th.
 _SWEEP_SHARE_MS = 100
 _LOOK_SHARE_MS = 25
-_NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `clock.STEP_MS` meanwhile
+_NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `clock.STEP_MS` in that time
 
 
 class SqliteEngine:
@@ -54,8 +60,8 @@ class SqliteEngine:
         clock, entropy: where time and chance come from.
         owner: id of this process; names its leases.
         url: as the user wrote it.
-        settings: what may be chosen about the file.
-        looks: nothing is to be written: where this user may only read the file, it is opened for that.
+        settings: options of the file.
+        looks: nothing will be written, so a file that this user may only read is opened read-only.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -78,7 +84,7 @@ class SqliteEngine:
         self._owner, self._entropy = owner, entropy
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
         reads = looks and is_only_readable(path)
-        self.database = LookingEngine(path, clock) if reads else Database(path, clock, settings=settings)
+        self.database = LookingEngine(path, clock) if reads else CallersDatabase(path, clock, settings=settings)
         self._clock = self.database.clock
         try:
             migrate(self.database)
@@ -86,11 +92,14 @@ class SqliteEngine:
                 self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
                 if not reads:
                     self.database.notes_time = True
+                    self.hurry(0)  # the file may be held by the transaction in which the engine is opened
                     self._note_time()
+                    self.hurry(None)
         except BaseException:
             self.database.close()
             raise
         self.queues = SqliteQueues(self.database, owner=owner, entropy=entropy)
+        self.joined = self.database.joined if isinstance(self.database, CallersDatabase) else None
         self.store = self.records = SqliteStore(self.database)
         self.ledger = SqliteLedger(self.database)
         self.store.ledger = self.ledger
@@ -100,8 +109,10 @@ class SqliteEngine:
         self._wakeup = Wakeup(":memory:" if reads else self.database.place, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
-        self.known_queue = None  # opening costs no call
+        self.known_queue = None  # opening needs no call
         self._presence: Presence | None = None
+        if self.shared and owner_process.is_here(owner):
+            self.store.process, self.store.appear = owner, self._appear_for_calls
         self._swept_ms = clock.monotonic_ms()
         self._sweep_goes_on = False
         self._waiters: list[WakeableWaiter] = []
@@ -109,19 +120,22 @@ class SqliteEngine:
         forks.in_child(self._start_anew)
 
     def _note_time(self) -> None:
-        """See to it that who opens the file later can see whether the machine's clock was set meanwhile."""
+        """Note the time, so that a process that opens the file later can detect whether the machine's clock was set."""
         self._noted_ms = self._clock.monotonic_ms()
         if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
             with ignored(errors.TransientError):  # busy, or full: another process does it, or this one later
                 self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
 
     def _start_anew(self) -> None:
-        """As `forks.Forked` says: sign of life and sockets are the parent's; only this process's ends of them are closed.
+        """As `forks.Forked` says: presence lock and sockets are the parent's; only this process's ends of them are closed.
 
-        So is the owner's id: what a child held under it would count as its dead parent's.
+        The owner's id is the parent's, too: what a child held under it would be freed when the parent dies.
         """
         self._lock = threading.Lock()
-        self._owner = self.queues.owner = self._entropy.token()
+        self._owner = self._entropy.token()
+        if self.store.process is not None:
+            self._owner = self.store.process = owner_process.owner_of(self._owner)
+        self.queues.owner = self._owner
         if self._presence is not None:
             self._presence.abandon()
             self._presence = None
@@ -133,20 +147,39 @@ class SqliteEngine:
 
     @property
     def join(self) -> str | None:
-        """What a child process calls with the lock file."""
+        """The function that a child process calls with the lock file."""
         return "onefold.engines.sqlite.processes:join" if self.shared else None
 
     def appear(self) -> str | None:
-        """Take this process's presence lock; where its file is, for child processes. None in memory."""
+        """Take this process's presence lock; returns the path of its file, for child processes. None in memory."""
         if not self.shared:
             return None
         with self._lock:
             if self._presence is None:
-                self._presence = Presence(self.database.place, self._owner)  # one for all names
+                self._presence = Presence(self.database.place, self._owner)  # one object for all names
             return str(self._presence.lock_file)
 
+    def renewal_mark(self) -> RenewalMark | None:
+        """Where a thread that extends this process's leases says how far it has come; None in memory."""
+        self.appear()
+        return None if self._presence is None else self._presence.mark(self._clock.now_ms())
+
+    def _appear_for_calls(self) -> RenewalMark | None:
+        """As `renewal_mark`, of a program that calls guarded functions: it may have no worker to free what the dead held."""
+        is_first = self._presence is None
+        mark = self.renewal_mark()
+        if is_first and self._presence is not None:
+            atexit.register(_leave, weakref.ref(self._presence))
+            for owner in self._presence.find_dead():
+                self._presence.bury_dead(self.database, owner, self._clock.now_ms())
+        return mark
+
+    def stopped_process(self, record: Record) -> int | None:
+        """As the contract says."""
+        return self.store.stopped_process(record, self._clock.now_ms())
+
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
-        """What an idle worker waits on; closed with the engine. `foreign`: `notify` of this process does not wake it."""
+        """The waiter of an idle worker, closed with the engine. `foreign`: `notify` of this process does not wake it."""
         waiter = self._wakeup.waiter(foreign=foreign)
         self._waiters.append(waiter)
         return waiter
@@ -156,35 +189,35 @@ class SqliteEngine:
         self._wakeup.notify()
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls in one transaction with one sync; see `connection.Database.together`."""
+        """Make calls in one transaction with one fsync; see `database.Database.together`."""
         return self.database.together(calls, synced=synced)
 
     def hurry(self, left_ms: int | None) -> None:
-        """No call waits for others for longer than this, as the process is to end; see the contract."""
+        """Limit how long calls wait for others, because the process is about to end; see the contract."""
         self.database.patience.hurry(left_ms)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Have receives stop the group of what the queue itself dead-letters, in their transaction."""
+        """Let receives stop the group of a message that the queue itself dead-letters, in their transaction."""
         self.queues.stop_groups(flag_of)
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has written since this was last asked."""
+        """Whether another process has written since the last call."""
         return self.database.changed_elsewhere()
 
     def check(self) -> list[str]:
-        """What makes the file less private than it should be. A file that opens is durable."""
+        """Warnings about a file that is less private than it should be. A file that opens is durable."""
         found = private_files.warning_of(self.database.path) if self.shared else None
         return [found] if found is not None else []
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """Those of these owners that have been found dead, or whose presence locks nobody holds."""
+        """Those of these owners that have been found dead, or whose presence locks are free."""
         asked = frozenset(owners)
         known = asked & self.database.read(dead_owners) if asked else frozenset()
         known |= owner_process.ended(asked - known)
         return known | are_dead(self.database.place, asked - known) if self.shared else known
 
     def maintain(self, told: Callable[[str], None]) -> int:
-        """Free what dead processes held, carry move tasks forward, and now and then remove what expired."""
+        """Free what dead processes held, continue move tasks, and now and then remove what expired."""
         self.database.check_file()
         self.database.tend()
         if self.shared and self._clock.monotonic_ms() - self._noted_ms >= _NOTE_MS:
@@ -203,7 +236,7 @@ class SqliteEngine:
         return done
 
     def _sweep(self, now_ms: int) -> int:
-        """Remove what expired, step by step, for a share of the time; what is left over, the next call goes on with."""
+        """Remove what expired, step by step, for a share of the time; the next call continues with the rest."""
         done = self.queues.sweep()
         begun_ms = self._clock.monotonic_ms()
         while True:
@@ -220,7 +253,7 @@ class SqliteEngine:
                 return done
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close everything; harmless twice. `unfinished`: presence and a handler's transaction end with the process."""
+        """Close everything. Idempotent. `unfinished`: presence lock and a handler's transaction end with the process."""
         for waiter in self._waiters:
             waiter.close()
         self._waiters.clear()
@@ -231,28 +264,35 @@ class SqliteEngine:
         self.database.close(unfinished=unfinished)
 
 
+def _leave(presence: weakref.ref[Presence]) -> None:
+    """At the end of a program that called guarded functions; with a call under way its end is to be noticed."""
+    found = presence()
+    if found is not None and not found.has_work():
+        found.close()
+
+
 LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
-# Longer than any lease: a lease is renewed by a living process only, and no renewal reaches further than 12 hours.
+# Longer than any lease: only a living process renews a lease, and no renewal is for more than 12 hours.
 DEAD_OWNERS_KEPT_MS: Final = 7 * limits.DAY_MS
 COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
-DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long between reading and writing
+DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no process takes that long between reading a version and writing
 _ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
 
 
 # -- sweeping -------------------------------------------------------------------------------------------------------
 
-# Expired records, old history and the small tables beside them. The records are walked by id, a few at a time, from where
-# the last step ended and from the start again; so no index on their expiry has to be kept while jobs run. The oldest are
-# looked at in every step: they usually expire first, and a walk through a large table takes days. It does not matter when an
-# expired record goes: a claim treats it as absent. Held records do not expire.
+# Expired records, old history and the small tables beside them. The records are read by id, a few at a time, from where the
+# last step ended, and then from the start again; so jobs need not maintain an index on expiry. The oldest are checked in
+# every step: they usually expire first, and a pass through a large table takes days. It does not matter when an expired
+# record is removed: a claim treats it as absent. Held records do not expire.
 
 
 class SweepStep(NamedTuple):
-    """What one step of the sweep did.
+    """The result of one step of the sweep.
 
     Args:
         removed: rows.
-        is_round: the walk reached the newest record; the next step begins with the oldest.
+        is_round: the pass reached the newest record; the next step begins with the oldest.
     """
 
     removed: int
@@ -265,13 +305,13 @@ def sweep_in(
     """One step, inside the caller's transaction.
 
     Args:
-        limit: how many of the oldest records are looked at, how many where the walk has come to, and how many rows of
-            history are removed at most.
-        ledger_kept_ms: rows of history older than that go.
+        limit: how many of the oldest records are checked, how many at the position of the pass, and how many rows of history
+            are removed at most.
+        ledger_kept_ms: rows of history older than that are removed.
     """
     (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
     removed, last = _sweep_records(connection, 0, now_ms, limit)
-    if last < after:
+    if last <= after:
         more, last = _sweep_records(connection, after, now_ms, limit)
         removed += more
     reached = 0 if last == _ID_MAX else last
@@ -290,21 +330,21 @@ def sweep_in(
 
 
 def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limit: int) -> tuple[int, int]:
-    """Look at `limit` records that come after the id `after`; how many were removed, and the last id looked at."""
+    """Check `limit` records that come after the id `after`; how many were removed, and the last id checked."""
     found = connection.execute(
         "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
     ).fetchone()
     last = _ID_MAX if found is None else found[0]
     removed = connection.execute(
         "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?"
-        " AND (status <> 0 OR lease_until_ms <= ?)",
-        (after, last, now_ms, now_ms),
+        " AND (status <> 0 OR (lease_until_ms <= ? AND updated_at_ms <= ?))",  # its process may stand still: transitions.py
+        (after, last, now_ms, now_ms, now_ms - limits.VISIBILITY_MS_MAX),
     ).rowcount
     return removed, last
 
 
 class FileBooks:
-    """The Books contract on an opened file.
+    """The RecordBackend contract on an opened file.
 
     Args:
         engine: the opened file.
@@ -318,15 +358,15 @@ class FileBooks:
         self.state: State = engine.state
 
     def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - the contract's
-        """None: the file's transactions settle its own queues' messages."""
+        """None: the file's transactions can only settle messages of its own queues."""
         return None
 
     def check(self) -> list[str]:
-        """As the engine: what makes the file less private than it should be."""
+        """As the engine: warnings about a file that is less private than it should be."""
         return self._engine.check()
 
     def appear(self) -> None:
-        """Nothing to make: the file is open, and the lease alone decides who is dead."""
+        """Nothing to prepare: the file is open, and only the end of a lease shows that an owner is dead."""
 
     def close(self) -> None:
         """Close the file."""
@@ -338,19 +378,19 @@ _BUSY_S = 10.0
 
 # -- reading a file of somebody else's ------------------------------------------------------------------------------
 
-# SQLite needs a file's log and the log's index (`-wal`, `-shm`) to read it. Where it can neither find nor make them (the
-# last process has closed the file, and the folder is not ours), a file without a log holds everything itself, and is read as
-# one that nobody changes: for a look, that is right unless a process begins to write just then.
+# SQLite needs a file's log and the log's index (`-wal`, `-shm`) to read it. If it can neither find nor create them (the last
+# process has closed the file, and the folder is not ours), a file without a log is complete by itself, and is opened as
+# immutable: that is right unless a process begins to write at that moment.
 
 
 def is_only_readable(path: str) -> bool:
-    """Whether this user may not write a file that is there, or not beside it."""
+    """Whether this user may not write an existing file, or not create files beside it."""
     place = os.path.realpath(path)
     return os.path.exists(place) and not (os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK))
 
 
 class LookingEngine(Database):
-    """A database file, opened for reading alone.
+    """A database file, opened read-only.
 
     Args:
         path: file name. clock: as of `Engine`.
@@ -359,11 +399,14 @@ class LookingEngine(Database):
         StorageError: it cannot be read.
     """
 
-    def __init__(self, path: str, clock: Clock) -> None:  # no connection that writes, so nothing of Engine's own
+    def __init__(
+        self, path: str, clock: Clock
+    ) -> None:  # no connection that writes: Engine's constructor is not called
         self.path, self.place = path, os.path.realpath(path)
         self.clock = steady(clock)
         self.in_memory, self.notes_time = False, False
         self._closed, self._held_by, self._opened = False, None, None
+        self.patience = Patience(0)  # who reads waits for nobody
         self._readers = Readers(self._connect_reader, self._check_open)
         if not os.access(self.place, os.R_OK):
             raise errors.StorageError(
@@ -408,17 +451,17 @@ class LookingEngine(Database):
         self._refuse()
 
     def tend(self) -> None:
-        """Nothing: that is for who writes."""
+        """Nothing: only writers need it."""
 
     def check_file(self) -> None:
-        """Nothing: that is for who writes."""
+        """Nothing: only writers need it."""
 
     def changed_elsewhere(self) -> bool:
         """Always: it is not known."""
         return True
 
     def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - there is never any
-        """Close every connection after the query that is under way; harmless twice."""
+        """Close every connection after its present query. Idempotent."""
         self._closed = True
         self._readers.close()
 

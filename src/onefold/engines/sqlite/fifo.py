@@ -1,15 +1,15 @@
-"""FIFO queues: what is sent and deduplicated, what can be received, and scheduled messages that become due.
+"""FIFO queues: sending and deduplication, choosing what can be received, and scheduled messages that become due.
 
-A group's messages are received in order from its head (`rows.py` keeps which groups are open). A receive takes at most 10
-of one group, as SQS's largest does, then goes to the next; one of 100 is ten of those. A message with a `run_at_ms`
-enters its group when that instant has come: position, sequence number and deduplication are decided then.
+A group's messages are received in order from its head (`rows.py` tracks which groups are open). A receive takes at most 10
+messages of one group, like SQS's largest receive, then goes to the next group; a receive of 100 works like ten of those. A
+message with a `run_at_ms` enters its group at that instant: position, sequence number and deduplication are decided then.
 
 A deduplication id is remembered from the moment its message was accepted, for 5 minutes, also after the message was received
-and deleted; a second copy after that is accepted even while the first still waits. The scope is the queue or the group. Rows
-are in the order of time, found by a 16-byte digest: a random key costs least that way.
+and deleted; after that a second copy is accepted even while the first still waits. The scope is the queue or the group. Rows
+are stored in the order of time and found by a 16-byte digest, which is the cheapest layout for random keys.
 
-Never here: hiding what was chosen, settling. Invariants: no message is chosen while an earlier one of its group is hidden;
-within one scope and window one id delivers one message.
+Never here: hiding the chosen messages, settling. Invariants: no message is chosen while an earlier one of its group is
+hidden; within one scope and window one id delivers one message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onefold.engines.sqlite.rows import (
     refresh_groups_in,
     sequence_text,
 )
-from onefold.engines.sqlite.settle import dead_letter_in, worn_out
+from onefold.engines.sqlite.settle import dead_letter_in, waits_for_stopped_in, worn_out
 from onefold.engines.sqlite.state import put_in
 
 
@@ -57,11 +57,11 @@ class Memory:
     def first_of(
         self, group: str | None, dedup_id: str | None, body: str, message: int, position: int, at_ms: int
     ) -> tuple[int, int] | None:
-        """Message and position of the one this is a duplicate of; None when it is new, and remembered from now on.
+        """Message and position of the one that this duplicates; None when it is new, and remembered from now on.
 
         Args:
             dedup_id: None derives it from the body.
-            message, position: of the message that asks.
+            message, position: of the new message.
             at_ms: when it is accepted.
         """
         scope = group if self._by_group else ""
@@ -79,7 +79,7 @@ class Memory:
         return None
 
     def write(self) -> None:
-        """Store what was new."""
+        """Store the new ids."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO onefold_dedup (position, queue, digest, message, accepted_at_ms) VALUES (?, ?, ?, ?, ?)",
             [
@@ -124,14 +124,14 @@ def forget_ids_in(connection: sqlite3.Connection, now_ms: int, count_max: int) -
     ).rowcount
 
 
-# By one receive; a send promotes all that is due, since its messages come after them.
+# By one receive; a send admits all that are due, since its own messages come after them.
 _PROMOTED_AT_ONCE = 1_000
 
 
 def send_in(
     connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int, *, whole: bool
 ) -> list[Sent | Refused]:
-    """Accept messages in the order given; a deduplication id seen within 5 minutes is answered with the first one's."""
+    """Accept messages in the order given; for a deduplication id seen within 5 minutes, answer with the first message."""
     settings = row.settings
     answers: list[Sent | Refused | None] = [check_entry(entry, settings) for entry in entries]
     good = [index for index, answer in enumerate(answers) if answer is None]
@@ -206,7 +206,7 @@ def choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms
 def _from_head(
     connection: sqlite3.Connection, row: QueueRow, group: int, name: str, room: int, now_ms: int
 ) -> list[Found]:
-    """The visible messages at the head of a group. Expired ones on the way are deleted, worn out ones dead-lettered."""
+    """The visible messages at the head of a group. Expired ones are deleted, those out of receives dead-lettered."""
     chosen: list[Found] = []
     after = -1
     while True:
@@ -223,6 +223,8 @@ def _from_head(
             elif found.visible_at_ms > now_ms:
                 return chosen
             elif worn_out(row, found):
+                if waits_for_stopped_in(connection, row, found, now_ms):
+                    return chosen
                 _stop_group(connection, row, found, name, now_ms)
                 dead_letter_in(connection, row, [found], now_ms)
             else:
@@ -235,7 +237,7 @@ def _from_head(
 
 
 def _stop_group(connection: sqlite3.Connection, row: QueueRow, found: Found, group: str, now_ms: int) -> None:
-    """As a worker does that dead-letters a message: what follows must not be received before the flag is set."""
+    """Stop the group, as a worker does that dead-letters a message: the next ones must not be received before that."""
     job = read_meta(found.meta).attributes.get(JOB_ATTRIBUTE)
     flag = row.flag_of(row.settings.name, group, None if job is None else job[1])
     if flag is not None:
@@ -253,7 +255,7 @@ def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
 
 
 def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int | None) -> int:
-    """Let scheduled messages that are due enter their groups, as if they were sent then; how many were due.
+    """Let due scheduled messages enter their groups, as if they were sent then; returns how many were due.
 
     Position and deduplication are decided here. A duplicate of a message accepted in the 5 minutes before is dropped.
     """

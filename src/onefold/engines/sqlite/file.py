@@ -1,38 +1,26 @@
-"""A database file on its disk: which one a URL names, whether it is still there, its log's syncs, and the space it may take.
+"""A database file on its disk: the file of a URL, whether it still exists, and the space it may take.
 
     sqlite:///relative/path.db    sqlite:////absolute/path.db    sqlite://:memory:
 
-How long to wait for it, its pages, and how long its log may become are chosen by who opens it: such a URL has no options.
-A file that was removed or replaced while a process has it open takes that process's writes to where nobody looks for them,
-and its log, which others find by name, would be applied to whatever file has the name now. `OpenFile` notices.
+Waiting times, page size and the log's length are chosen by the code that opens it: such a URL has no options. If a file is
+removed or replaced while a process has it open, that process's writes are lost to all others, and its log, which others find
+by name, would be applied to the file that has the name now. `OpenFile` detects that.
 
-SQLite syncs the log inside COMMIT, while the writer's turn is held. What may be seen before it is on disk is committed
-without that (`Database.write(early=True)`), the turn goes to whoever waits, and the caller syncs the log before it answers
-(`Log`). So a sender's sync and a worker's transaction happen at one time, and callers that come together share a sync. One
-sync covers every earlier commit of every process, as the log is one file and is read back up to its first gap. A disk that
-fails says so once: the kernel takes the pages for written then, and the next sync would succeed over a gap, behind which
-nothing is read back. So after one failure nothing is written or answered any more by this process.
+SQLite writes everything to the log first, even deletions. When the log has filled the disk, it can neither grow nor be
+written into the file, which would have to grow too: nothing can be accepted, finished or removed any more. So, while there
+is little space (`Space`), the log is limited to a share of it, and work that only takes space (a send, a guarded call) is
+refused while there is still room to finish accepted work: one record of average size for each message in the file, plus a
+share of the disk. With plenty of space nothing is limited, and nothing is counted.
 
-SQLite writes everything to the log first, also what deletes. A log that fills the disk can be neither written on nor
-written into the file, which would have to grow for it: nothing can be accepted, finished or removed any more. So, while
-there is little space (`Space`), the log is kept to a share of it; and what only takes space (a send, a guarded call) is
-refused while there is still room for what the others write: for one record, by a mean of those that are there, of each
-message in the file, and a share of the disk besides. With plenty of space nothing is limited, and nothing is counted.
-
-Never here: connections, transactions. Invariants: a path is `:memory:` or of printable characters; a page size is of new
-files, others keep their own; `Log.flush` returns when all that was committed before the call is on disk, or raises; what
-the log holds fits into the file.
+Never here: connections, transactions. Invariants: a path is `:memory:` or of printable characters; a page size applies to
+new files, existing ones keep theirs; the content of the log fits into the file.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import sqlite3
-import threading
-import weakref
 from collections.abc import Callable
-from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from msgspec import Struct
@@ -54,9 +42,9 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     Args:
         busy_ms: how long a write waits for other processes, and for an open transaction of its own, before `StorageBusy`, in
             milliseconds, 0 or more.
-        log_bytes: of the write-ahead log, after which it is written into the file and overwritten from its beginning. Until
-            it has grown to that, a sync has to note its new length too (80 us more on ext4). 40 MB: 10-30 % more jobs than
-            with SQLite's 4 MB, measured.
+        log_bytes: length of the write-ahead log at which it is written into the file and overwritten from its beginning.
+            Until it has grown to that, a sync also has to store its new length (80 us more on ext4). 40 MB: 10-30 % more
+            jobs than with SQLite's 4 MB, measured.
         page_bytes: of a new file: a power of 2, 512 to 65,536 (https://www.sqlite.org/pragma.html#pragma_page_size). A
             commit writes whole pages: small ones make small changes cheaper, large ones large messages and long scans.
     """
@@ -73,7 +61,7 @@ def path_of(url: str, rest: str) -> str:
     """The file that `url` names, `rest` being what follows `sqlite://`.
 
     Raises:
-        UsageError: it names none, or says more than a path.
+        UsageError: it names no file, or has more than a path.
     """
     if rest == ":memory:":
         return rest
@@ -95,12 +83,11 @@ class OpenFile:
     """The file at a path as it was when it was opened, and its log.
 
     Args:
-        path: as the user wrote it, for error texts and for a link that may be pointed elsewhere.
+        path: as the user wrote it: error texts have the whole of it; it may be a link that is changed.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._name = os.path.abspath(path)  # this process may change its folder
+        self._path = self._name = os.path.abspath(path)  # this process may change its working directory
         self.place = os.path.realpath(path)
         self.log = f"{self.place}-wal"
         self._index = f"{self.place}-shm"
@@ -108,15 +95,15 @@ class OpenFile:
         self._damage: str | None = None
 
     def note(self) -> None:
-        """Remember which file and log this process has opened; called as soon as it has both."""
+        """Remember which file and log this process has opened; called as soon as both are open."""
         self._seen = [inode(self._name), inode(self.log), inode(self._index)]
 
     def is_itself(self) -> bool:
-        """Whether the file is the one that was opened, whatever its log is: for one that was closed in between."""
+        """Whether the file is the one that was opened, whatever its log; for a file that was closed in between."""
         return inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
-        """Whether file, log and index are still what this process has open and not emptied. 4 us; asked in every write.
+        """Whether file, log and index are still those that this process has open, and not empty. 4 us; at every write.
 
         Two processes with different indexes on one log would each overwrite what the other has accepted.
 
@@ -128,7 +115,7 @@ class OpenFile:
             main, log, index = os.stat(self._name), os.stat(self.log), os.stat(self._index)
         except OSError as error:
             let_through(error)
-            if isinstance(error, PermissionError):  # this process has given up rights since it opened them
+            if isinstance(error, PermissionError):  # this process has dropped privileges since it opened them
                 return True
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise
@@ -137,13 +124,13 @@ class OpenFile:
         return seen == self._seen and main.st_size > 0
 
     def as_ours(self, error: BaseException) -> BaseException:
-        """As `refusals.translate`. One that says that the file is not what it was is remembered: see `is_there`."""
+        """As `refusals.translate`. An error that shows damage of the file is remembered: see `is_there`."""
         if is_damage(error):
             self._damage = self._damage or str(error)
         return translate(error, self._path)
 
     def _check_whole(self) -> None:
-        """Refuse to write on after the file was found damaged: what is cached of it here hides that, and makes it worse.
+        """Refuse to write after the file was found damaged: cached pages would hide the damage and make it worse.
 
         Raises:
             StorageError: it was.
@@ -156,7 +143,7 @@ class OpenFile:
             )
 
     def is_log_gone(self) -> bool:
-        """Whether the log or its index was removed, nothing else came in its place, and the file itself is still there."""
+        """Whether the log or its index was removed and not replaced, while the file itself still exists."""
         now = [inode(self.place), inode(self.log), inode(self._index)]
         return (
             now[0] == self._seen[0]
@@ -165,7 +152,7 @@ class OpenFile:
         )
 
     def move_old_log(self) -> str | None:
-        """Take the log of a file that is gone away from its name, so that it is not applied to the file there now.
+        """Rename the log of a file that is gone, so that it is not applied to the file that is there now.
 
         Returns:
             Where it is now; None where there was nothing to move.
@@ -186,7 +173,7 @@ class OpenFile:
         return target
 
     def give_up(self, writer: sqlite3.Connection) -> NoReturn:
-        """Nobody looks for what would be written any more; what can be saved is written into the file.
+        """Refuse to write, because no other process would find it; what can be saved is written into the file.
 
         Args:
             writer: of the file, outside transactions.
@@ -195,17 +182,17 @@ class OpenFile:
             StorageError: always.
         """
         is_saved = False
-        if self.is_log_gone():  # nobody has begun another: what this process still has of it is all there is
+        if self.is_log_gone():  # no other log was begun: this process still has all of its content
             _, held, written = writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             is_saved = held == written
         raise self.refusal(is_saved=is_saved, log=self.move_old_log())
 
     def refusal(self, *, is_saved: bool, log: str | None) -> errors.StorageError:
-        """Why nothing can be written any more.
+        """The error that says why nothing can be written any more.
 
         Args:
-            is_saved: what the removed log held was written into the file first.
-            log: where `move_old_log` has put the log.
+            is_saved: the content of the removed log was written into the file first.
+            log: where `move_old_log` has moved the log.
         """
         if inode(self.place) == self._seen[0] == inode(self._name) and os.stat(self.place).st_size:
             saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
@@ -235,7 +222,7 @@ def inode(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-_FAMILY_BYTES: Final = 8  # in every file that there is
+_FAMILY_BYTES: Final = 8  # in every existing file
 
 
 def ident(key: RecordKey) -> bytes:
@@ -243,118 +230,30 @@ def ident(key: RecordKey) -> bytes:
     return ident_of(key, _FAMILY_BYTES)
 
 
-_SYNC: Final = getattr(os, "fdatasync", os.fsync)  # as SQLite does: macOS has no fdatasync
-
-
-class NotOnDisk(errors.StorageError):
-    """A sync failed after the commit: others can see what the call wrote, and a power cut may take it back."""
-
-
-class Log:
-    """The log of one database file.
-
-    Args:
-        path: of the log, which SQLite has opened; the same file is opened here. None in memory: nothing is ever synced.
-        failure: what the disk said to a sync of this process before; a fork does not make it good.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-
-    def __init__(self, path: str | None, failure: str | None = None) -> None:
-        self._path = path
-        if path is not None:
-            self._file = io.FileIO(path)  # not a number, which nobody would close after a signal's exception here
-            self._close_file = weakref.finalize(self, self._file.close)
-            self._close_file.atexit = False
-        self._tickets = count(1)  # of calls, in order; of syncs too
-        self._on_disk = 0  # all that was committed before that ticket
-        self.failure = failure
-        self._lock = threading.RLock()  # the handler of a signal may send while this thread is in here
-
-    def flush(self) -> None:
-        """Return once all that was committed before this call is on disk.
-
-        Raises:
-            NotOnDisk: the disk did not take it, now or before.
-        """
-        if self._path is None:
-            return
-        ticket = next(self._tickets)
-        with self._lock:
-            if self._on_disk > ticket:
-                return  # a sync that began after this call has ended
-            self.check(is_seen=True)
-            begun = next(self._tickets)
-            try:
-                self._sync(self._path)
-            except OSError as error:
-                let_through(error)
-                self.failure = str(error.strerror or error)
-                self.check(is_seen=True)
-            self._on_disk = max(self._on_disk, begun)
-
-    def check(self, *, is_seen: bool = False) -> None:
-        """Refuse to go on after a sync that failed.
-
-        Args:
-            is_seen: the call that asks has written something that others can see.
-
-        Raises:
-            StorageError: one has failed in this process; NotOnDisk where `is_seen`.
-        """
-        if self.failure is not None:
-            seen = "What this call wrote can be seen, but a power cut may take it back."
-            kind = NotOnDisk if is_seen else errors.StorageError
-            raise kind(
-                f"{self._path} could not be written to the disk: {self.failure}.",
-                meaning=seen if is_seen else "Nothing was written: it would come behind what is not on the disk.",
-                todo="Check the disk, restart every process that uses the file, then make the same call again.",
-            )
-
-    def _sync(self, path: str) -> None:
-        if self._close_file.alive:
-            _SYNC(self._file.fileno())
-            return
-        # The engine was closed between this commit and now. Who closes a file last writes its log into it and syncs that.
-        with ignored(FileNotFoundError):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                _SYNC(file)
-            finally:
-                os.close(file)
-
-    def close(self) -> None:
-        """Close the file, after the sync that is under way."""
-        if self._path is not None:
-            with self._lock:
-                self._close_file()
-
-
 T = TypeVar("T")
 
-_SHARE: Final = 8  # the log's part of the space that it and the file's growth share
-_PLENTY: Final = 16  # times the log's limit: with so much space nothing is limited
+_SHARE: Final = 8  # the log's share of the space that it and the file's growth use
+_PLENTY: Final = 16  # times the log's limit: with this much space nothing is limited
 _LOG_BYTES_LEAST: Final = 256 * 1024  # some ten jobs' worth of changes
 _RESERVE_BYTES: Final = (256 * 1024, 64 * 1024 * 1024)
 _LOOK_EVERY: Final = 32  # transactions
 _LOOK_EVERY_WHEN_TIGHT: Final = 8
 _SCARCE_BYTES: Final = (
     4 * 1024 * 1024
-)  # with so little left to grow by, the log is written into the file before each job
-_LIKE: Final = 64  # limits that differ by less than one part in so many are not set again
+)  # with this little left to grow, the log is written into the file before each job
+_LIKE: Final = 64  # limits that differ by less than this fraction (1/n) are not set again
 _INCREMENTAL: Final = 2  # SQLite's number of that auto_vacuum
-_FREE_PAGES_LEAST: Final = 256  # fewer are not worth the moving
+_FREE_PAGES_LEAST: Final = 256  # fewer pages are not worth moving
 _PAGES_GIVEN_BACK: Final = 512  # in one transaction, some milliseconds
 PAGES_MAX: Final = 4_294_967_294  # SQLite's own limit
 
 _RECORD_BYTES_LEAST: Final = 512  # a record without a result takes 200, a small message that a handler sends 300
 _RECORDS_MEASURED: Final = 256  # the newest
-_ROWS_MAX: Final = 8  # of history that a run may leave, by the mean
-_CALLS: Final = 16  # guarded calls that may be going on at one time, by the mean of what is recorded
-_COUNT_EVERY: Final = 256  # sends, and an eighth of what waits; so that larger records are noticed
-_COUNT_SHARE: Final = 20  # where sends are refused, messages are counted for at most one part in so many of the time
-# Every message is in one of two narrow tables, whatever its body takes. None before the first message.
+_ROWS_MAX: Final = 8  # rows of history counted per run, at most; the average is measured
+_CALLS: Final = 16  # guarded calls in progress at one time, each counted with the average record
+_COUNT_EVERY: Final = 256  # sends, plus an eighth of what waits, after which sizes are measured again
+_COUNT_SHARE: Final = 20  # where sends are refused, counting messages takes at most this fraction (1/n) of the time
+# Every message has a row in one of two narrow tables, whatever the size of its body. None before the first message.
 _COUNT: Final = "SELECT (SELECT count(*) FROM onefold_waiting) + (SELECT count(*) FROM onefold_received)"
 _LAST_ID: Final = "SELECT last_id FROM onefold_file"
 # 110 and the second ident: the rest of a row, and its place in the index, measured with dbstat; 300 for a row of history.
@@ -371,12 +270,12 @@ _RECORD_BYTES: Final = f"""
 
 
 class Limits(NamedTuple):
-    """What the file and its log may grow to.
+    """How far the file and its log may grow.
 
     Args:
         log_bytes: of the log, before it is written into the file.
-        pages: of the file. spare_bytes: of these, what sends leave to the others in any case.
-        growth_bytes: by so much the file may become larger than it is.
+        pages: of the file. spare_bytes: of these, what sends always leave for other work.
+        growth_bytes: how much larger the file may become.
     """
 
     log_bytes: int
@@ -390,18 +289,18 @@ class Limits(NamedTuple):
         return self.pages < PAGES_MAX
 
     def is_like(self, other: Limits) -> bool:
-        """Whether it is not worth while to set these in place of the others."""
+        """Whether these limits are too close to the others to be worth setting."""
         return all(abs(one - was) * _LIKE <= was for one, was in zip(self[:2], other[:2], strict=True))
 
 
 def limits(place: str, page_bytes: int, log_bytes: int) -> Limits:
-    """What fits now.
+    """The limits for the space that is free now.
 
     Args:
         place: the file. page_bytes: its pages. log_bytes: the log's limit where there is plenty of space.
 
     Raises:
-        OSError: the disk cannot be asked.
+        OSError: the free space cannot be read.
     """
     disk = os.statvfs(place)
     shared = disk.f_bavail * disk.f_frsize + _size(f"{place}-wal")
@@ -410,7 +309,7 @@ def limits(place: str, page_bytes: int, log_bytes: int) -> Limits:
     file_bytes = _size(place)
     log = min(max(shared // _SHARE, _LOG_BYTES_LEAST), log_bytes)
     least, most = _RESERVE_BYTES
-    # Half of the rest: one transaction may take all of it, and its pages are in the log before they are in the file.
+    # Half of the rest: one transaction may use all of it, and its pages are written to the log before the file.
     growth = (shared - 2 * log) // 2
     return Limits(
         log,
@@ -421,10 +320,10 @@ def limits(place: str, page_bytes: int, log_bytes: int) -> Limits:
 
 
 class Waiting(NamedTuple):
-    """What is to be finished, as it was counted.
+    """The messages still to be finished, as last counted.
 
     Args:
-        messages: that many. last_id: the last id that was given out then. each_bytes: kept for each.
+        messages: how many. last_id: the last id that was assigned then. each_bytes: reserved for each.
     """
 
     messages: int
@@ -433,19 +332,19 @@ class Waiting(NamedTuple):
 
 
 class Space:
-    """Holds a writer's connection to these limits.
+    """Applies these limits to a writer's connection.
 
     Args:
         writer: of the file, prepared. path: as the user wrote it. place: the file.
         log_bytes: the log's limit where there is plenty of space.
-        may_checkpoint: whether the log is the file's own; asked before it is written into the file.
+        may_checkpoint: whether the log belongs to the file; called before it is written into the file.
     """
 
     def __init__(
         self, writer: sqlite3.Connection, path: str, place: str, log_bytes: int, may_checkpoint: Callable[[], bool]
     ) -> None:
         self._writer = writer
-        self._path = path
+        self._path = os.path.abspath(path)
         self._place = place
         self._log_bytes = log_bytes
         self._may_checkpoint = may_checkpoint
@@ -459,14 +358,14 @@ class Space:
 
     @property
     def is_tight(self) -> bool:
-        """Whether there is little space, when it was last looked."""
+        """Whether there was little space at the last check."""
         return self._limits.is_tight
 
     def watch(self, *, reserved: bool) -> None:
-        """Before a transaction: look now and then.
+        """Before a transaction: check the space now and then.
 
         Args:
-            reserved: it is not called again after it met a full disk; so there is to be room in the log for it.
+            reserved: the work is not repeated after a full disk, so there must be room in the log for it.
         """
         self._until_look -= 1
         if self._until_look < 0:
@@ -475,9 +374,9 @@ class Space:
             self.make_room()
 
     def make_room(self) -> None:
-        """Write the log into the file as far as readers allow, give its space back, and look again."""
+        """Write the log into the file as far as readers allow, free its space, and check again."""
         if not self._may_checkpoint():
-            return  # whoever writes next refuses
+            return  # the next write refuses
         with ignored(sqlite3.Error):  # the disk is full: what fitted was written
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._look()
@@ -487,9 +386,9 @@ class Space:
             self._waiting = None
 
     def leaving_room(self, run: Run[T]) -> Run[T]:
-        """Work that only takes space, which then raises DiskFull where all that waits could not be finished beside it.
+        """Wrap work that only takes space: it raises DiskFull if too little would be left to finish all waiting messages.
 
-        What has changed nothing needs no room: a duplicate's answer.
+        Work that changed nothing (the answer to a duplicate) needs no space.
         """
 
         def checked(writer: sqlite3.Connection) -> T:
@@ -502,7 +401,7 @@ class Space:
         return checked
 
     def _check_room(self, writer: sqlite3.Connection) -> None:
-        """Messages are counted now and then; in between, each that was sent counts, and none that was finished."""
+        """Refuse if space is short. Messages are counted now and then; in between, sends are added and ends ignored."""
         found = self._limits
         if not found.is_tight:
             return
@@ -513,7 +412,7 @@ class Space:
         if waiting is None or last_id - waiting.last_id > _COUNT_EVERY + waiting.messages // 8:
             waiting = self._waiting = self._count(writer, last_id)
         messages = waiting.messages + last_id - waiting.last_id
-        # Guarded calls that are going on are not counted: for these, and the one that begins, is what is spared.
+        # Guarded calls in progress are not counted: the spare space is for these, and for the one that begins.
         needed = max(found.spare_bytes, _CALLS * waiting.each_bytes) + messages * waiting.each_bytes
         if room < needed:
             raise DiskFull(
@@ -525,7 +424,7 @@ class Space:
             )
 
     def shorten_log(self) -> None:
-        """Look, and shorten a log that is longer than it should be; outside transactions."""
+        """Check the space, and shorten a log that is too long; outside of transactions."""
         self._look()
         if _size(f"{self._place}-wal") > 2 * self._limits.log_bytes and self._may_checkpoint():
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")  # most of it, while others write
@@ -533,13 +432,13 @@ class Space:
 
     @staticmethod
     def has_many_free_pages(connection: sqlite3.Connection) -> bool:
-        """Whether half of the file holds nothing and can be given back."""
+        """Whether half of the file is empty and can be returned to the disk."""
         pages, free, mode = (_asked(connection, name) for name in ("page_count", "freelist_count", "auto_vacuum"))
         return bool(mode == _INCREMENTAL and free >= max(_FREE_PAGES_LEAST, pages // 2))
 
     @staticmethod
     def give_back_in(connection: sqlite3.Connection) -> None:
-        """Give some pages back, inside a transaction; the disk has them once the log was written into the file."""
+        """Free some pages, inside a transaction; the disk gets them once the log was written into the file."""
         for _ in range(_PAGES_GIVEN_BACK):  # Python's sqlite3 takes one step of a statement without columns: one page
             connection.execute("PRAGMA incremental_vacuum(1)")
 

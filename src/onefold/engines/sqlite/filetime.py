@@ -1,10 +1,10 @@
-"""The time that processes on one file share, when the machine's clock was set while they used it.
+"""The time shared by the processes on one file when the machine's clock is set.
 
-Each notices a step by itself (`clock.py`). Who opens the file later learns of it from a row (`onefold_state`, name
-`onefold/clock`) that says what the wall clock was at a monotonic instant: since both go on together, any other wall time now
-is a step, whether or not somebody has noticed it yet. Without such a row, the file says: written later than now, it
-says that the clock was set back.
-Never here: the arithmetic of a step. Invariant: nobody goes by a row of another boot, as monotonic time begins anew.
+Each process detects a step by itself (`clock.py`). A process that opens the file later reads it from a row (`onefold_state`,
+name `onefold/clock`) with the wall time at a monotonic instant: both clocks advance together, so any other wall time now
+means a step, even if no process has noticed it yet. Without such a row the file's own time is used: if it was written later
+than now, the clock was set back.
+Never here: the arithmetic of a step. Invariant: a row from another boot is never used, because monotonic time starts anew.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from onefold.interrupts import ignored
 
 _NAME: Final = "onefold/clock"
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
-# A file that claims more was touched by hand, or copied from elsewhere: no message may expire by that. A row has no such
-# bound: it counts in its own boot alone, and processes on one file that do not agree on it would end each other's leases.
+# A file with a later time was touched by hand, or copied from elsewhere: no message may expire because of that. A row has no
+# such limit: it counts only within its own boot, and processes on one file that do not agree on it would end each other's
+# leases.
 _AHEAD_MS_MAX: Final = limits.DAY_MS
 _READ: Final = "SELECT value FROM onefold_state WHERE name = ? AND value IS NOT NULL"
 _WRITE: Final = """
@@ -32,14 +33,14 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
-_SANE_MS: Final = 2**53  # beyond it no clock is
+_SANE_MS: Final = 2**53  # no clock is further off
 _FRESH_MS: Final = (
-    100  # a row that is further off than this is written anew: NTP slews by less than that in three minutes
+    100  # a row that is off by more than this is written again: NTP slews by less than that in three minutes
 )
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """How far the steady clock was beside the wall, and what the wall was, at the monotonic instant `at_ms`.
+    """The difference between steady clock and wall clock, and the wall time, at the monotonic instant `at_ms`.
 
     Args:
         wall_ms: 0 where it is not the machine's clock, or the row is of November 2026 or before.
@@ -51,21 +52,21 @@ class _Row(msgspec.Struct, frozen=True):
     wall_ms: int = 0
 
     def step_ms(self, clock: SteadyClock) -> int:
-        """By how much the wall is beside what it would be now, had it not been set; 0 where that is not known."""
+        """By how much the wall clock was set since the row was written; 0 where that is not known."""
         if not self.wall_ms or not _is_the_machines(clock) or self.boot != _boot():
             return 0
         return clock.wall.now_ms() - self.wall_ms - (clock.monotonic_ms() - self.at_ms)
 
 
 def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
-    """Leave for processes to come what the clock and the wall are now, inside the caller's transaction."""
+    """Store the present times of both clocks for later processes, inside the caller's transaction."""
     by_ms, at_ms = clock.offset
     wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
     connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms))))
 
 
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
-    """Whether the row says what the wall is now, so that the next process can see a step."""
+    """Whether the row agrees with the present wall time, so that the next process can detect a step."""
     row = _row(connection)
     if not _is_the_machines(clock):
         return True
@@ -81,7 +82,7 @@ def _row(connection: sqlite3.Connection) -> _Row | None:
         msgspec.MsgspecError,
         TypeError,
         UnicodeDecodeError,
-    ):  # of another version, or by hand: as if it were not there
+    ):  # written by another version, or by hand: as if it did not exist
         return None
 
 
@@ -90,7 +91,7 @@ def _is_the_machines(clock: SteadyClock) -> bool:
 
 
 def written_at_ms(place: str) -> int:
-    """When the file or its log was written last, by the clock of then, in milliseconds since the epoch; 0 for a new one."""
+    """When the file or its log was last written, by the clock at that time, in ms since the epoch; 0 for a new file."""
     found = 0
     for name in (place, f"{place}-wal"):
         with ignored(OSError):
@@ -100,7 +101,7 @@ def written_at_ms(place: str) -> int:
 
 
 def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -> None:
-    """Let the clock of a process that has just opened the file go on from the others' time.
+    """Let the clock of a process that has just opened the file continue from the time of the others.
 
     Args:
         written_ms: `written_at_ms` before this process wrote.

@@ -1,7 +1,7 @@
 """History on SQLite: rows appended in order, found by operation, run and time.
 
-`append_in` works inside the caller's transaction, so that history is written with what it reports or not at all. Rows of one
-instant keep the order in which they were appended. Never here: what a row means, or who may write which.
+`append_in` works inside the caller's transaction, so that history is written together with what it reports, or not at all.
+Rows of one instant keep the order in which they were appended. Never here: what a row means, or which code may write it.
 Invariant: no row is changed; only the sweep removes rows, oldest first.
 """
 
@@ -30,7 +30,7 @@ SELECT event, count(*) FROM (
     SELECT event, max((event IN ({_FATES})) + (event IN ({_DONE})) << 61 | id)
     FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
 ) GROUP BY event
-"""  # beside max(), a bare column is of the row that has the maximum
+"""  # with max(), a bare column comes from the row that has the maximum
 _Detail = dict[str, str | int | bool | None]
 _DETAIL = msgspec.json.Decoder(_Detail)
 
@@ -84,7 +84,7 @@ class SqliteLedger:
         return self._rows("run = ? ORDER BY at_ms, id LIMIT ? OFFSET ?", run, limit, after)
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run in the order of their writing, which the index of runs has; page by page."""
+        """All rows of one run in the order of their writing, which is the order of the index of runs; page by page."""
         last_id = 0
         while found := self._page_of_run(run, last_id, page):
             yield [_row(row[1:]) for row in found]
@@ -94,7 +94,7 @@ class SqliteLedger:
         return self._engine.read(lambda connection: connection.execute(_WALK, (run, after_id, page)).fetchall())
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run are in which state; sorts a run that is longer than the cache in a temporary file."""
+        """How many operations of a run are in each state; a run larger than the cache is sorted in a temporary file."""
         return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:

@@ -1,8 +1,8 @@
 """The schema of the file and its versions: SQL files, applied in order, once, in one transaction.
 
-`sql/NNNN_*.sql` are the steps; the file's `user_version` says how many were applied, its `application_id` that it is
-ours. A file of a newer onefold, or of another program, is refused before anything is touched. A step that has been
-released never changes. Invariant: a file is at a version as a whole or not at all.
+`sql/NNNN_*.sql` are the steps; the file's `user_version` is the number of steps applied, its `application_id` marks it as
+onefold's. A file of a newer onefold, or of another program, is refused before anything is changed. A step that has been
+released never changes. Invariant: a migration is applied completely or not at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STEPS: Final = Path(__file__).parent / "sql"
 
 
 def migrate(engine: Database) -> None:
-    """Bring the file to this version's schema; does nothing when it is there already.
+    """Bring the file to this version's schema; does nothing if it has it already.
 
     Raises:
         StorageError: the file belongs to another program, or to a newer onefold.
@@ -44,6 +44,12 @@ def migrate(engine: Database) -> None:
 
 
 @cache
+def latest() -> int:
+    """The version of the schema that this onefold uses."""
+    return len(list(_STEPS.glob("[0-9]*.sql")))
+
+
+@cache
 def own_tables() -> frozenset[str]:
     """Names of all tables that are onefold's own, whatever the file's version."""
     text = "".join(step.read_text(encoding="utf-8") for step in _STEPS.glob("[0-9]*.sql"))
@@ -51,12 +57,12 @@ def own_tables() -> frozenset[str]:
 
 
 def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
-    """Refuse a file in which a table of ours is a view now, or has a trigger: its statements would run as ours.
+    """Refuse a file in which one of our tables is a view now, or has a trigger: its statements would run as ours.
 
-    Tables, views and triggers that transactional jobs have for themselves are theirs.
+    Transactional jobs may have their own tables, views and triggers.
 
     Raises:
-        StorageError: there is one.
+        StorageError: there is such a view or trigger.
     """
     found = connection.execute("SELECT type, name, tbl_name FROM sqlite_master WHERE type IN ('view', 'trigger')")
     for kind, name, table in found.fetchall():
@@ -71,7 +77,7 @@ def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
 
 
 def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:
-    # Asked again inside the transaction: another process may have migrated in between.
+    # Read again inside the transaction: another process may have migrated in between.
     done = connection.execute("PRAGMA user_version").fetchone()[0]
     for step in steps[done:]:
         for statement in _statements(step.read_text(encoding="utf-8")):

@@ -1,10 +1,10 @@
-"""Sending messages on: single ones by an operator's choice, or a whole dead-letter queue by a move task, as SQS does.
+"""Moving messages: single ones chosen by an operator, or a whole dead-letter queue by a move task, as SQS does.
 
-What is sent on is a new message: new id, receive count 0, retention from now; body, attributes, group, trace and key
-stay, reason and source do not. On FIFO queues its deduplication id is the old message id, so that a redrive within five
-minutes is not swallowed. A task takes the messages that existed when it began and are not held by anybody, in order on
-FIFO queues; what comes back while it runs stays for the next task. A dead letter of a FIFO group that is stopped (a flag
-in State says so) stays too, whenever the group stopped: the group goes back as a whole, or it would lose its order.
+A moved message is a new message: new id, receive count 0, retention from now. Body, attributes, group, trace and key are
+kept; reason and source are not. On FIFO queues its deduplication id is the old message id, so that a redrive within five
+minutes is not dropped as a duplicate. A task moves the messages that existed when it began and are not in flight, in order
+on FIFO queues; messages that come back while it runs are left for the next task. A dead letter of a stopped FIFO group
+(marked by a flag in State) is left as well: the group must be redriven as a whole, or it would lose its order.
 Invariant: a message is in exactly one of the two queues at any moment.
 """
 
@@ -38,8 +38,8 @@ from onefold.engines.sqlite.rows import (
     stored_in,
 )
 
-_MOVED_AT_ONCE: Final = 1_000  # by one step of a task: a transaction of less than 0.1 s
-# A message's group in the queue that it would go to is stopped. One parameter: that queue, NULL for where it came from.
+_MOVED_AT_ONCE: Final = 1_000  # messages in one step of a task: a transaction of less than 0.1 s
+# Whether a message's group is stopped in the target queue. One parameter: that queue, or NULL for the source queue.
 _FLAG: Final = (
     "SELECT 1 FROM onefold_state s WHERE s.value IS NOT NULL AND "
     f"s.name = '{STOPPED_PREFIX}' || coalesce(?, json_extract(m.meta, '$.source')) || '/' || "
@@ -54,7 +54,7 @@ def send_on_in(
     moves: Sequence[tuple[str, str | None, Edit | None]],
     now_ms: int,
 ) -> list[Moved | None]:
-    """Send each message on to the queue named, or back to where it came from; None: not there, or somebody holds it.
+    """Move each message to the named queue, or back to where it came from; None: it does not exist, or is in flight.
 
     Raises:
         UsageError: a message without a source and no target named; contents or type that the target does not take.
@@ -118,7 +118,7 @@ def _send_on(
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, standing.key,
           meta_text(meta), edit.body if edit else standing.body)],
     )  # fmt: skip
-    if old_group is not None:  # after the insert: it may go to the end of the group whose only message it is
+    if old_group is not None:  # after the insert: it may move to the end of a group of which it is the only message
         refresh_groups_in(connection, source, [old_group], now_ms)
     moved = Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
@@ -187,7 +187,7 @@ def start_in(
 
 
 def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, now_ms: int) -> int:
-    """Carry a running task forward as far as its rate allows now; how many messages moved."""
+    """Continue a running task as far as its rate allows now; returns how many messages moved."""
     task = task_in(connection, handle)
     if task.status != "RUNNING":
         return 0
@@ -219,10 +219,10 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
 
 
 def _note(connection: sqlite3.Connection, standing: Peeked, went: Moved, handle: str, now_ms: int) -> None:
-    """Write into the operation's history that a task sent its message on.
+    """Write into the operation's history that a task moved its message.
 
-    The tenant of an operation does not travel with its message, but its record knows it; where several tenants have the
-    key, or the message names no operation, nothing is written.
+    The tenant of an operation is not stored with its message, but in its record; where several tenants have the key, or the
+    message names no operation, nothing is written.
     """
     job = standing.attributes.get(JOB_ATTRIBUTE)
     if standing.key is None or job is None:
@@ -250,7 +250,7 @@ def _note(connection: sqlite3.Connection, standing: Peeked, went: Moved, handle:
 def _movable(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, limit: int, now_ms: int
 ) -> list[int]:
-    """Messages a task may move now: visible, made before it began, with a source when they go back, in no stopped group."""
+    """Messages a task may move now: visible, older than the task, with a source if needed, in no stopped group."""
     visible = (row.id, now_ms, row.expired_at_ms(now_ms))
     found = connection.execute(
         "SELECT m.id FROM ("
@@ -267,7 +267,7 @@ def _movable(
 def _left_behind(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, now_ms: int
 ) -> str | None:
-    """What a task could not move, and how it can be."""
+    """The messages that a task could not move, and how to move them."""
     if row.settings.fifo:
         count, group, source = connection.execute(
             "SELECT count(*), g.name, coalesce(?, json_extract(m.meta, '$.source')) "
@@ -319,7 +319,7 @@ def task_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
 
 
 def cancel_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
-    """Stop a running task; what moved stays moved.
+    """Stop a running task; messages that have moved are not moved back.
 
     Raises:
         NotFoundError: no such task.

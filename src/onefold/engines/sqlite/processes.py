@@ -1,21 +1,25 @@
-"""The processes that use one database file: who is alive, and waking those that are idle.
+"""The processes that use one database file: detecting which are alive, and waking those that are idle.
 
-Alive: a lock on a file per process, which the operating system gives back when the process dies. A process that runs
-handlers holds a shared lock on `<database>.owners/<owner id>`; its child processes that run handlers share it (`join`).
-Whoever gets the exclusive lock knows that all of them are gone, and ends the owner's work: in one transaction its leases
-count as over (`onefold_dead_owner`, read by every claim) and its messages become visible. Owners without a file (`@once` in
-other programs, other hosts) are never judged: their leases decide.
+Alive: each process locks a file, and the operating system releases the lock when the process dies. A process that runs
+handlers holds a shared lock on `<database>.owners/<owner id>`; its child processes that run handlers share it (`join`). A
+process that gets the exclusive lock knows that all of them are gone, and ends the owner's work: in one transaction its
+leases count as over (`onefold_dead_owner`, read by every claim) and its messages become visible. Owners without a file
+(other hosts, calls of older versions) are never declared dead: only the end of their leases counts.
+
+Standing still: in its file a process says up to which instant it has extended all leases it still needs (`RenewalMark`). A
+lease that is over although its process lives was given up if it ended before that instant. If it ended later, the process
+has not come to extend it: it was stopped, and its handler will go on (docs/decisions/0033).
 
 Waking, without polling: each waiter binds a datagram socket in a private folder named after the database; `notify` sends one
-byte to every socket there. A byte that arrives while nobody waits stays in the socket, so nothing is lost between "the queue
-was empty" and "wait": make the waiter first, look second, wait third. In memory a condition does the same. Where the sockets
-cannot be had (no AF_UNIX, folder not ours, path too long) waiters look again every 50 ms instead; `Wakeup.polls` says so.
-Processes find each other through the system's temporary folder, so they must share it and run as one user; those that do not
-are not woken, and find new work when their own wait times out.
+byte to every socket there. A byte that arrives while no thread waits stays in the socket, so nothing is lost between "the
+queue was empty" and "wait": create the waiter first, then check, then wait. In memory a condition does the same. Where the
+sockets cannot be used (no AF_UNIX, folder not ours, path too long) waiters poll every 50 ms instead; `Wakeup.polls` has the
+reason. Processes find each other through the system's temporary folder, so they must share it and run as one user; those
+that do not are not woken, and find new work when their own wait times out.
 
-Never here: guesses about time, what there is to do after waking. Invariants: an owner's file is locked before its id can be
-seen in a claim; an owner found dead never lives again, because ids are not used twice; a wake-up may come for nothing, but
-never too few of them.
+Never here: guesses about time, what to do after waking. Invariants: an owner's file is locked before its id can be seen in a
+claim; an owner declared dead never comes back, because ids are not reused; what an owner's file says
+is never later than the end of a lease that it still needs; a wake-up may be spurious, but none is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -48,12 +52,15 @@ if TYPE_CHECKING:
     from onefold.outside import Entropy
 
 
-_OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")  # the name of a file; a record may name anything
+_OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")  # valid as the name of a file; a record may contain anything
 _UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner
+# In place of an instant: no thread of the owner extends leases, so each of its leases decides.
+_ANY_MS: Final = 10**19
+_SAID_BYTES: Final = 80
 
 
 class Presence:
-    """This process's sign of life beside one database file.
+    """This process's presence lock for one database file.
 
     Args:
         path: the database file.
@@ -68,6 +75,8 @@ class Presence:
         self.owner = owner
         self.directory = Path(f"{path}.owners")
         self.lock_file = self.directory / owner
+        self._marks: list[RenewalMark] = []
+        self._lock = threading.Lock()
         try:
             mode = private_files.mode_beside(path)
             private_files.make_folder(self.directory, private_files.as_folder(mode))
@@ -81,10 +90,35 @@ class Presence:
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
-        with ignored(OSError):  # for people only; a full disk has no block for it, and the lock needs none
-            os.write(file, f"{os.getpid()}\n".encode())
+        self._say(file)
         unnamed.rename(self.lock_file)
         return file
+
+    def mark(self, now_ms: int) -> RenewalMark:
+        """What one thread that extends leases of this owner writes down, before the first of them is taken."""
+        mark = RenewalMark(self, now_ms)
+        self.change(mark, now_ms)
+        return mark
+
+    def has_work(self) -> bool:
+        """Whether any thread that extends leases has one to extend, or ended without saying that it has none."""
+        return any(one.is_busy() for one in self._marks)
+
+    def change(self, mark: RenewalMark, at_ms: int | None) -> None:
+        """Write down what all marks say together, after one says another instant; None: it is gone."""
+        with self._lock:
+            self._marks = [one for one in self._marks if one is not mark]
+            if at_ms is not None:
+                mark.at_ms = at_ms
+                self._marks.append(mark)
+            if self._file is not None:
+                self._say(self._file)
+
+    def _say(self, file: int) -> None:
+        at_ms = min((one.at_ms for one in self._marks), default=_ANY_MS)
+        with ignored(OSError):  # a full disk has no block for it; then each lease decides, and the lock needs none
+            # Twice, so that who reads while it is written sees that it is neither the old nor the new one.
+            os.pwrite(file, b"%d %020d %020d\n" % (os.getpid(), at_ms, at_ms), 0)
 
     def find_dead(self) -> list[str]:
         """Ids of owners whose processes are all gone. Cheap: one open and one lock for each other process."""
@@ -95,7 +129,7 @@ class Presence:
             names = os.listdir(self.directory)
         except FileNotFoundError as error:
             let_through(error)
-            return []  # with the folder went every sign of life; leases decide
+            return []  # all presence locks are gone with the folder; only leases count
         except OSError as error:
             let_through(error)
             raise translate(error, str(self.directory)) from error
@@ -106,7 +140,7 @@ class Presence:
             return is_dead
 
     def bury_dead(self, engine: Database, owner: str, now_ms: int) -> bool:
-        """End everything that a dead owner held; False when it is alive, or someone else has buried it.
+        """Free everything that a dead owner held; False when it is alive, or another process has done it.
 
         In one transaction its leases are over, its messages visible, and the ledger has a row `owner-dead`.
 
@@ -121,9 +155,9 @@ class Presence:
             return buried
 
     def close(self) -> None:
-        """Leave in good order; only when nothing of this owner is leased or in flight. Twice is harmless.
+        """Release the lock gracefully; only when this owner has no lease and nothing in flight. Idempotent.
 
-        A process that ends without it, on purpose or not, is found dead, and what it held is given to others at once.
+        A process that ends without it, on purpose or not, is found dead, and what it held is freed at once.
         """
         if self._file is not None:
             self.lock_file.unlink(missing_ok=True)
@@ -131,15 +165,81 @@ class Presence:
             self._file = None
 
     def abandon(self) -> None:
-        """In a child of the process: give up this end of its sign of life, which stays the parent's."""
+        """In a child of the process: close this end of the lock, which remains the parent's."""
         if self._file is not None:
             with ignored(OSError):  # a program that becomes a daemon may have closed all files
                 os.close(self._file)
             self._file = None
 
 
+class RenewalMark:
+    """Up to when one thread of a process has extended the leases it has to.
+
+    Args:
+        presence: of the process. at_ms: before its first lease was taken.
+
+    Attributes:
+        is_busy: whether it has leases to extend.
+    """
+
+    def __init__(self, presence: Presence, at_ms: int) -> None:
+        self._presence = presence
+        self.at_ms = at_ms
+        self.is_busy: Callable[[], bool] = lambda: True
+
+    def renewed(self, at_ms: int) -> None:
+        """Of its leases, those that ended at `at_ms` or before are needed no more: the others were extended beyond it."""
+        self._presence.change(self, at_ms)
+
+    def close(self) -> None:
+        """It needs no lease any more."""
+        self._presence.change(self, None)
+
+
+def file_of(owner: str) -> str:
+    """The name of an owner's file; guarded functions of one process have ids of their own, and one file."""
+    return owner.rpartition(".")[2]
+
+
+def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
+    """The number of the process that has a lease which is over, where it lives and has not come to extend it.
+
+    It stands still: stopped, paused, or about to go on. None: it is gone, has given the lease up, or never says.
+
+    Args:
+        path: the database file. ended_ms: when the lease was over.
+
+    Raises:
+        StorageBusy: the caller has no file descriptor or memory left to find out; the lease stays its owner's.
+    """
+    if not _OWNER.fullmatch(file_of(owner)):
+        return None
+    place = Path(f"{path}.owners") / file_of(owner)
+    with _grave(place) as is_dead:
+        if is_dead:
+            return None
+    try:
+        if private_files.strangers([str(place), str(place.parent)], path):
+            return None
+        file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        let_through(error)
+        if isinstance(found := translate(error, str(place)), errors.StorageBusy):
+            raise found from error
+        return None
+    try:
+        process, *said = map(int, os.read(file, _SAID_BYTES).split())
+    except ValueError:  # nothing could be written, or not by this version
+        return None
+    finally:
+        os.close(file)
+    if len(said) != 2 or (said[0] == said[1] and said[0] >= ended_ms):
+        return None
+    return process
+
+
 def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
-    """Those of these owners of a file whose signs of life are there and held by nobody any more.
+    """Those of these owners of a file whose lock files exist and are no longer locked.
 
     Args:
         path: the database file.
@@ -154,7 +254,7 @@ def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
 
 
 def bury_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int) -> bool:
-    """End what a dead owner held, inside the caller's transaction; False when that was done before."""
+    """Free what a dead owner held, inside the caller's transaction; False when that was done before."""
     query = "INSERT OR IGNORE INTO onefold_dead_owner (owner, at_ms) VALUES (?, ?)"
     if connection.execute(query, (owner, now_ms)).rowcount == 0:
         return False
@@ -165,7 +265,7 @@ def bury_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int)
 
 
 def join(lock_file: str) -> int:
-    """Share the life of the owner whose file this is; for child processes, before they run a handler.
+    """Share the presence lock of the owner whose file this is; for child processes, before they run a handler.
 
     Args:
         lock_file: `Presence.lock_file` of the parent.
@@ -174,7 +274,7 @@ def join(lock_file: str) -> int:
         The open file; the lock lasts until it is closed or this process ends.
 
     Raises:
-        LeaseLost: the owner was buried already; this process must not run anything for it.
+        LeaseLost: the owner was declared dead already; this process must not run anything for it.
     """
     try:
         file = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -187,7 +287,7 @@ def join(lock_file: str) -> int:
         os.close(file)
         let_through(error)
         raise _buried(lock_file) from None
-    if os.fstat(file).st_nlink == 0:  # buried between the two lines above
+    if os.fstat(file).st_nlink == 0:  # declared dead between the two lines above
         os.close(file)
         raise _buried(lock_file)
     return file
@@ -203,16 +303,16 @@ def _buried(lock_file: str) -> errors.LeaseLost:
 
 @contextmanager
 def _grave(path: Path) -> Iterator[bool]:
-    """Hold an owner's file exclusively if all its processes are gone; says whether they are."""
+    """Lock an owner's file exclusively if all its processes are gone; yields whether they are."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:  # buried, or not ours to judge: its lease decides
+    except OSError as error:  # freed already, or not on this host: its lease decides
         let_through(error)
         yield False
         return
     try:
         if private_files.strangers([str(path), str(path.parent)], str(path.parent).removesuffix(".owners")):
-            yield False  # nobody who may not write the database says who is dead
+            yield False  # a user who may not write the database must not declare owners dead
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,9 +325,9 @@ def _grave(path: Path) -> Iterator[bool]:
         os.close(file)
 
 
-POLL_S: Final = 0.05  # how often a waiter looks again where it cannot be woken by other processes
+POLL_S: Final = 0.05  # how often a waiter polls where other processes cannot wake it
 _DRAIN_BYTES: Final = 16
-_UNREADY: Final = "."  # files that begin so are being made
+_UNREADY: Final = "."  # files with this prefix are being made
 
 
 class LocalWaiter:
@@ -235,7 +335,7 @@ class LocalWaiter:
 
     Args:
         bell: shared by all waiters of one `Wakeup`.
-        wait_s_max: look again after so long at the latest (then `wait` answers True); None: no need to.
+        wait_s_max: wake up after this time at the latest (then `wait` returns True); None: no need to.
     """
 
     def __init__(self, bell: Bell, wait_s_max: float | None = None) -> None:
@@ -257,21 +357,21 @@ class LocalWaiter:
         return self._woken or self._bell.rings != self._heard
 
     def wake(self) -> None:
-        """Wake this waiter only, now or when it waits next."""
+        """Wake only this waiter, now or when it waits next."""
         with self._bell.lock:
             self._woken = True
             self._bell.condition.notify_all()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 class Bell:
-    """What waiters of one process share: a count that only grows, and the condition that guards it.
+    """Shared by the waiters of one process: a count that only grows, and the condition that guards it.
 
     Attributes:
-        lock: the condition's, for `with`: its own `__enter__` is Python, and an exception out of a signal's handler may
-            leave it with the lock taken.
+        lock: the condition's lock, for `with`: the condition's own `__enter__` is Python, and if a signal handler raises in
+            it, the lock may stay taken.
     """
 
     def __init__(self) -> None:
@@ -287,10 +387,10 @@ class Bell:
 
 
 class SocketWaiter:
-    """Woken by any process, through a socket file of its own, and by threads of this one. For one waiting thread.
+    """Woken by any process, through its own socket file, and by threads of this one. For one waiting thread.
 
     Args:
-        path: where to bind; nothing may be there.
+        path: where to bind; it must not exist.
 
     Raises:
         OSError: the socket cannot be bound there.
@@ -304,7 +404,7 @@ class SocketWaiter:
             one.setblocking(False)
         unready = path.with_name(f"{_UNREADY}{path.name}")
         try:
-            # Senders remove files that nobody listens on; this one must not be seen before somebody does.
+            # Senders remove files without a listener; this one must not be visible before there is one.
             self._socket.bind(str(unready))
             unready.chmod(private_files.FILE_MODE)
             unready.rename(path)
@@ -323,8 +423,8 @@ class SocketWaiter:
         return bool(ready)
 
     def wake(self) -> None:
-        """Wake this waiter only, now or when it waits next."""
-        with ignored(BlockingIOError):  # full: there is enough to wake up for
+        """Wake only this waiter, now or when it waits next."""
+        with ignored(BlockingIOError):  # full: enough bytes to wake it are waiting
             self._waker.send(b"!")
 
     def close(self) -> None:
@@ -333,7 +433,7 @@ class SocketWaiter:
         self._close_sockets()
 
     def abandon(self) -> None:
-        """In a child of the process that listens: close this end alone."""
+        """In a child of the process that listens: close only this end."""
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -348,14 +448,14 @@ def _drain(listening: socket.socket) -> None:
 
 
 class Wakeup:
-    """The bell of one database.
+    """The wake-ups of one database.
 
     Args:
         path: the database file, or `:memory:`.
         entropy: names the socket files.
 
     Attributes:
-        polls: why waiters look again every 50 ms; None when they are woken.
+        polls: why waiters poll every 50 ms; None when they are woken.
     """
 
     def __init__(self, path: str, entropy: Entropy) -> None:
@@ -364,8 +464,8 @@ class Wakeup:
         self._bell = Bell()
         self._directory: Path | None = None
         self._sender: socket.socket | None = None
-        self._listed: list[str] = []  # the sockets that were there last
-        self._foreign: set[str] = set()  # sockets that only other processes wake; names are never used twice
+        self._listed: list[str] = []  # the sockets that were found last
+        self._foreign: set[str] = set()  # sockets that only other processes wake; names are never reused
         self.polls: str | None = None
         if path == ":memory:":
             return
@@ -373,7 +473,7 @@ class Wakeup:
             self._directory = _private_directory(path)
             self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._sender.setblocking(False)
-            self.waiter().close()  # a path that is too long shows here
+            self.waiter().close()  # fails here if the path is too long
         except (OSError, AttributeError) as error:  # AttributeError: a system without AF_UNIX or user ids
             let_through(error)
             self._directory = None
@@ -392,7 +492,7 @@ class Wakeup:
             name = self._entropy.token()
             try:
                 waiter = SocketWaiter(self._directory / name)
-            except FileNotFoundError as error:  # the last one to leave has just removed the folder
+            except FileNotFoundError as error:  # the last process to leave has just removed the folder
                 let_through(error)
                 self._directory = _private_directory(self._path)
             else:
@@ -406,18 +506,16 @@ class Wakeup:
         if self._directory is None or self._sender is None:
             return
         try:
-            # Each time: a list kept for later would miss who has just come.
+            # Listed each time: a cached list would miss a new waiter.
             self._listed = os.listdir(self._directory)
-        except (
-            OSError
-        ) as error:  # no file descriptor is left, or the folder is gone: what was sent is on disk all the same
+        except OSError as error:  # no file descriptor is left, or the folder is gone; the messages are on disk
             let_through(error)
         for name in self._listed:
             if not name.startswith(_UNREADY) and name not in self._foreign:
                 _wake(self._sender, f"{self._directory}/{name}")
 
     def abandon(self) -> None:
-        """In a child of the process: no lock, thread or socket of the parent's is used any more."""
+        """In a child of the process: stop using locks, threads and sockets of the parent."""
         self._bell = Bell()
         if self._sender is not None:
             self._sender.close()
@@ -425,23 +523,23 @@ class Wakeup:
             self._sender.setblocking(False)
 
     def close(self) -> None:
-        """Give back the sending socket; waiters are closed by who made them."""
+        """Close the sending socket; waiters are closed by their owners."""
         if self._sender is not None:
             self._sender.close()
             self._sender = None
         if self._directory is not None:
-            with ignored(OSError):  # someone else still waits there; the last one to go removes it
+            with ignored(OSError):  # another process still waits there; the last one to leave removes it
                 self._directory.rmdir()
 
 
 def _wake(sender: socket.socket, path: str) -> None:
     try:
         sender.sendto(b"!", path)
-    except OSError as error:  # full, with enough to wake up for; or closed since it was listed
+    except OSError as error:  # full, so it will wake up anyway; or closed since it was listed
         let_through(error)
         if isinstance(error, ConnectionRefusedError):
             with ignored(OSError):
-                Path(path).unlink()  # its process died; names are never used twice
+                Path(path).unlink()  # its process died; names are never reused
 
 
 def _private_directory(path: str) -> Path:
@@ -452,7 +550,7 @@ def _private_directory(path: str) -> Path:
     """
     user = os.getuid()
     place = blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
-    with forks.opening():  # its first call holds a lock of `tempfile`, which a child forked meanwhile would wait for
+    with forks.opening():  # its first call takes a lock of `tempfile`, which a child forked meanwhile would wait for
         outer = Path(tempfile.gettempdir()) / f"onefold-{user}"
     outer.mkdir(mode=0o700, exist_ok=True)
     found = outer.lstat()

@@ -1,17 +1,19 @@
 """The embedded queue: SQS's semantics on a SQLite file.
 
-`SqliteQueue` is the Queue contract; each verb is one transaction. The functions whose names end in `_in` are the same
-verbs inside a transaction that somebody else opened, so that a settlement can commit with its record. Standard queues
-are served from here, FIFO queues by `fifo`; `settle` is what happens after a receive.
+`SqliteQueue` implements the Queue contract; each method is one transaction. The functions whose names end in `_in` do the
+same inside a transaction that the caller opened, so that a settlement can commit with its record. Standard queues are
+implemented here, FIFO queues in `fifo`; `settle` has what happens after a receive.
 
-Order on a standard queue: by the instant a message became visible; one that comes back goes before those that were never
-received, unless it was received three times already: then to the back, as on SQS, so that it holds up nobody.
-Never here: policy, waiting, operator verbs. Invariant: a message is with one receiver until its visibility ends.
+Order on a standard queue: by the instant at which a message became visible. One that is visible again comes before those
+that were never received, unless it was received three times already: then it goes to the back, as on SQS, so that it does
+not block others.
+Never here: policy, waiting, operations for operators. Invariant: a message has only one receiver until its visibility ends.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -45,6 +47,7 @@ from onefold.engines.sqlite.settle import (
     set_visible_in,
     settle_in,
     standing_in,
+    waits_for_stopped_in,
     worn_out,
 )
 
@@ -63,8 +66,8 @@ __all__ = [
 ]
 
 CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_bury=True)
-_TURNS_MAX: Final = 10  # how often one receive starts over after it had to move worn out messages away
-# SQS developer guide, dead-letter queues: received so often, a message goes to the back.
+_TURNS_MAX: Final = 10  # how often one receive starts over after it had to dead-letter messages
+# SQS developer guide, dead-letter queues: after this many receives, a message goes to the back.
 _RECEIVES_BEFORE_BACK: Final = 3
 
 
@@ -75,7 +78,7 @@ class SqliteQueue:
         engine: the file.
         catalogue: the file's queues.
         name: of the queue.
-        owner: says the id of the process that receives; None when its death cannot be noticed.
+        owner: returns the id of the receiving process; None when its death cannot be detected.
         fifo: its type.
     """
 
@@ -108,8 +111,8 @@ class SqliteQueue:
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """Receive up to `count_max` messages and hide each for `visible_ms` (None: the queue's setting).
 
-        After an empty answer it looks before it asks for the writer's turn, so that idle pollers disturb nobody. It
-        does not wait for the disk: a power cut ends the receiver too, and then the message is as if not received.
+        After an empty result it checks before it asks for the writer's turn, so that idle pollers do not block writers. It
+        does not wait for the disk: a power cut ends the receiver too, and then the message counts as not received.
 
         Raises:
             OverLimitError: standard queue at its in-flight cap.
@@ -160,7 +163,7 @@ class SqliteQueue:
         )
 
     def standing(self, receipts: Sequence[str]) -> list[Standing]:
-        """Why a receipt holds what it holds, or nothing; asked after a False.
+        """The state of each receipt; used after a False.
 
         Raises:
             UsageError: a malformed receipt.
@@ -221,7 +224,7 @@ def send_in(
 
 
 class _Tally(NamedTuple):
-    """The queue's own count of receives: `total - base` is never below the number in flight."""
+    """The queue's count of receives: `total - base` is never below the number in flight."""
 
     total: int
     base: int
@@ -240,7 +243,7 @@ def receive_in(
     """`Queue.receive` inside the transaction open on `connection`.
 
     Args:
-        owner: stored as the one who holds them. behind_ms: as for `settle.set_visible_in`.
+        owner: stored as the holder. behind_ms: as for `settle.set_visible_in`.
     """
     if visible_ms is None:
         visible_ms = row.settings.visibility_ms
@@ -266,7 +269,7 @@ def receive_in(
 
 
 def _room(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> tuple[int, _Tally]:
-    """How many messages may be received under the in-flight cap. Counts them only when the cap may be near."""
+    """How many more messages the in-flight cap allows. Counts messages only when the cap may be near."""
     total, base = connection.execute(
         "SELECT receives_total, receives_base FROM onefold_queue WHERE id = ?", (row.id,)
     ).fetchone()
@@ -308,7 +311,7 @@ def _choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_m
 
 
 def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> list[Found]:
-    """Messages that were received before and are visible again. Worn out ones are dead-lettered on the way."""
+    """Messages that were received before and are visible again. Those out of receives are dead-lettered."""
     returned: list[Found] = []
     for _ in range(_TURNS_MAX):
         rows = connection.execute(
@@ -322,14 +325,16 @@ def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now
         worn = [found for found in returned if worn_out(row, found)]
         if not worn:
             return returned
-        dead_letter_in(connection, row, worn, now_ms)
+        left = [found for found in worn if not waits_for_stopped_in(connection, row, found, now_ms)]
+        if left:
+            dead_letter_in(connection, row, left, now_ms)
     return [found for found in returned if not worn_out(row, found)]
 
 
 def _span(row: QueueRow, now_ms: int) -> tuple[int, int, int, int]:
-    """Queue, and between which instants a message must have become visible and been sent to be neither hidden nor expired.
+    """The queue, and the instants between which a visible, unexpired message must have become visible and been sent.
 
-    A message is never visible before it is sent, so the first bound skips expired ones without looking at them.
+    A message is never visible before it is sent, so the first bound skips expired ones without reading them.
     """
     expired_at_ms = row.expired_at_ms(now_ms)
     return row.id, expired_at_ms, now_ms, expired_at_ms
@@ -397,6 +402,7 @@ def _delivery(row: QueueRow, found: Found, visible_ms: int, now_ms: int) -> Deli
         trace=meta.trace,
         source=meta.source,
         reason=meta.reason,
+        accepted_at_ms=meta.accepted_at_ms,
         trusted=not meta.foreign,
     )
 
@@ -422,7 +428,7 @@ def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -
 
 
 def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> int | None:
-    """The next instant after `now_ms` at which a message becomes visible; None when time alone brings none."""
+    """The next instant after `now_ms` at which a message becomes visible by itself; None if there is none."""
     tables = (
         (("group", "ready_at_ms"), ("scheduled", "due_at_ms"))
         if row.settings.fifo
@@ -439,21 +445,61 @@ def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) ->
 
 def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Depth:
     """`Queue.depth` on the snapshot or transaction of `connection`; what has expired is not counted."""
-    counts = "count(*) FILTER (WHERE visible_at_ms <= ?), count(*) FILTER (WHERE visible_at_ms > ?)"
-    where = "queue = ? AND visible_at_ms > ? AND sent_at_ms > ?"
-    expired_at_ms = row.expired_at_ms(now_ms)
-    values = (row.id, expired_at_ms, expired_at_ms)
-    visible, delayed, oldest_waiting = connection.execute(
-        f"SELECT {counts}, min(sent_at_ms) FILTER (WHERE visible_at_ms <= ?) FROM onefold_waiting WHERE {where}",
-        (now_ms, now_ms, now_ms, *values),
-    ).fetchone()
-    again, in_flight, oldest_received = connection.execute(
-        f"SELECT {counts}, min(sent_at_ms) FROM onefold_received WHERE {where}", (now_ms, now_ms, *values)
-    ).fetchone()
-    oldest = [sent_at_ms for sent_at_ms in (oldest_waiting, oldest_received) if sent_at_ms is not None]
+    since_ms = row.expired_at_ms(now_ms)
+    begun, later = (row.id, since_ms, now_ms, since_ms), (row.id, now_ms, since_ms)
+
+    def counted(table: str) -> tuple[int, int | None, int, int | None]:
+        """Those that are visible and those that are not: how many, and the oldest. A range each, read along the index."""
+        found = f"SELECT count(*), min(sent_at_ms) FROM {table} WHERE queue = ? AND visible_at_ms > ?"
+        visible = connection.execute(f"{found} AND visible_at_ms <= ? AND sent_at_ms > ?", begun).fetchone()
+        hidden = connection.execute(f"{found} AND sent_at_ms > ?", later).fetchone()
+        return (*visible, *hidden)
+
+    visible, oldest_waiting, delayed, _ = counted("onefold_waiting")
+    again, oldest_visible, in_flight, oldest_hidden = counted("onefold_received")
+    oldest = [sent_at_ms for sent_at_ms in (oldest_waiting, oldest_visible, oldest_hidden) if sent_at_ms is not None]
     return Depth(
         visible=visible + again,
         in_flight=in_flight,
         delayed=delayed,
         oldest_age_ms=max(0, now_ms - min(oldest)) if oldest else None,
     )
+
+
+def depths_in(connection: sqlite3.Connection, now_ms: int) -> tuple[dict[str, Depth], set[str]]:
+    """The depth of every queue as `depth_in` gives it, in three statements however many there are.
+
+    Returns:
+        Depths by name, and the names of FIFO queues in which a due scheduled message has not entered its group yet: their
+        depth is known once it has.
+    """
+    visible, delayed, in_flight = Counter[str](), Counter[str](), Counter[str]()
+    oldest: dict[str, int] = {}
+    for table, hidden in (("onefold_waiting", delayed), ("onefold_received", in_flight)):
+        counted = "" if hidden is in_flight else " FILTER (WHERE m.visible_at_ms <= :now)"
+        for name, ready, later, first_ms in connection.execute(
+            "SELECT q.name, count(*) FILTER (WHERE m.visible_at_ms <= :now), "
+            "count(*) FILTER (WHERE m.visible_at_ms > :now), "
+            f"min(m.sent_at_ms){counted} FROM onefold_queue q JOIN {table} m ON m.queue = q.id "
+            "AND m.visible_at_ms > :now - json_extract(q.settings, '$.retention_ms') "
+            "AND m.sent_at_ms > :now - json_extract(q.settings, '$.retention_ms') GROUP BY q.id",
+            {"now": now_ms},
+        ):
+            visible[name] += ready
+            hidden[name] += later
+            if first_ms is not None:
+                oldest[name] = min(first_ms, oldest.get(name, first_ms))
+    late = connection.execute(
+        "SELECT DISTINCT q.name FROM onefold_scheduled s JOIN onefold_queue q ON q.id = s.queue WHERE s.due_at_ms <= ?",
+        (now_ms,),
+    )
+    names = connection.execute("SELECT name FROM onefold_queue").fetchall()
+    return {
+        name: Depth(
+            visible=visible[name],
+            in_flight=in_flight[name],
+            delayed=delayed[name],
+            oldest_age_ms=max(0, now_ms - oldest[name]) if name in oldest else None,
+        )
+        for (name,) in names
+    }, {name for (name,) in late}

@@ -1,6 +1,6 @@
-"""SQLite's errors as onefold's: distinguished by code, never by text.
+"""Translates SQLite's errors into onefold's: by code, never by text.
 
-Never here: what to do about one. Invariant: what is not an error of SQLite or of the system comes out as it went in.
+Never here: handling errors. Invariant: an error that is not of SQLite or of the system is returned unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from onefold.interrupts import let_through
 
 _SCARCE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
-)  # for now: others give back what they hold
+)  # transient: other processes release what they hold
 
 
 class DiskFull(errors.StorageBusy):
-    """The file could not be written. The engine makes room and tries again once; then it is a StorageBusy like any other."""
+    """The disk is full. The engine makes room and tries again once; after that it is a StorageBusy like any other."""
 
 
 def primary(error: sqlite3.Error) -> int:
@@ -29,7 +29,7 @@ def primary(error: sqlite3.Error) -> int:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether SQLite says by this that the file, or its log, is not what it was; not what a virtual table says of itself."""
+    """Whether the error means that the file or its log is damaged (and not only that a virtual table reports an error)."""
     if not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB:
         return False
     is_short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
@@ -37,7 +37,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
-    """The refusal where another thread of this process did not let go of the file."""
+    """The error when another thread of this process does not release the file."""
     return errors.StorageBusy(
         f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
         meaning="Nothing was written. It is that of a transactional job's handler that has not come back; a fork of this "
@@ -47,9 +47,9 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """An error of SQLite as an error of onefold, distinguished by code, never by text; any other error as it is.
+    """An error of SQLite as an error of onefold, by its code, never by its text; any other error unchanged.
 
-    Its text has the whole path: cron, systemd and a shell each mean another file by a relative one.
+    Its text has the absolute path: under cron, systemd and a shell a relative path means different files.
     """
     path = path if path == ":memory:" else os.path.abspath(path)
     if isinstance(error, OSError):
@@ -108,7 +108,7 @@ def _without_room(path: str, error: OSError) -> errors.StorageBusy:
 
 
 def _scarcity() -> OSError | None:
-    """What keeps this process from opening any file just now; SQLite does not pass the system's reason on."""
+    """The system's reason why this process cannot open any file now, which SQLite does not pass on."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

@@ -1,21 +1,21 @@
-"""How queues, message groups and messages are stored in the file, and the few statements that every verb shares.
+"""How queues, message groups and messages are stored in the file, and the statements that all operations share.
 
-All functions take a connection and run inside the transaction that is open on it. An id is drawn from one counter of
-the file and never used again; a message id is that number behind the file's token, a receipt is id, delivery number and,
-on FIFO queues, the group.
+All functions take a connection and run inside the transaction that is open on it. Ids come from one counter of the file and
+are never reused. A message id is the file's token followed by that number; a receipt is id, delivery number and, on FIFO
+queues, the group.
 
-Message groups, by what SQS was seen to do: a group is scanned from its head, and delivery stops at the first message that
-cannot be seen. So a group is open when its head is visible; who holds the head holds the group. `ready_at_ms` is
-kept up to date by whoever changes a head, so that a receive costs the same with ten groups and with ten thousand. Groups are
-served in the order in which they became ready, among equals the one served longest ago first.
+Message groups follow SQS's observed behaviour: a group is read from its head, and delivery stops at the first message that
+is not visible. So a group is open when its head is visible, and the receiver that holds the head holds the group. Every
+operation that changes a head updates `ready_at_ms`, so that a receive costs the same with ten groups and with ten thousand.
+Groups are served in the order in which they became ready, and among equals the least recently served first.
 
-Queues are looked up by name in a `Catalogue`, which remembers them until anybody changes one: every change of settings gives
-the file a new version token, so one short read shows whether what is remembered still holds, also when another process made
-the change. Tokens are never used twice: a change that was rolled back cannot be mistaken for a later one.
+Queues are looked up by name in a `Catalogue`, which caches them until one is changed: every change of settings gives the
+file a new version token, so one short read shows whether the cache is valid, even if another process made the change. Tokens
+are never reused: a change that was rolled back cannot be mistaken for a later one.
 
-Never here: what a verb means, order, time, checking settings. Invariants: a message has its row in `message` and exactly one
-in `waiting` or `received`; a group's `ready_at_ms` is never later than the instant at which something of it can be received,
-and a group without messages has no row; a queue that was looked up is as the open transaction sees it.
+Never here: what an operation means, order, time, checking settings. Invariants: a message has a row in `message` and exactly
+one in `waiting` or `received`; a group's `ready_at_ms` is never later than the instant at which one of its messages can be
+received, and a group without messages has no row; a queue that was looked up is as the open transaction sees it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         id: its number in the file.
         settings: as they were created or last changed.
         token: how message ids of this file start.
-        dead_letter, held: the queues it names, without their own.
+        dead_letter, held: its dead-letter and held queues, without theirs.
         flag_of: as `Engine.stop_groups` has it.
+        stands: whether the process that received a message stands still (`processes.stopped_process`), by its id and when
+            the message became visible.
     """
 
     id: int
@@ -57,6 +59,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     dead_letter: QueueRow | None = None
     held: QueueRow | None = None
     flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
+    stands: Callable[[str, int], bool] = lambda *_: False
 
     def expired_at_ms(self, now_ms: int) -> int:
         """Messages sent at this instant or before have expired."""
@@ -64,16 +67,16 @@ class QueueRow(Struct, frozen=True, kw_only=True):
 
 
 class Meta(Struct, omit_defaults=True, gc=False):
-    """What few messages have.
+    """The fields that few messages have.
 
     Args:
         attributes: name -> (type, text), the bytes of a Binary in base64.
         group: the tenant on a standard queue; on FIFO the group of a scheduled message.
         trace: the trace header.
         source: the queue a dead letter came from.
-        reason: why it was buried.
-        foreign: a stranger sent it, so that what its attributes claim does not count.
-        accepted_at_ms: when a scheduled message was accepted, whose `sent_at_ms` is its own time; 0 for all others.
+        reason: why it was moved there.
+        foreign: it was not sent by onefold, so its attributes are not trusted.
+        accepted_at_ms: when a scheduled message was accepted (its `sent_at_ms` is the time it is due); 0 for all others.
     """
 
     attributes: dict[str, tuple[str, str]] = {}
@@ -85,7 +88,7 @@ class Meta(Struct, omit_defaults=True, gc=False):
     accepted_at_ms: int = 0
 
 
-# A message on its way in: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
+# A message to be stored: queue, id, sent_at_ms, visible_at_ms, grp, position, dedup_id, key, meta, body.
 NewMessage = tuple[int, int, int, int, int | None, int | None, str | None, str | None, str | None, str]
 Receipt = tuple[int, int, int | None]  # message, delivery, group
 
@@ -96,7 +99,7 @@ class Found(NamedTuple):
     Args:
         id, sent_at_ms, key, meta, body, dedup_id, position: as in `message`.
         visible_at_ms: since when it can be received.
-        receives, delivery, first_received_at_ms, received_at_ms: as in `received`; None when it never was.
+        receives, delivery, first_received_at_ms, received_at_ms: as in `received`; None if it was never received.
         grp, group: FIFO: number and name of its group.
     """
 
@@ -126,7 +129,7 @@ def read_meta(text: str | None) -> Meta:
         return Meta()
     try:
         return _META_DECODER.decode(text)
-    except msgspec.ValidationError:  # of a reason; whatever else cannot be read is an error
+    except msgspec.ValidationError:  # an unreadable reason is tolerated; anything else that cannot be read is an error
         parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         reason = reason_of(bytes(parts.pop("reason", b"null")))
         meta = _META_DECODER.decode(_META_ENCODER.encode(parts))
@@ -141,7 +144,7 @@ def meta_text(meta: Meta) -> str | None:
 
 
 def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str | None:
-    """What is stored of an entry beside its columns."""
+    """The fields of an entry that have no column."""
     if not entry.attributes and group is None and entry.trace is None and not accepted_at_ms:
         return None
     meta = Meta(
@@ -155,7 +158,7 @@ def entry_meta(entry: Entry, group: str | None, accepted_at_ms: int = 0) -> str 
 
 
 def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:
-    """A message of a standard queue whose entry may have times of its own."""
+    """A message of a standard queue whose entry may have a delay or a due time."""
     sent_at_ms = now_ms
     if entry.run_at_ms is not None and entry.run_at_ms > now_ms:
         sent_at_ms = entry.run_at_ms
@@ -191,14 +194,14 @@ def unpacked(attributes: Mapping[str, tuple[str, str]]) -> dict[str, Attribute]:
 
 
 def draw_ids(connection: sqlite3.Connection, count: int) -> int:
-    """Reserve `count` consecutive ids of the file; the first of them. Two statements take a third of one with RETURNING."""
+    """Reserve `count` consecutive ids; returns the first. Two statements take a third of the time of one with RETURNING."""
     last: int = connection.execute("SELECT last_id FROM onefold_file WHERE one = 1").fetchone()[0]
     connection.execute("UPDATE onefold_file SET last_id = ? WHERE one = 1", (last + count,))
     return last + 1
 
 
 def message_number(token: str, message_id: str) -> int | None:
-    """The row of a message id; None for an id that this file never gave out."""
+    """The row of a message id; None for an id that this file never assigned."""
     start, _, number = message_id.rpartition("-")
     return int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
 
@@ -233,7 +236,7 @@ def read_receipts(receipts: Iterable[str], fifo: bool) -> list[Receipt]:
 
 
 def receipt_numbers(receipts: Iterable[str]) -> list[int]:
-    """The messages' rows that receipts of queues of either type name.
+    """The rows of the messages of receipts, from queues of either type.
 
     Raises:
         UsageError: one of them was not made by a queue.
@@ -242,7 +245,7 @@ def receipt_numbers(receipts: Iterable[str]) -> list[int]:
 
 
 def sequence_text(position: int | None) -> str | None:
-    """A FIFO position as a sequence number: 20 digits, so that order as text is order as number."""
+    """A FIFO position as a sequence number: 20 digits, so that texts sort like numbers."""
     return None if position is None else f"{position:020d}"
 
 
@@ -251,7 +254,7 @@ _INSERT_MESSAGE: Final = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-_ROWS_MAX: Final = 50  # of one INSERT; each number of rows is a statement of its own, which stays prepared
+_ROWS_MAX: Final = 50  # rows of one INSERT; each number of rows is a separate statement, which stays prepared
 
 # -- rows --------------------------------------------------------------------------------------------------
 
@@ -259,7 +262,7 @@ _ROWS_MAX: Final = 50  # of one INSERT; each number of rows is a statement of it
 def insert_alike(
     connection: sqlite3.Connection, at: tuple[int, int, int, int], rest: Sequence[tuple[str | None, str | None, str]]
 ) -> None:
-    """As `insert`, for messages of a standard queue that differ in little: a third of the time for ten of them.
+    """As `insert`, for messages of a standard queue with equal times: ten of them take a third of the time.
 
     Args:
         at: queue, id of the first (the others have the next ones), sent_at_ms, visible_at_ms.
@@ -282,7 +285,7 @@ def insert_alike(
 
 @lru_cache(2 * _ROWS_MAX)
 def _alike(count: int, is_plain: bool) -> tuple[str, str]:
-    """Statements for so many rows: one statement is one call of SQLite, which costs more than binding its values."""
+    """Statements for this many rows: one statement is one call of SQLite, which costs more than binding its values."""
     own = "body" if is_plain else "key, meta, body"
     values = "?, ?, ?, ?, ?" if is_plain else "?, ?, ?, ?, ?, ?, ?"
     messages, waiting = ", ".join([f"({values})"] * count), ", ".join(["(?, ?, ?, ?)"] * count)
@@ -302,7 +305,7 @@ def insert(connection: sqlite3.Connection, messages: Sequence[NewMessage]) -> No
 
 
 def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
-    """Delete messages wherever they are. Their groups are the caller's to bring up to date."""
+    """Delete messages wherever they are. The caller must update their groups."""
     ids = [(message,) for message in messages]
     connection.executemany("DELETE FROM onefold_received WHERE id = ?", ids)
     connection.executemany(
@@ -321,13 +324,13 @@ def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
 def ensure_groups_in(
     connection: sqlite3.Connection, queue: int, names: Mapping[str | None, int], ready_at_ms: int
 ) -> dict[str | None, int]:
-    """The groups of these names, made where they do not exist. Those that do keep their number and `ready_at_ms`.
+    """The groups of these names, created where they do not exist. Existing ones keep their number and `ready_at_ms`.
 
-    A group has the number of a message that it was made for. The file never gives that out again, so a number that a receipt
-    or a message still has can never come to mean another group.
+    A group's number is the id of the message it was created for. Ids are never reused, so the number in a receipt or message
+    can never refer to another group.
 
     Args:
-        names: each with the number that it gets if it is made: one that was drawn in this transaction, for a message of it.
+        names: each with its number in case it is created: the id, reserved in this transaction, of one of its messages.
     """
     found: dict[str | None, int] = {}
     for name, number in names.items():
@@ -354,7 +357,7 @@ def group_members_in(connection: sqlite3.Connection, queue: int, name: str, limi
 
 
 def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[int], now_ms: int) -> None:
-    """Work out anew when each group is ready, from its head; forget those that are empty.
+    """Compute again when each group is ready, from its head; delete those that are empty.
 
     A group that is open goes to the end of the rotation.
     """
@@ -378,7 +381,7 @@ def lock_groups_in(
     """Close the groups of messages that are being received until their heads are visible again.
 
     Args:
-        chosen: what `choose` gave.
+        chosen: the result of `choose`.
         until_ms: when the messages are visible again.
         turn: 1 or more, grows with every receive; puts these groups at the end of the rotation.
     """
@@ -396,11 +399,11 @@ def lock_groups_in(
 
 
 def look_into_groups_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
-    """Have the next receive look into every group: the queue's settings, and with them the heads' instants, changed."""
+    """Let the next receive check every group: the queue's settings have changed, and with them the times of the heads."""
     connection.execute("UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue))
 
 
-_NAMED_MAX: Final = 30  # queues that an error names
+_NAMED_MAX: Final = 30  # how many queues an error names
 
 
 class Catalogue:
@@ -408,10 +411,14 @@ class Catalogue:
 
     Args:
         engine: the file; its schema is up to date.
-        entropy: where the file's token and versions come from.
+        entropy: source of the file's token and versions.
+        stands: as of `QueueRow`.
     """
 
-    def __init__(self, engine: Database, entropy: Entropy) -> None:
+    def __init__(
+        self, engine: Database, entropy: Entropy, stands: Callable[[str, int], bool] = lambda *_: False
+    ) -> None:
+        self._stands = stands
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
         self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
@@ -428,7 +435,7 @@ class Catalogue:
         """The queue of that name.
 
         Raises:
-            NotFoundError: there is none; names those that there are.
+            NotFoundError: there is none; names the existing ones.
         """
         version, token = connection.execute("SELECT settings_version, token FROM onefold_file").fetchone()
         known = self._known
@@ -437,7 +444,7 @@ class Catalogue:
         row = known[1].get(name)
         if row is None:
             found = _load(connection, name, token)
-            row = known[1][name] = replace(found, flag_of=self._flag_of)
+            row = known[1][name] = replace(found, flag_of=self._flag_of, stands=self._stands)
         return row
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
@@ -446,7 +453,7 @@ class Catalogue:
         self._known = ("", {})
 
     def known(self, name: str) -> QueueRow | None:
-        """The queue as it was when anybody in this process last looked it up; None when nobody has."""
+        """The queue as it was when this process last looked it up; None if it never has."""
         return self._known[1].get(name)
 
     def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:
@@ -455,12 +462,12 @@ class Catalogue:
         return self.row_in(connection, name)
 
     def token_in(self, connection: sqlite3.Connection) -> str:
-        """How the ids of this file's messages start."""
+        """The prefix of this file's message ids."""
         token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
         return token
 
     def changed_in(self, connection: sqlite3.Connection) -> None:
-        """Announce that settings changed in this transaction."""
+        """Mark that settings changed in this transaction."""
         connection.execute("UPDATE onefold_file SET settings_version = ?", (self._entropy.token(),))
         self._known = ("", {})
 
@@ -499,7 +506,7 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
     if not alone:
         for role in ("dead_letter", "held"):
             target = getattr(settings, role)
-            if target is not None and is_there(connection, target):  # dropped though it was named: leads nowhere
+            if target is not None and is_there(connection, target):  # dropped although another queue names it
                 targets[role] = _load(connection, target, token, alone=True)
     return QueueRow(
         id=found[0], settings=settings, token=token, dead_letter=targets.get("dead_letter"), held=targets.get("held")

@@ -1,23 +1,24 @@
-"""How received messages are settled: deleted, hidden for another while, moved to another queue, or released.
+"""Settling received messages: deleting them, hiding them again, moving them to another queue, or releasing them.
 
 All inside the caller's transaction, many at a time; the common case, all deleted, is two statements for the whole batch.
-A receipt counts for as long as SQS lets it: on a standard queue any receipt of a message can delete it, bury it, or
-change its visibility while somebody holds it; on a FIFO queue only the receipt of the receive that hides it now.
+A receipt is valid as long as on SQS: on a standard queue any receipt of a message can delete it, dead-letter it, or change
+its visibility while it is in flight; on a FIFO queue only the receipt of the receive that hides it now.
 
-A message that moves to another queue stays the same message, dead-lettered by its receive count or buried with a reason: id,
-body, attributes, key and counts stay; the queue, the source's name, the reason and, on FIFO, position and deduplication id
-change. Dead-lettered by count on a standard queue a message keeps its send time (SQS's rule); on FIFO, and whenever it is
-buried, its retention starts anew (on SQS burying is send and delete, so it does the same there).
+A message that moves to another queue stays the same message, whether the queue dead-letters it by its receive count or
+onefold moves it with a reason ("buried"): id, body, attributes, key and counts stay; the queue, the source's name, the
+reason and, on FIFO, position and deduplication id change. A message that is dead-lettered by count on a standard queue keeps
+its send time (SQS's rule). On FIFO, and whenever onefold moves it, its retention starts again (on SQS such a move is a send
+and a delete, with the same effect).
 
-Never here: which of these should happen. Invariants: a message changes only by a receipt that SQS would honour; one that was
-transferred is in `received` of the target, visible at once, held by nobody.
+Never here: which of these should happen. Invariants: a message is changed only through a receipt that SQS would accept; one
+that was moved is in `received` of the target, visible at once, without a holder.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors, limits
 from onefold.contracts.admin import Transferred
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
-    """Whether one more receive would exceed the queue's maximum, and the message can go elsewhere.
+    """Whether one more receive would exceed the queue's maximum, and there is another queue to move the message to.
 
-    SQS lets a queue be its own dead-letter queue: then a message is given again and again, whatever its maximum.
+    SQS allows a queue to be its own dead-letter queue: then a message is delivered again and again, whatever its maximum.
     """
     receives_max = row.settings.receives_max
     if row.dead_letter is None or receives_max is None or found.receives is None or row.dead_letter.id == row.id:
@@ -53,8 +54,25 @@ def worn_out(row: QueueRow, found: Found) -> bool:
     return found.receives >= receives_max
 
 
+STANDS_MS: Final = 5_000  # a message whose receiver stands still is looked at again after so long
+
+
+def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> bool:
+    """Whether a worn out message is still with the process that received it last, which stands still; hides it then.
+
+    No longer than any message can be hidden: for 12 hours from its receive.
+    """
+    (owner,) = connection.execute("SELECT owner FROM onefold_received WHERE id = ?", (found.id,)).fetchone()
+    is_fresh = found.received_at_ms is not None and now_ms < found.received_at_ms + limits.VISIBILITY_MS_MAX
+    if owner is None or not is_fresh or not row.stands(owner, found.visible_at_ms):
+        return False
+    hidden = (now_ms + STANDS_MS, found.id)
+    connection.execute("UPDATE onefold_received SET visible_at_ms = ? WHERE id = ?", hidden)
+    return True
+
+
 def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence[Found], now_ms: int) -> None:
-    """Move messages that were received as often as they may be to the dead-letter queue."""
+    """Move messages that have used up their receives to the dead-letter queue."""
     assert row.dead_letter is not None, "a queue with receives_max has a dead-letter queue"
     moves = [
         (
@@ -80,10 +98,10 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
 
 
 def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> None:
-    """Note in the history of the message's run, which is counted by its rows, that nothing works on this operation any more.
+    """Note in the history of the message's run, whose rows are counted, that this operation has ended.
 
-    The tenant of an operation does not travel with its message; the rows of the run know it. Where two tenants of one run
-    have the key, nothing is noted, and the operation stays without outcome until somebody reconciles.
+    The tenant of an operation is not stored with its message, but in the rows of the run. Where two tenants of one run have
+    the key, nothing is noted, and the operation has no outcome until the run is reconciled.
     """
     meta = read_meta(found.meta)
     attributes = meta.attributes
@@ -151,8 +169,8 @@ def settle_in(
     """Settle each receipt; False where it had expired and nothing was done. Leave is always True.
 
     Raises:
-        UsageError: a malformed receipt, a delay out of its range, a queue without the one to bury in. The caller's
-            transaction (or savepoint) is to be rolled back.
+        UsageError: a malformed receipt, a delay out of its range, a queue without the target queue. The caller must roll
+            back its transaction (or savepoint).
     """
     if all(type(settle) is Ack for _, settle in settlements):
         return delete_in(connection, row, [receipt for receipt, _ in settlements], now_ms)
@@ -204,10 +222,10 @@ def delete_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[
 def _delete_the_rest(
     connection: sqlite3.Connection, row: QueueRow, parts: Sequence[Receipt], now_ms: int
 ) -> list[bool]:
-    """Some receipts held nothing: finish those whose row in `received` is gone, and say which are not.
+    """For receipts that deleted nothing: delete those messages that have no row in `received`; returns which have one.
 
-    A message that was received never goes back to `waiting`, so one of this queue that is in neither is one that
-    was just deleted, and one that still has its row was refused.
+    A received message never goes back to `waiting`, so a message of this queue that is in neither table was just deleted,
+    and one that still has its row was refused.
     """
     connection.executemany(
         "DELETE FROM onefold_message AS m WHERE id = ? AND queue = ? "
@@ -222,7 +240,7 @@ def _delete_the_rest(
 
 
 class _Held(NamedTuple):
-    """A message that was received and is still there; what has expired is not."""
+    """A message that was received and still exists and has not expired."""
 
     queue: int
     delivery: int
@@ -249,15 +267,15 @@ def set_visible_in(
     ends: bool = False,
     behind_ms: int = 0,
 ) -> list[bool]:
-    """Hide each receipt's message for a new time from now; False where that cannot be.
+    """Hide each receipt's message for a new time from now; False where that is not possible.
 
-    It cannot when the message is gone, past 12 hours from its receive, and on FIFO once the receipt expired. On a
-    standard queue a message whose visibility is over stays as it is and the answer is True, as on SQS.
+    It is not possible when the message is gone, more than 12 hours after its receive, and on FIFO once the receipt has
+    expired. On a standard queue a message whose visibility is over stays as it is and the result is True, as on SQS.
 
     Args:
-        ends: the receive is over (a retry later): its owner's death must not cut the wait short.
-        behind_ms: by how much the clock will jump when it follows the wall (`clock.py`). Who is at work with a
-            message extends beyond that; who gives it back (0 s, or uncounted) does not wait for it.
+        ends: the receive is over (a later retry): its owner's death must not end the wait early.
+        behind_ms: by how much the clock will jump when it follows the wall clock (`clock.py`). A process that works on a
+            message extends beyond that; one that releases it (0 s, or uncounted) does not.
     """
     for _, change in changes:
         check_visibility(change.delay_ms)
@@ -314,7 +332,7 @@ def standing_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequenc
 
 
 def check_visibility(visible_ms: int) -> None:
-    """Refuse a visibility that SQS does not know.
+    """Refuse a visibility that SQS does not allow.
 
     Raises:
         UsageError: not 0 to 43,200,000 ms.
@@ -373,9 +391,9 @@ def _can_bury(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
 
 
 def end_visibilities_in(connection: sqlite3.Connection, owner: str, now_ms: int) -> int:
-    """Make everything that `owner` holds visible at once, in whatever queue; how many messages.
+    """Make everything that `owner` holds visible at once, in all queues; returns how many messages.
 
-    Messages that it settled, also those it asked to see again later, are its own no more and stay as they are.
+    Messages that it has settled, including those hidden for a later retry, are not its own any more and stay as they are.
     """
     held = connection.execute(
         "SELECT r.id, m.grp FROM onefold_received r CROSS JOIN onefold_message m ON m.id = r.id "

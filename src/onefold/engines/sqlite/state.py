@@ -1,11 +1,11 @@
 """Named values with versions, and archived events, on SQLite: the State and Archive contracts.
 
-A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back goes on counting and
-a writer who read the old value cannot overwrite the new one. An archived event is kept once by its id and read by time;
-`keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired events are
-not read any more; the sweep removes them some at a time.
+A deleted name keeps its version for a while (until the sweep removes it), so that a name that is used again continues its
+count and a writer who read the old value cannot overwrite the new one. An archived event is kept once by its id and read by
+time; `keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired
+events are not returned; the sweep removes them a few at a time.
 
-Never here: what values and events mean. Invariants: a version that was replaced never fits again; no event is changed.
+Never here: what values and events mean. Invariants: a version that was replaced is never current again; no event is changed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _put(connection: sqlite3.Connection, change: Change, now_ms: int) -> bool:
     version, value = connection.execute(_GET, (change.name,)).fetchone() or (0, None)
     if change.expected != (0 if value is None else version):
         return False
-    if value is not None or change.value is not None:  # else: deleting what is not there
+    if value is not None or change.value is not None:  # otherwise: deleting a name that does not exist
         deleted_at_ms = now_ms if change.value is None else None
         connection.execute(_PUT, (change.name, version + 1, change.value, deleted_at_ms))
     return True
@@ -140,12 +140,12 @@ class SqliteArchive:
         return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(_READ, values)])
 
     def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
-        """What an archive holds, in all or of a time range."""
+        """The content of an archive, as a whole or in a time range."""
         start, end = -_EVER if from_ms is None else from_ms, _EVER if to_ms is None else to_ms
         values = (name, start, end, self._engine.clock.now_ms())
         return self._engine.read(lambda connection: Holdings(*connection.execute(_HOLDINGS, values).fetchone()))
 
     def names(self) -> list[str]:
-        """All archives that hold something, sorted."""
+        """All archives that are not empty, sorted."""
         query = "SELECT DISTINCT archive FROM onefold_archive ORDER BY archive"
         return self._engine.read(lambda connection: [name for (name,) in connection.execute(query)])

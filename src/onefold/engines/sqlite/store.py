@@ -1,11 +1,11 @@
 """Idempotency records on SQLite: the Store contract, and the operator's view of it.
 
-Each verb is a function on an open transaction (`claim_in`, `write_in`, ...), so that `commit.py` can join it with a
-message's fate; `SqliteStore` wraps each in a transaction of its own. Rare transitions read the record, ask
-`contracts/transitions.py` and write the whole row back; the frequent ones (start, renew, Complete) are one conditional
-UPDATE per record, which says the same. SQLite has one writer at a time, so what was read holds until the commit.
+Each operation is a function on an open transaction (`claim_in`, `write_in`, ...), so that `commit.py` can combine it with
+settling the message; `SqliteStore` wraps each in its own transaction. Rare transitions read the record, call
+`contracts/transitions.py` and write the whole row; the frequent ones (start, renew, Complete) are one conditional UPDATE per
+record with the same effect. SQLite has one writer at a time, so what was read stays valid until the commit.
 
-Never here: policy, messages, clocks. Invariant: every write names owner and fence, and says whether it took.
+Never here: policy, messages, clocks. Invariant: every write names owner and fence, and reports whether it was applied.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ from onefold.contracts.store import (
     key_range,
 )
 from onefold.engines.sqlite.database import Database
-from onefold.engines.sqlite.file import NotOnDisk, ident
+from onefold.engines.sqlite.file import ident
 from onefold.engines.sqlite.ledger import append_in
+from onefold.engines.sqlite.log import NotOnDisk
+from onefold.engines.sqlite.processes import file_of, stopped_process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onefold.contracts.engine import RenewalMark
     from onefold.contracts.ledger import Row as LedgerRow
     from onefold.contracts.transitions import Written
     from onefold.contracts.verbs import Ledger, RowsOf, State
@@ -54,10 +59,10 @@ _COLUMNS: Final = (
 _SELECT: Final = f"SELECT {_COLUMNS} FROM onefold_record"
 _SELECT_MANY: Final = {
     size: f"{_SELECT} WHERE ident IN ({','.join('?' * size)})" for size in (1, 10, 100)
-}  # three statements to keep prepared, not one for each number of asks
+}  # three statements to keep prepared, not one for each number of claims
 _MARKS: Final = ",".join("?" * (_COLUMNS.count(",") + 1))
 _INSERT: Final = f"INSERT INTO onefold_record ({_COLUMNS}) VALUES ({_MARKS})"
-# All but the ident: SQLite rewrites an index entry that is set, changed or not.
+# All columns except the ident: SQLite rewrites an index entry that is set, even if it is unchanged.
 _REPLACE: Final = f"""
 UPDATE onefold_record SET ({_COLUMNS.removeprefix("ident, ")}) = ({_MARKS.removeprefix("?,")}) WHERE ident = ?
 """
@@ -159,18 +164,24 @@ def _find(connection: sqlite3.Connection, idents: Iterable[bytes]) -> dict[bytes
 
 
 def claim_in(
-    connection: sqlite3.Connection, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None
+    connection: sqlite3.Connection,
+    asks: Sequence[Ask],
+    now_ms: int,
+    rows_of: RowsOf | None = None,
+    stopped: Callable[[Record], int | None] = lambda _: None,
 ) -> list[Answer]:
-    """As `Store.claim`, inside the caller's transaction."""
+    """As `Store.claim`, inside the caller's transaction; `stopped` as its `stopped_process`."""
     idents = [ident(ask.key) for ask in asks]
     records: dict[bytes, Record | None] = {**_find(connection, idents)}
     stored = set(records)
     dead = dead_owners(connection) if any(map(_is_leased, records.values())) else frozenset()
+    if dead:
+        dead |= {record.owner for record in records.values() if record is not None and file_of(record.owner) in dead}
     changed: dict[bytes, Record] = {}
     answers: list[Answer] = []
     rows: list[LedgerRow] = []
     for place, (key, ask) in enumerate(zip(idents, asks, strict=True)):
-        answer, after = transitions.claim(records.get(key), ask, now_ms, dead)
+        answer, after = transitions.claim(records.get(key), ask, now_ms, dead, stopped)
         if after is not None:
             records[key] = changed[key] = after
             if rows_of is not None and isinstance(answer, Claimed) and answer.found != "absent":
@@ -297,14 +308,27 @@ class SqliteStore:
         engine: an open engine whose file has been migrated.
     """
 
-    ledger: Ledger | None = None  # of the same place: where `once` notes the outcome of calls
-    state: State | None = None  # of the same place: whose the names of operations are
+    ledger: Ledger | None = None  # in the same file: where `once` notes the outcome of calls
+    state: State | None = None  # in the same file: the owners of operation names
+    process: str | None = None  # with which ids of calls in this process end, behind a dot
+    appear: Callable[[], RenewalMark | None] | None = (
+        None  # before the first of them is claimed: as `Engine.renewal_mark`
+    )
 
     def __init__(self, engine: Database) -> None:
         self._engine = engine
-        self.clock = engine.clock  # of all that use the file; `@once` takes it unless it is given another
+        self.clock = engine.clock  # shared by all that use the file; `@once` uses it by default
         lasting = not engine.in_memory
         self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
+
+    def stopped_process(self, record: Record, now_ms: int) -> int | None:
+        """As `Engine.stopped_process`."""
+        return self._stopped_process(record) if transitions.may_stand(record, now_ms) else None
+
+    def _stopped_process(self, record: Record) -> int | None:
+        if self._engine.in_memory:
+            return None
+        return stopped_process(self._engine.place, record.owner, record.lease_until_ms)
 
     # -- Store ---------------------------------------------------------------------------------------------------------
 
@@ -312,18 +336,18 @@ class SqliteStore:
         """As the contract says, all asks and their rows in one transaction.
 
         Raises:
-            NotOnDisk: the disk failed under it; what was claimed was given back.
+            NotOnDisk: a sync failed; the claims were released.
         """
         answers: list[Answer] = []
 
         def run(connection: sqlite3.Connection) -> list[Answer]:
-            answers[:] = claim_in(connection, asks, now_ms, rows_of)
+            answers[:] = claim_in(connection, asks, now_ms, rows_of, self._stopped_process)
             return answers
 
         try:
-            # Of a call or a send, which take space; a message's is part of finishing it.
+            # Claims of calls and sends take space; a message's claim is part of finishing it.
             return self._engine.write(run, early=True, adds=any(ask.message_id is None for ask in asks))
-        except NotOnDisk:  # nobody will run what was claimed; others can, and else it would count as a crash
+        except NotOnDisk:  # they will not run here; others can, and it must not count as a crash
             taken = [
                 (answer.hold, Release(expires_at_ms=ask.expires_at_ms, refund=True))
                 for ask, answer in zip(asks, answers, strict=True)
@@ -378,7 +402,7 @@ class SqliteStore:
         return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
-        """End a parked record by a person's word, or correct a result; False when it is neither (any more)."""
+        """Settle a parked record as a person decided, or correct a result; False when neither is possible (any more)."""
 
         def run(connection: sqlite3.Connection) -> bool:
             place = ident(key)
@@ -392,7 +416,7 @@ class SqliteStore:
         return self._engine.write(run)
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
-        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole."""
+        """Runs completed in [since_ms, now_ms) per job; the seconds of both ends are counted in full."""
         query = "SELECT job, sum(count) FROM onefold_completed WHERE second >= ? AND second <= ? GROUP BY job"
         values = (since_ms // 1000, (now_ms - 1) // 1000)
         return self._engine.read(lambda connection: dict(connection.execute(query, values)))

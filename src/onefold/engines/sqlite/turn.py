@@ -1,9 +1,9 @@
-"""The writer's turn among the threads of one process, that among processes, and the work that waits for it.
+"""The write lock among the threads of one process ("the turn"), that among processes, and the work that waits for it.
 
-Taking a lock and entering the block that gives it back are two steps, and an exception out of a signal's handler may come
-between them. So: `take`, then at once `with turn.lock`, whose first statement is `turn.lock.release()`: the end of that
-block, which is C, gives the lock back whatever happens; what comes before it, `leave` catches.
-Never here: SQL. Invariant: a thread that is not inside one of the calls that take turns does not keep one for good.
+Taking a lock and entering the block that releases it are two steps, and a signal handler may raise between them. So: `take`,
+then at once `with turn.lock`, whose first statement is `turn.lock.release()`: the end of that block, which is C, releases
+the lock whatever happens; an exception before the block is handled by `leave`.
+Never here: SQL. Invariant: a thread that is not inside one of the calls that take a turn does not keep one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
 
-_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # own spelling, see `database.py`
-_ASK_MS: Final = 1  # how often the file's turn is asked for,
+_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # spelt differently, see `database.py`
+_ASK_MS: Final = 1  # how often the file's lock is tried,
 _ASK_SOON_MS: Final = 0.1  # and how often for the first milliseconds: most transactions take 0.1 to 0.5 ms
 _SOON_MS: Final = 3
-_MOMENT_MS: Final = 100  # a call waits so long for others although its process should have ended by now
+_MOMENT_MS: Final = 100  # how long a call still waits for others when its process should have ended already
 
 
 class Turn:
@@ -48,15 +48,15 @@ class Turn:
         self.is_mine: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition does
 
     def leave(self) -> None:
-        """Give it back if an exception came between taking it and the block that gives it back."""
+        """Release it if an exception came between taking it and the block that releases it."""
         if self.is_mine():
             self.lock.release()
 
     def refuse_within(self, path: str, owner: object, calls: Collection[CodeType]) -> None:
-        """This thread has it: it is inside a call that took it, or two exceptions at once tore one apart.
+        """Handle a thread that has it already: it is inside a call that took it, or two exceptions at once interrupted one.
 
         Args:
-            owner: whose methods `calls` are; one of them is calling now.
+            owner: the object whose methods `calls` are; one of them is calling now.
 
         Raises:
             UsageError: it is inside another one.
@@ -81,15 +81,15 @@ class Patience:
     """How long calls wait for others.
 
     Args:
-        busy_ms: each one, unless the process is to end.
+        busy_ms: each one, unless the process is about to end.
 
     Attributes:
-        waited_ms: by the call that gave up last.
+        waited_ms: how long the last call that gave up had waited.
     """
 
     def __init__(self, busy_ms: int) -> None:
         self._busy_ms = busy_ms
-        self._clock = SystemClock()  # others hold the file in real time, whatever the engine's clock says
+        self._clock = SystemClock()  # other processes hold the file in real time, whatever the engine's clock is
         self._end_ms: int | None = None
         self.waited_ms = 0
 
@@ -98,7 +98,7 @@ class Patience:
         self._end_ms = None if left_ms is None else self._clock.monotonic_ms() + left_ms
 
     def is_over(self, since_ms: int) -> bool:
-        """Whether a call that has waited since then, by the monotonic clock, has waited long enough."""
+        """Whether a call that has waited since that monotonic instant has waited long enough."""
         end_ms = since_ms + self._busy_ms
         if self._end_ms is not None:
             end_ms = min(end_ms, max(self._end_ms, since_ms + _MOMENT_MS))
@@ -107,7 +107,7 @@ class Patience:
         return now_ms >= end_ms
 
     def take(self, lock: threading.RLock) -> bool:
-        """Wait for a lock; whether this thread has it. `hurry` is noticed meanwhile, in whichever thread it is called."""
+        """Wait for a lock; returns whether this thread has it. A call of `hurry` in any thread takes effect meanwhile."""
         moment_s = min(self._busy_ms, _MOMENT_MS) / 1000
         since_ms = self._clock.monotonic_ms()
         while not lock.acquire(timeout=moment_s):
@@ -117,13 +117,13 @@ class Patience:
 
 
 class FileTurn:
-    """The turn among processes: SQLite's own lock on the file decides.
+    """The write lock among processes: SQLite's own lock on the file.
 
-    We ask for it again every 0.1 ms and later every millisecond, because SQLite's own waiting backs off up to 100 ms, which
-    is what makes other tools stall under load (docs/decisions/0017).
+    It is tried every 0.1 ms and later every millisecond, because SQLite's own waiting backs off up to 100 ms, which makes
+    other tools stall under load (docs/decisions/0017).
 
     Args:
-        patience: how long to ask.
+        patience: how long to try.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -152,7 +152,7 @@ class FileTurn:
 
 
 class Batch:
-    """Pieces of work in one transaction; `over` says of all of them at once that they have their answers.
+    """Pieces of work in one transaction; `over` marks all of them at once as having their results.
 
     Attributes:
         running: locked until its transaction has ended, however it ends.
@@ -166,12 +166,12 @@ class Batch:
 
 
 class Work(Generic[T]):
-    """A piece of work that waits for its turn, and its answer.
+    """A piece of work that waits for its turn, and its result.
 
     Attributes:
-        wanted: locked while its caller waits for it; an exception may take the caller away at any moment.
+        wanted: locked while its caller waits for it; an exception may end the caller's wait at any moment.
         batch: what it was last performed with.
-        unsynced: its caller has to sync the log before it answers.
+        unsynced: its caller has to sync the log before it returns.
     """
 
     __slots__ = ("_ticket", "batch", "error", "run", "synced", "unsynced", "value", "wanted")
@@ -188,25 +188,25 @@ class Work(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has its answer."""
+        """Whether it has its result."""
         return self.batch is not None and self.batch.over
 
     def answer(self) -> tuple[T, bool]:
-        """What it answered, and `unsynced`; raises what it raised."""
+        """Its result, and `unsynced`; raises its exception."""
         if self.error is not None:
             raise self.error
         return self.value, self.unsynced  # type: ignore[return-value]  # done without error: run's own answer
 
     def leave(self, patience_s: float) -> None:
-        """Its caller goes without an answer: afterwards nobody performs it, and what was performed can be read.
+        """Its caller gives up: afterwards it is not performed any more; if it was performed, its result can be read.
 
-        Where another thread has begun it, that one's transaction ends first; or the patience.
+        If another thread has begun it, this waits for that thread's transaction, or until the patience is over.
         """
         if not self.take() and self.batch is not None and self.batch.running.acquire(timeout=patience_s):
             self.batch.running.release()
 
     def take(self) -> bool:
-        """Whether it is the caller's to perform, or to give up: once only, whichever thread asks first."""
+        """Whether the calling thread may perform it, or give it up: only the first thread that asks."""
         try:
             self._ticket.pop()
         except IndexError:
@@ -215,7 +215,7 @@ class Work(Generic[T]):
 
 
 def taken(waiting: deque[Work[Any]], own: Work[Any], batch: Batch) -> list[Work[Any]]:
-    """All that waits and was not given up, taken out for a batch that is running; `own` in any case, first."""
+    """All waiting work that was not given up, removed for a running batch; `own` always included, first."""
     found: list[Work[Any]] = []
     while waiting:
         work = waiting.popleft()

@@ -1,1 +1,1 @@
-"""Records, history and shared values in one DynamoDB table. `backend.py` is the whole; `items.py` describes the items."""
+"""Records, history and shared values in one DynamoDB table: `backend.py` combines them, `items.py` describes the items."""

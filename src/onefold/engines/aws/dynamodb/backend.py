@@ -1,21 +1,23 @@
-"""The DynamoDB record backend as a whole: records, operators' view, history, shared values and level 4 on one table.
+"""The DynamoDB record backend: records, the operator's view of them, history, shared values and level 4 on one table.
 
 Level 4: a handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one TransactWriteItems
 carries the record (on the condition that its hold is current), the handler's actions and the rows of history. Each handler
-has its own: no open transaction is shared, so `commit` and `rollback` have nothing left to do. The request's token
-is derived from the hold: repeated after a lost answer it is the same transaction (AWS keeps it for 10 minutes). Values
-(`Settlement.changes`) follow it one by one, since a change whose version is no longer current must not undo the others.
+has its own: no open transaction is shared, so `commit` and `rollback` have nothing left to do. The request's token is
+derived from the hold, so a request repeated after a lost answer is the same transaction (AWS remembers the token for 10
+minutes). Values (`Settlement.changes`) follow it one by one, since a change whose version is no longer current must not undo
+the others.
 
 Shared values (`DynamoState`) have all their names in the partition `~state`, sorted. A deleted name keeps its version for a
 day (time to live), so that a name that comes back continues its count and a writer who read the old value cannot overwrite
 the new one. A name too long for a sort key is cut there and distinguished by its digest; the attribute `name` has all of it.
-A change is an UpdateItem on the condition that the version is current. Each leaves its own `stamp`, as a record's does:
-botocore makes a call whose answer was lost again, and a refusal that shows this very stamp means that the first one took.
-Otherwise the winner would believe that somebody else has won.
+A change is an UpdateItem on the condition that the version is current. Each writes its own `stamp`, as changes of records
+do: botocore repeats a call whose answer was lost, and when the refusal of the second shows this stamp, the first one was
+applied. Without it the winner would believe that another process had won.
 
 Never here: queues, receipts, outbox sends. Invariants: no call is made before one is asked for; at level 4 the record is
-completed if and only if every action took; a version of a value that was replaced is never current again; of the changes of
-one version, at most one is answered True, and none where its answer was lost and the value has changed again since.
+completed if and only if every action was applied; a version of a value that was replaced is never current again; of the
+changes of one version, at most one is answered True, and none where its answer was lost and the value has changed again
+since.
 """
 
 from __future__ import annotations
@@ -355,7 +357,7 @@ _SETS = "SET #version = if_not_exists(#version, :zero) + :one, #name = :name, #s
 
 
 def change(table: Table, place: Item, asked: Change) -> bool:
-    """Make the change, unless its version is no longer current; returns whether it took.
+    """Make the change, unless its version is no longer current; returns whether it was applied.
 
     Args:
         place: of the value.

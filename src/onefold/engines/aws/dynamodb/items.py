@@ -1,4 +1,4 @@
-"""What lies where in the table: keys of items, and a record as an item and back.
+"""The layout of the table: keys of items, and converting a record to an item and back.
 
 There are two layouts. In layout 1, of tables that are older, records share the partition of their tenant:
 
@@ -114,7 +114,7 @@ def part_of(text: str) -> str:
 
 
 def job_partition(job: str, kind: str, text: str = "") -> str:
-    """The partition key of what is beside the records of a job in layout 2, for example `job#~done#2026-11-21`."""
+    """The partition key of a job's other items in layout 2, for example `job#~done#2026-11-21`."""
     full = f"{job_part(job)}#~{kind}#{text}" if text else f"{job_part(job)}#~{kind}"
     if len(full.encode()) <= PARTITION_KEY_BYTES_MAX and not text.startswith(_DIGEST):
         return full

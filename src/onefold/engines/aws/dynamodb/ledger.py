@@ -1,11 +1,11 @@
 """History in the table: the Ledger contract.
 
 A row is stored once for each way it is found: under its business key (`~key#KEY`, sorted by scope, job, time), under its
-run (`~run#RUN`) and under its day (`~day#2026-11-21`), each a Query of one partition. Rows are for what a record cannot
-show and few (level `brief`); at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB sets as the bound
-of one partition; in layout 2 a day is in 16 parts by its keys (`~day#2026-11-21#SHARD`). The days that have rows are named
-in the partition `~days`, so that reading a span of years does not ask for each day.
-Rows are removed by time to live after 90 days, as long as records of completed work by default.
+run (`~run#RUN`) and under its day (`~day#2026-11-21`), each a Query of one partition. At level `brief` there are few rows,
+because they only say what a record cannot show; at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB
+sets as the bound of one partition; in layout 2 a day is in 16 parts by its keys (`~day#2026-11-21#SHARD`). The days that
+have rows are named in the partition `~days`, so that reading a span of years does not ask for each day. Rows are removed by
+time to live after 90 days, as long as records of completed work by default.
 
 Never here: what a row means. Invariant: no row is changed; rows that one process appended at one instant keep their order.
 """

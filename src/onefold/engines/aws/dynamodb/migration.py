@@ -1,13 +1,12 @@
 """Moving a table from layout 1 to layout 2 (`items.py`): each record and each note gets a copy where layout 2 looks for it.
 
-Three passes over the table. The first looks: nothing is written while a run holds a lease. The second copies, and the table
-stays one of layout 1. Then the table is closed to processes that open it now (`schema.py`), and passes go on until one finds
-every record beside a copy of just this record; then the table is one of layout 2. Whatever is interrupted is continued by
-the
-next try: what has its copy is not written again. The old items stay; those that expire are removed by time to live.
+Three passes over the table. The first only reads: nothing is written while a run holds a lease. The second copies, and the
+table stays one of layout 1. Then the table is closed to processes that open it now (`schema.py`), and passes are repeated
+until one finds an exact copy of every record; then the table is one of layout 2. An interrupted migration is continued by
+the next one: what has its copy is not written again. The old items stay; those that expire are removed by time to live.
 
 Processes of layout 1 that are running already are not stopped by this, so whoever calls it has stopped them. A record that
-one of them writes while the passes go on is found by its `stamp` and copied again, and a lease ends the attempt.
+one of them writes during the passes is found by its `stamp` and copied again, and a lease ends the attempt.
 Never here: questions to people. Invariant: a copy that a process of layout 2 has written since is never overwritten, and the
 table is called one of layout 2 only after a pass in which each record had its copy.
 """
@@ -85,7 +84,7 @@ def migrate(table: Table, report: Report) -> LayoutSurvey:
     Raises:
         UsageError: a run holds a lease, or records are written all the time; the table is one of layout 1 as before.
         StorageError: copies were changed although the table never was one of layout 2.
-        NotFoundError, TransientError: as `Table.call`; what was copied stays, and the next try goes on.
+        NotFoundError, TransientError: as `Table.call`; what was copied stays, and the next try continues.
     """
     if _is_done(table):
         return LayoutSurvey(done=True)

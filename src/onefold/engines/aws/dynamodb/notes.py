@@ -1,4 +1,4 @@
-"""Notes beside the records, by which people find them.
+"""Small index items beside the records, by which operators find them.
 
 An index on every record would cost a third more for every message. Instead there are a few small items:
 
@@ -7,22 +7,22 @@ An index on every record would cost a third more for every message. Instead ther
     ~done#2026-11-21T07    second#stamp        how many runs completed in that second, by job; kept for a day
     ~held                  digest of the key   this operation was parked, and perhaps settled since
 
-In layout 2 each job has its own, so that no partition is everybody's and a role can be limited to its jobs:
+In layout 2 each job has its own, so that no partition is shared by all jobs and a role can be limited to its jobs:
 
     ~names                 job                 there are records of this job
     job#~scopes            digest              of this tenant; once per process and pair
     job#~done#2026-11-21   second#stamp        how many runs of it completed in that second
     job#~held              digest of the key   this operation of it was parked
 
-All but those of parked ones are written along with the next batch of claims (`riders`), so they cost no call; a process
-that is killed takes the count of its last runs with it. That of a parked record is written before it is parked, which is
-rare.
+All but those of parked records are written with the next batch of claims (`riders`), so they cost no extra call; when a
+process is killed, the count of its last runs is lost. The note of a parked record is written before the record is parked,
+which is rare.
 
 DynamoDB finds records by their primary key only. Parked records, records by key alone and counts are found by notes, each
 by a Query of one partition or a few, in layout 2 for each job.
 
-Never here: anything that decides about a message. Invariant: a parked record has its note; a note proves nothing, so whoever
-asks reads the record.
+Never here: anything that decides about a message. Invariant: a parked record has its note; a note proves nothing, so a
+reader must check the record.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ So ten fresh records cost one call to claim and one to settle; ten duplicates co
 items. Records that expired are judged like absent ones, whether DynamoDB has deleted them yet or not.
 
 Such a change is a `Move`. It begins with a write that is right in the usual case and needs no read. When it is refused, the
-stored item is taken from the refusal (or read), `decide` says what is to be made of it, and that is written on the condition
-that no one has written since: every write leaves its own `stamp`. So a lost answer loses nothing either: a refusal that
-shows a stamp of this very move means that an earlier try took.
+stored item is taken from the refusal (or read), `decide` computes the new item, and that is written on the condition that no
+one has written since: every write leaves its own `stamp`. So a lost answer does no harm either: a refusal that shows a stamp
+of this same move means that an earlier try was applied.
 
 Operators (RecordAdmin) find parked records, records by key alone and counts by notes (`notes.py`). Any other scan reads the
 whole table, page by page, keeping no more than what is answered: one read unit for each 4 KB of it, some 20 ms for each MB.
 A table beyond `PAGES_MAX` MB is refused.
 
-Never here: policy, clocks. Invariant: no write without a condition on fence and owner, or on absence; an answer other than
-an error is what was, or is now, in the table.
+Never here: policy, clocks. Invariant: no write without a condition on fence and owner, or on absence; an answer that is not
+an error says what was, or is now, in the table.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from onefold.contracts.store import (
     Status,
     StoreCapabilities,
     Unknown,
+    Unreadable,
 )
 from onefold.engines.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
@@ -113,7 +114,7 @@ class Move(Generic[A]):
             self.sent[stamp] = self.answer
 
     def go_on(self, stamp: str) -> bool:
-        """Decide about the stored item; True when another write is to be made."""
+        """Decide about the stored item; True when another write is needed."""
         item = self.stored
         assert item is not None
         self.write = None
@@ -164,7 +165,7 @@ def _round(
     failed: dict[int, errors.OnefoldError],
     riders: Sequence[Rider],
 ) -> list[int]:
-    """Make the writes that are prepared; the places of those that go on."""
+    """Make the prepared writes; returns the indexes of those that need another step."""
     going = [place for place in left if moves[place].write is None]
     writing = [(place, write) for place in left if (write := moves[place].write) is not None]
     if not writing:
@@ -228,8 +229,9 @@ class DynamoStore:
         """
         keys = [ask.key for ask in asks]
         riders = self._notes.riders(keys, now_ms)
-        answers = self._in_turn(keys, lambda place: _claim(self._layout, asks[place], now_ms), riders)
+        claimed = self._in_turn(keys, lambda place: _claim(self._layout, asks[place], now_ms), riders)
         self._notes.arrived(riders)
+        answers = [_unreadable(answer) if isinstance(answer, errors.StorageError) else answer for answer in claimed]
         error = _first_error(answers)
         if error is not None:
             self._release(asks, answers, now_ms)
@@ -310,6 +312,10 @@ class DynamoStore:
             answers |= zip(places, became, strict=True)
             left = [place for place in left if place not in answers]
         return [answers[place] for place in range(len(keys))]
+
+
+def _unreadable(error: errors.StorageError) -> Unreadable:
+    return Unreadable(what=error.what, meaning=error.meaning, todo=error.todo)
 
 
 def _first_error(answers: Sequence[object]) -> errors.OnefoldError | None:

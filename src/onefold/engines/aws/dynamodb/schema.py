@@ -1,6 +1,6 @@
 """The table itself: made where an emulator or a developer wants it, checked before it is used, and marked with its layout.
 
-What production has is written by `onefold synth`; `definition` is the same table for both.
+In production the table comes from the output of `onefold synth`; `definition` describes the same table for both.
 
 Which layout a table has (`items.py`) is in the item `~layout`, which each process reads once, before its first other call. A
 process of one layout on a table of the other would not see the records that say what is done, and would do it again. So it
@@ -69,7 +69,7 @@ def _begun(table: Table) -> Item | None:
 
 
 def mark_layout(table: Table) -> None:
-    """Mark a new table with this process's layout; one that is marked already stays as it is."""
+    """Mark a new table with this process's layout; one that is marked already is not changed."""
     put_marker(table, {"layout": number(table.layout)}, "attribute_not_exists(pk)")
 
 

@@ -1,11 +1,10 @@
-"""The table: every call that onefold makes to it, its errors as ours, and the retries that botocore does not do.
+"""The table: every call that onefold makes to it, the translation of its errors, and the retries that botocore does not do.
 
 A conditional write of one item is a value, `Insert` or `Update`, with two spellings of one meaning: a PartiQL statement for
 batches, and PutItem or UpdateItem for a lone write, for emulators without batches of statements, for what PartiQL does not
-take, and for transactions. An `Insert` succeeds when no item exists. An `Update` takes when there is an item whose
+take, and for transactions. An `Insert` succeeds when no item exists. An `Update` is applied when there is an item whose
 attributes equal `where` (so a deleted item never comes back by it), and, if given, `differs` does not equal its value.
-Attribute names are
-always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
+Attribute names are always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
 
 botocore repeats a call that failed as a whole (`aws/session.py`). What comes back inside a good answer is repeated here: a
 statement of a batch that was throttled or met a transaction, keys and rows that were left unprocessed. Each such round
@@ -81,7 +80,7 @@ def changed(place: Item, before: Item, after: Item) -> Update:
     Args:
         place: its primary key.
         before: the item as it was read, `stamp` included.
-        after: what it is to be.
+        after: the new value.
     """
     return Update(
         place=place,
@@ -274,7 +273,7 @@ class Table:
 
         Args:
             writes: to be made.
-            riders: go along in the last call, and are tried once: nobody waits for them.
+            riders: sent along in the last call, and tried only once: nothing depends on them.
 
         Returns:
             The answers to the writes, then to the riders.

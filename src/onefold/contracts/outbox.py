@@ -1,0 +1,109 @@
+"""Outbox tables: messages that are rows of the program's own database until a relay has passed them to their queues.
+
+A program writes the row in its own transaction, so that the message is sent if, and only if, that commits. Which database,
+and how it says it, is an engine's matter (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
+Never here: queues, SQL. Invariants: an id is given out once, and of two transactions one after the other the later one has
+the higher ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+VERSION: Final = 1
+"""Of the tables."""
+
+
+class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message as a row holds it, as JSON.
+
+    Args:
+        scope, job, key, fingerprint: the operation. unique: as its job was declared.
+        body, attributes, group, dedup_id, run_at_ms: as in `contracts.entries.Entry`.
+    """
+
+    scope: str = ""
+    job: str
+    key: str
+    fingerprint: str
+    body: str
+    attributes: dict[str, str] = {}
+    group: str | None = None
+    dedup_id: str | None = None
+    run_at_ms: int | None = None
+    unique: bool = False
+
+
+class RowId(NamedTuple):
+    """Which row: a database that was restored from a backup gives out the same numbers again, but never the same token."""
+
+    number: int
+    token: str
+
+
+class OutboxRow(NamedTuple):
+    """A message that waits in an outbox table."""
+
+    id: RowId
+    queue: str
+    message: str
+
+
+class Backlog(Struct, frozen=True, kw_only=True):
+    """What is in an outbox table.
+
+    Args:
+        waiting: messages. oldest_age_ms: since the oldest of them was written; None where there is none.
+        refused: messages that their queues refused; they stay until a person decides.
+    """
+
+    waiting: int
+    oldest_age_ms: int | None
+    refused: int
+
+
+class OutboxTable(Protocol):
+    """The tables of one database, as a relay has them. For one thread.
+
+    Every call raises TransientError where the database cannot be reached now, StorageError where the tables are not there.
+    """
+
+    @property
+    def token(self) -> str:
+        """Which tables these are; no others have it."""
+        ...
+
+    def create(self) -> None:
+        """Make the tables; those that are there stay."""
+        ...
+
+    def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
+        """An app's messages for these queues that were committed, by id."""
+        ...
+
+    def remove(self, ids: Sequence[RowId]) -> None:
+        """Remove rows durably; those that are gone are passed over."""
+        ...
+
+    def refuse(self, number: int, why: str) -> None:
+        """Put a row aside."""
+        ...
+
+    def backlog(self, app: str) -> Backlog:
+        """What an app has in it."""
+        ...
+
+    def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
+        """Wait until something was committed, or for so long.
+
+        Args:
+            rest: waits for so many milliseconds, where the database gives no notice; True: there is no need to go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection; harmless twice."""
+        ...

@@ -1,0 +1,285 @@
+"""The outbox tables in a PostgreSQL database of the program's: writing to them in its transaction, and reading for a relay.
+
+The tables are where the connection's search_path finds them; nothing makes them but `SQL`, which a person runs. A write is
+one statement, which also checks their version and notifies relays; PostgreSQL delivers that at the commit.
+Never here: queues. Invariant: only the program ends its transaction. PostgreSQL aborts it where a statement fails, so what
+can be known before is looked at before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from onefold import errors
+from onefold.contracts.outbox import VERSION, Backlog, OutboxRow, RowId
+from onefold.engines.postgres.connection import Link, Pool, PostgresAddress, translate
+from onefold.interrupts import let_through
+
+SQL: Final = """\
+CREATE TABLE IF NOT EXISTS onefold_outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    token text NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
+    app text NOT NULL,
+    queue text NOT NULL,
+    message text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    refused text
+);
+CREATE INDEX IF NOT EXISTS onefold_outbox_waiting ON onefold_outbox (app, id) WHERE refused IS NULL;
+CREATE TABLE IF NOT EXISTS onefold_outbox_version (
+    one integer PRIMARY KEY CHECK (one = 1),
+    version integer NOT NULL,
+    token text NOT NULL
+);
+INSERT INTO onefold_outbox_version VALUES (1, 1, replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING;
+"""
+_IS_THERE: Final = (
+    "SELECT to_regclass('onefold_outbox') IS NOT NULL AND to_regclass('onefold_outbox_version') IS NOT NULL"
+)
+_PUT: Final = """
+WITH put AS (
+    INSERT INTO onefold_outbox (app, queue, message)
+    SELECT %s, one.queue, one.message FROM onefold_outbox_version v
+    CROSS JOIN unnest(%s::text[], %s::text[]) WITH ORDINALITY AS one (queue, message, place)
+    WHERE v.version = %s ORDER BY one.place
+    RETURNING id
+)
+SELECT (SELECT count(*) FROM put), pg_notify('onefold_outbox', '')
+"""
+_known: set[str] = set()  # databases whose tables this process has seen
+_KNOWN_MAX: Final = 1_000
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def put(connection: Link | psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]]) -> None:
+    """Write messages, in order, inside the transaction that is open on the connection, or that it begins by itself.
+
+    Args:
+        messages: queue, and the `OutboxMessage` as JSON.
+
+    Raises:
+        UsageError: the connection is closed, in autocommit mode without a transaction, or its transaction has failed.
+        StorageError: the tables are not there, or another version's. TransientError, StorageBusy: the server could not.
+    """
+    if isinstance(connection, psycopg.AsyncConnection):
+        raise errors.UsageError(
+            "The connection is an AsyncConnection, which `send` cannot wait for.",
+            meaning="Nothing was sent.",
+            todo="Write: await job.asend(..., connection=connection)",
+        )
+    check(connection)
+    place = connection.info.dsn
+    try:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            if place not in _known:
+                see(place, cursor.execute(_IS_THERE).fetchone())
+            found = cursor.execute(_PUT, statement_values(app, messages)).fetchone()
+    except (psycopg.Error, OSError) as error:
+        let_through(error)
+        raise failed(error, place) from error
+    see_written(found, len(messages), place)
+
+
+async def aput(connection: psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]]) -> None:
+    """As `put`, on an AsyncConnection."""
+    check(connection)
+    place = connection.info.dsn
+    try:
+        async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            if place not in _known:
+                see(place, await (await cursor.execute(_IS_THERE)).fetchone())
+            found = await (await cursor.execute(_PUT, statement_values(app, messages))).fetchone()
+    except (psycopg.Error, OSError) as error:
+        let_through(error)
+        raise failed(error, place) from error
+    see_written(found, len(messages), place)
+
+
+def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
+    """Refuse a connection whose transaction cannot carry a message.
+
+    Raises:
+        UsageError: it is closed, in autocommit mode without a transaction, or its transaction has failed.
+    """
+    status = connection.info.transaction_status
+    if connection.closed or status == TransactionStatus.UNKNOWN:
+        raise errors.UsageError(
+            "The connection is closed.",
+            meaning="Nothing was sent.",
+            todo="Pass an open connection.",
+        )
+    if status == TransactionStatus.INERROR:
+        raise errors.UsageError(
+            "The transaction on this connection has failed and can only be rolled back.",
+            meaning="Nothing was sent: it would have been rolled back too.",
+            todo="Roll back, or leave the savepoint that failed, then send again.",
+        )
+    if status == TransactionStatus.IDLE and connection.autocommit:
+        raise errors.UsageError(
+            "The connection is in autocommit mode, and no transaction is open on it.",
+            meaning="The message would leave by itself, before your rows or without them. Nothing was sent.",
+            todo="Send inside `with connection.transaction():` (in Django: transaction.atomic()).",
+        )
+
+
+def statement_values(app: str, messages: Sequence[tuple[str, str]]) -> tuple[str, list[str], list[str], int]:
+    """The values of the one statement that writes messages."""
+    return app, [queue for queue, _ in messages], [message for _, message in messages], VERSION
+
+
+def see(place: str, answer: tuple[Any, ...] | None) -> None:
+    """Remember that the tables are there.
+
+    Raises:
+        StorageError: they are not.
+    """
+    if answer is None or not answer[0]:
+        raise missing(place)
+    if len(_known) >= _KNOWN_MAX:
+        _known.clear()
+    _known.add(place)
+
+
+def see_written(answer: tuple[Any, ...] | None, count: int, place: str) -> None:
+    """Refuse tables of another version: nothing was written then.
+
+    Raises:
+        StorageError: they are.
+    """
+    if answer is None or answer[0] != count:
+        raise other_version(place)
+
+
+def other_version(place: str) -> errors.StorageError:
+    """The tables are of another version of onefold."""
+    return errors.StorageError(
+        f"The outbox tables in {place} are not of version {VERSION}, which this onefold uses.",
+        meaning="Nothing was sent.",
+        todo="Use the version of onefold that made them, or run: onefold outbox create URL",
+    )
+
+
+def missing(place: str) -> errors.StorageError:
+    """There are no tables."""
+    return errors.StorageError(
+        f"There is no table onefold_outbox on the search_path in {place}.",
+        meaning="Nothing was sent.",
+        todo="Make it once, as the tables' owner: onefold outbox create URL   (--print shows the SQL, for a migration)",
+    )
+
+
+def failed(error: psycopg.Error | OSError, place: str) -> errors.OnefoldError:
+    """An error of a statement on the tables."""
+    state = getattr(error, "sqlstate", None)
+    if state == "42P01":
+        _known.discard(place)
+        return missing(place)
+    if state == "42501":
+        return errors.StorageError(
+            f"The role may not use the outbox tables in {place}: {str(error).strip()}",
+            meaning="Nothing was sent; PostgreSQL has aborted the transaction.",
+            todo="GRANT SELECT, INSERT ON onefold_outbox, onefold_outbox_version TO it; a relay needs UPDATE, DELETE too.",
+        )
+    return translate(error, place, "public")
+
+
+# -- for a relay -------------------------------------------------------------------------------------------------------
+
+
+class PostgresOutbox:
+    """The OutboxTable contract on one database. A connection that is lost is opened again by the next call.
+
+    Args:
+        url: as of a record store.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._address = PostgresAddress(url)
+        self._pool: Pool[Link] = Pool(self._address, psycopg.Connection)
+        self._link: Link | None = None
+        self._token: str | None = None
+
+    def create(self) -> None:
+        """Make the tables; those that are there stay."""
+        self._ask(SQL)
+        self._token = None
+
+    @property
+    def token(self) -> str:
+        """As the contract says."""
+        if self._token is None:
+            if not self._ask(_IS_THERE)[0][0]:
+                raise missing(self._address.shown)
+            found = self._ask("SELECT version, token FROM onefold_outbox_version")
+            if not found or found[0][0] != VERSION:
+                raise other_version(self._address.shown)
+            self._token = found[0][1]
+        return self._token
+
+    def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
+        """As the contract says."""
+        rows = self._ask(
+            "SELECT id, token, queue, message FROM onefold_outbox "
+            "WHERE app = %s AND refused IS NULL AND queue = ANY(%s) ORDER BY id LIMIT %s",
+            (app, list(queues), limit),
+        )
+        return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
+
+    def remove(self, ids: Sequence[RowId]) -> None:
+        """As the contract says."""
+        self._ask(
+            "DELETE FROM onefold_outbox WHERE id = ANY(%s) AND token = ANY(%s)",
+            ([one.number for one in ids], [one.token for one in ids]),
+        )
+
+    def refuse(self, number: int, why: str) -> None:
+        """As the contract says."""
+        self._ask("UPDATE onefold_outbox SET refused = %s WHERE id = %s", (why.replace("\0", " "), number))
+
+    def backlog(self, app: str) -> Backlog:
+        """As the contract says."""
+        ((waiting, oldest, refused),) = self._ask(
+            "SELECT count(*) FILTER (WHERE refused IS NULL), "
+            "(extract(epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE refused IS NULL)) * 1000)::bigint, "
+            "count(refused) FROM onefold_outbox WHERE app = %s",
+            (app,),
+        )
+        return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
+
+    def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
+        """As the contract says."""
+        if self._link is None:
+            rest(at_most_ms)
+            return
+        try:
+            for _ in self._link.notifies(timeout=at_most_ms / 1000, stop_after=1):
+                pass
+        except (psycopg.Error, OSError) as error:
+            let_through(error)
+            self.close()
+
+    def close(self) -> None:
+        """As the contract says."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._pool.give(link)
+            link.close()
+
+    def _ask(self, statement: str, values: tuple[object, ...] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            if self._link is None:
+                self._link = self._pool.take()
+                self._link.execute("LISTEN onefold_outbox")
+            cursor = self._link.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description is not None else []
+        except (psycopg.Error, OSError) as error:
+            let_through(error)
+            self.close()
+            raise failed(error, self._address.shown) from error

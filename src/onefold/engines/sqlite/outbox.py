@@ -1,0 +1,203 @@
+"""The outbox tables in a SQLite file of the program's own: writing to them in its transaction, and reading for a relay.
+
+For a program whose tables are in another file than the engine's. Nothing makes the tables but `SQL`, which a person runs.
+Never here: queues. Invariant: only the program ends its transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from onefold import errors
+from onefold.contracts.outbox import VERSION, Backlog, OutboxRow, RowId
+from onefold.engines.sqlite import callers
+from onefold.engines.sqlite.connection import data_version
+from onefold.engines.sqlite.file import inode, path_of
+from onefold.engines.sqlite.refusals import translate
+from onefold.interrupts import ignored
+
+_NOW_MS: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+SQL: Final = f"""\
+CREATE TABLE IF NOT EXISTS onefold_outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    token TEXT NOT NULL DEFAULT (lower(hex(randomblob(16)))),
+    app TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    message TEXT NOT NULL,
+    created_at_ms INTEGER NOT NULL DEFAULT ({_NOW_MS}),
+    refused TEXT
+);
+CREATE INDEX IF NOT EXISTS onefold_outbox_waiting ON onefold_outbox (app, id) WHERE refused IS NULL;
+CREATE TABLE IF NOT EXISTS onefold_outbox_version (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    version INTEGER NOT NULL,
+    token TEXT NOT NULL
+);
+INSERT OR IGNORE INTO onefold_outbox_version VALUES (1, 1, lower(hex(randomblob(16))));
+"""
+_PUT: Final = "INSERT INTO onefold_outbox (app, queue, message) VALUES (?, ?, ?)"
+_BUSY_S: Final = 10.0
+_LOOK_MS: Final = 200
+
+
+def takes(connection: sqlite3.Connection, engine_url: str) -> bool:
+    """Whether the connection's file has outbox tables, and is not the engine's own."""
+    query = "SELECT count(*) FROM main.sqlite_master WHERE name IN ('onefold_outbox', 'onefold_outbox_version')"
+    scheme, _, rest = engine_url.partition("://")
+    with callers.plain(connection):
+        try:
+            place = callers.file_of(connection)
+            if place is None or (scheme == "sqlite" and inode(place) == inode(path_of(engine_url, rest))):
+                return False
+            return bool(connection.execute(query).fetchone()[0] == 2)
+        except sqlite3.Error as error:
+            raise callers.unusable(error) from error
+
+
+def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, str]]) -> None:
+    """Write messages, in order, inside the transaction that is open on the connection; all or none.
+
+    Args:
+        messages: queue, and the `OutboxMessage` as JSON.
+
+    Raises:
+        UsageError: it is in autocommit mode without a transaction. StorageError: the tables are another version's.
+        StorageBusy: another process holds the file.
+    """
+    with callers.plain(connection):
+        place = callers.file_of(connection) or ""
+        callers.begin_on(connection)
+        try:
+            connection.execute("SAVEPOINT onefold_outbox")
+            try:
+                connection.executemany(_PUT, [(app, *one) for one in messages])
+                _check_version(connection, place)
+            except BaseException:
+                with ignored(sqlite3.Error):  # SQLite has rolled back everything itself
+                    connection.execute("ROLLBACK TO onefold_outbox")
+                    connection.execute("RELEASE onefold_outbox")
+                raise
+            connection.execute("RELEASE onefold_outbox")
+        except sqlite3.Error as error:
+            raise translate(error, place) from error
+
+
+def _check_version(connection: sqlite3.Connection, place: str) -> None:
+    if connection.execute("SELECT version FROM onefold_outbox_version").fetchone() != (VERSION,):
+        raise other_version(place)
+
+
+def other_version(place: str) -> errors.StorageError:
+    """The tables are of another version of onefold."""
+    return errors.StorageError(
+        f"The outbox tables of {place} are not of version {VERSION}, which this onefold uses.",
+        meaning="Nothing was sent.",
+        todo="Use the version of onefold that made them, or run: onefold outbox create URL",
+    )
+
+
+class SqliteOutbox:
+    """The OutboxTable contract on one file.
+
+    Args:
+        path: the file; it must be there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._link: sqlite3.Connection | None = None
+        self._token: str | None = None
+        self._seen = 0
+
+    def create(self) -> None:
+        """Make the tables; those that are there stay."""
+        for statement in SQL.split(";\n"):
+            if statement.strip():
+                self._ask(statement)
+        self._token = None
+
+    @property
+    def token(self) -> str:
+        """As the contract says."""
+        if self._token is None:
+            names = self._ask("SELECT name FROM sqlite_master WHERE name = 'onefold_outbox_version'")
+            if not names:
+                raise errors.StorageError(
+                    f"{self._path} has no table onefold_outbox.",
+                    meaning="Nothing waits to be sent from it.",
+                    todo="Make it once: onefold outbox create URL",
+                )
+            found = self._ask("SELECT version, token FROM onefold_outbox_version")
+            if not found or found[0][0] != VERSION:
+                raise other_version(self._path)
+            self._token = found[0][1]
+        return self._token
+
+    def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
+        """As the contract says."""
+        if self._link is not None:
+            self._seen = data_version(self._link)  # before the look, so that nothing is missed
+        marks = ", ".join("?" * len(queues))
+        rows = self._ask(
+            "SELECT id, token, queue, message FROM onefold_outbox "
+            f"WHERE app = ? AND refused IS NULL AND queue IN ({marks}) ORDER BY id LIMIT ?",
+            (app, *queues, limit),
+        )
+        return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
+
+    def remove(self, ids: Sequence[RowId]) -> None:
+        """As the contract says."""
+        for start in range(0, len(ids), 500):
+            numbers, tokens = zip(*ids[start : start + 500], strict=True)
+            marks = ", ".join("?" * len(numbers))
+            self._ask(f"DELETE FROM onefold_outbox WHERE id IN ({marks}) AND token IN ({marks})", (*numbers, *tokens))
+
+    def refuse(self, number: int, why: str) -> None:
+        """As the contract says."""
+        self._ask("UPDATE onefold_outbox SET refused = ? WHERE id = ?", (why, number))
+
+    def backlog(self, app: str) -> Backlog:
+        """As the contract says."""
+        ((waiting, oldest, refused),) = self._ask(
+            f"SELECT count(*) - count(refused), {_NOW_MS} - min(CASE WHEN refused IS NULL THEN created_at_ms END), "
+            "count(refused) FROM onefold_outbox WHERE app = ?",
+            (app,),
+        )
+        return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
+
+    def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
+        """As the contract says; a commit is noticed within 200 ms."""
+        for _ in range(0, at_most_ms, _LOOK_MS):
+            if self._link is not None and data_version(self._link) != self._seen:
+                return
+            if rest(_LOOK_MS):
+                return
+
+    def close(self) -> None:
+        """As the contract says."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _ask(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            if self._link is None:
+                if not os.path.exists(self._path):
+                    raise errors.StorageError(
+                        f"There is no file {os.path.abspath(self._path)}.", todo="Check the URL of the outbox."
+                    )
+                self._link = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            return self._link.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self.close()
+            found = translate(error, self._path)
+            if found is error:
+                found = errors.StorageError(
+                    f"The outbox tables in {os.path.abspath(self._path)} cannot be used: {error}.",
+                    meaning="What waits in them stays.",
+                    todo="Make them once: onefold outbox create URL",
+                )
+            raise found from error
