@@ -1,7 +1,7 @@
 """Events: buses with rules, archives and replays, and pipes from queue to queue.
 
-Imports `runner` and below. Which rule an event matches is decided in `events/rules.py`. The names here are loaded when
-they are first used: patterns and templates cost a function that has no bus nothing.
+Imports `runner` and below. Which rules an event matches is decided in `events/rules.py`. The names here are loaded when they
+are first used, so that a Lambda function without a bus loads no patterns or templates.
 """
 
 from __future__ import annotations

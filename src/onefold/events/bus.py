@@ -1,16 +1,16 @@
-"""An event bus: rules from patterns to queues, archives, and the put that does it all in one transaction.
+"""An event bus: rules from patterns to queues, archives, and `put`, which applies them all in one transaction.
 
     bus = app.bus("orders")
     bus.rule("to-billing", {"detail-type": ["Order placed"]}, to=billing)
     bus.put([EventEntry(source="shop", detail_type="Order placed", detail={"order_id": "o-1"})])
 
-A put answers each entry as PutEvents does. On return what was taken is in the queues of all rules that match and in the
-archives, in one transaction; a crash before leaves nothing of it. Inside a handler the deliveries leave with the run's
-record (outbox). What a queue refuses goes to the rule's dead-letter queue with EventBridge's attributes: every refusal of
-an embedded queue is final, so there is nothing to retry in between.
-On AWS a put is PutEvents; the rules there are those that the deployment made from the same declarations.
+A put answers each entry as PutEvents does. When it returns, each accepted event is in the queues of all rules that match and
+in the archives, written in one transaction; a crash before that leaves no trace of it. Inside a handler the deliveries are
+sent with the run's record (outbox). A message that a queue refuses goes to the rule's dead-letter queue with EventBridge's
+attributes; it is not retried first, because every refusal of an embedded queue is final. On AWS a put calls PutEvents; the
+rules there are those that the deployment made from the same declarations.
 Never here: the pattern language (`patterns.py`), templates (`transform.py`), replays (`replay.py`).
-Invariant: an event that was taken is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
+Invariant: an accepted event is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Bus:
     def __init__(self, name: str, runtime: Runtime, *, account: str = ACCOUNT, region: str = REGION) -> None:
         if not re.fullmatch(_BUS_NAME, name):
             raise errors.UsageError(
-                f"{name!r:.80} is not a name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
+                f"{name!r:.80} is not a valid name for a bus.", todo="Use 1 to 60 of A-Z a-z 0-9 . - and _."
             )
         if not re.fullmatch(r"\d{12}", account):
             raise errors.UsageError(f"account={account!r} is not an AWS account id.", todo="Use 12 digits.")
@@ -177,6 +177,11 @@ class Bus:
 
     # -- putting -----------------------------------------------------------------------------------------------------
 
+    async def aput(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
+        """As `put`, from a coroutine: nothing stops the loop."""
+        given = list(entries)
+        return await self._runtime.in_thread(lambda: self.put(given))
+
     def put(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
         """Put events: on return those taken are in the queues of all rules that match, and in the archives.
 
@@ -249,7 +254,7 @@ class Bus:
     def replay(
         self, archive: str, start: datetime, end: datetime, *, name: str, rules: Sequence[str] | None = None
     ) -> Replay:
-        """Send the events of an archive through the rules once more, to the end; after a crash the same call goes on.
+        """Send the events of an archive through the rules again, to the end; after a crash the same call continues.
 
         Args:
             archive: its name. start, end: aware datetimes; events with start <= time < end.

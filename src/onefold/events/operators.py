@@ -1,8 +1,8 @@
-"""The values and operators of an event pattern's leaf: what they take, read once into tests on one value of an event.
+"""The values and operators in a leaf of an event pattern, compiled once into tests on one value of an event.
 
 A leaf is a list; one of its members is enough. Strings, numbers, true, false and null are compared as they are, an object
 names one operator. Numbers are compared by value (recorded from AWS: 300.0 matches 300), never with strings.
-Never here: where in an event the value is (`patterns.py`). Invariant: a test takes any value of JSON and does not fail.
+Never here: where in an event the value is (`patterns.py`). Invariant: a test accepts any JSON value and never raises.
 
 Sources: EventBridge user guide, "Comparison operators for use in event patterns"; aws/event-ruler, also for the errors.
 """

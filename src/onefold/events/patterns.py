@@ -1,8 +1,8 @@
-"""EventBridge's event patterns, as Lambda's filters and rules of an event bus use them: compiled once, matched often.
+"""EventBridge's event patterns, for Lambda's filters and for rules of an event bus: compiled once, matched often.
 
 A pattern names fields; each names the values it takes, or operators. All named fields must match, one of a field's values
-is enough. Of an array in the event any element will do, but fields below one array must match in the same element. A dot
-in a name, in pattern or event, is a step into the object.
+is enough. In an array of the event any one element may match, but fields below one array must match in the same element. A
+dot in a name, in pattern or event, is a step into the object.
 
 Why an event does not match (`mismatches`) is found by the same `holds` over the same compiled pattern, so the two agree.
 

@@ -2,12 +2,12 @@
 
     app.pipe(orders, billing, filter={"body": {"kind": ["order"]}}, enrich=with_customer, transform='{"id": <$.id>}')
 
-A pipe is a job on its source queue whose key is the message's own id. What it forwards leaves with the job's record
-(outbox), so a message that comes twice is forwarded once; retries, dead letters, `onefold why` are those of any job, and any
-worker of the app runs it. A message that no filter matches is deleted, as EventBridge Pipes deletes it.
+A pipe is a job on its source queue whose key is the message's own id. What it forwards is sent with the job's record
+(outbox), so a message that is delivered twice is forwarded once; retries, dead letters and `onefold why` work as for any
+job, and any worker of the app runs it. A message that no filter matches is deleted, as EventBridge Pipes deletes it.
 
-What `transform` and `group` say is read from the record of the message (`messageId`, `body`, `attributes`,
-`messageAttributes`; a body of JSON is opened), or, where there is an enrichment, from what it returned.
+`transform` and `group` are applied to the message (`messageId`, `body`, `attributes`, `messageAttributes`; a JSON body is
+parsed) or, where there is an enrichment, to what it returned.
 Never here: matching (`patterns.py`), filling in templates (`transform.py`), storage. Invariant: a message leaves its source
 queue forwarded, filtered out, or as a dead letter that says why.
 """
@@ -144,7 +144,8 @@ def declare_pipe(
     title = f"{source.name}-to-{target.name}".replace(".fifo", "") if name is None else name
     if not re.fullmatch(_NAME, str(title)):
         raise errors.UsageError(
-            f"{title!r:.80} is not a name for a pipe.", todo="Give it a name= of 1 to 64 of A-Z a-z 0-9 . - and _."
+            f"{title!r:.80} is not a valid name for a pipe.",
+            todo="Give it a name= of 1 to 64 of A-Z a-z 0-9 . - and _.",
         )
     if title in registry.jobs:
         raise errors.ConflictError(f"A job or pipe {title} is declared already.", todo="Give this one another name=.")

@@ -1,9 +1,9 @@
 """Replays: the events of an archive's time range go through the rules of their bus once more, marked with `replay-name`.
 
 A replay is a value in State, `replay/<bus>/<name>`. Each step reads a page of events in order of their time, delivers it,
-and moves the cursor on, in one transaction; whoever runs the replay again after a crash goes on from its cursor. What is put
-while a replay runs is not part of it. Replayed events keep id, time and detail, so a job whose key is in the detail answers
-them from its record; they are not archived again.
+and advances the cursor, in one transaction; after a crash the replay continues from its cursor. Events that are put while a
+replay runs are not part of it. Replayed events keep id, time and detail, so a job whose key is in the detail answers them
+from its record; they are not archived again.
 Never here: which rules match, the archive's storage. Invariant: each event of the range is delivered once per replay.
 
 Sources: EventBridge user guide, "Archive and replay events"; API reference, StartReplay, DescribeReplay.
@@ -77,7 +77,7 @@ def begin(
     name: str,
     rules: Sequence[str] | None = None,
 ) -> Replay:
-    """Begin a replay, or find the one of that name to go on with.
+    """Begin a replay, or find the one of that name to resume.
 
     Raises:
         NotFoundError: the bus has no such archive or rule.
@@ -86,7 +86,7 @@ def begin(
     """
     if not re.fullmatch(_NAME, str(name)):
         raise errors.UsageError(
-            f"{name!r:.80} is not a name for a replay.", todo="Use 1 to 64 of A-Z a-z 0-9 . - and _."
+            f"{name!r:.80} is not a valid name for a replay.", todo="Use 1 to 64 of A-Z a-z 0-9 . - and _."
         )
     if to_ms <= from_ms:
         raise errors.UsageError("The replay would end before it starts.", todo="Give an end after the start.")
@@ -181,7 +181,7 @@ def run(bus: Bus, runtime: Runtime, name: str) -> Replay:
 
 
 def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
-    """End a running replay; what it has delivered stays. One that is over stays as it is.
+    """End a running replay; what it has delivered stays. One that has ended is not changed.
 
     Raises:
         NotFoundError: no such replay.

@@ -1,18 +1,18 @@
-"""What is declared on an event bus: rules and archives, checked at the door and compiled once; and which rules match.
+"""What is declared on an event bus: rules and archives, checked and compiled when they are declared; and which rules match.
 
 A `Rule` and an `EventArchive` are plain values: names of queues, texts of patterns and templates as EventBridge has them, so
-that a deployment writes the same rule that the embedded bus follows. They hold what was compiled from these texts, too.
+that a deployment writes the same rule that the embedded bus follows. They also hold what was compiled from these texts.
 
-`Router` goes from an event to the rules that match it, without asking every rule. Each pattern is filed under what any event
-that matches it must contain: the signs of one of its leaves, which are values (`source`, `detail-type`, a customer's id),
-beginnings of texts, ranges of numbers, or just that the field is there. Of several leaves the one whose signs the fewest
-patterns share is chosen. An event is walked once along the paths that occur; what it finds there names the candidates, and
-only they are matched in full. So a thousand rules on different values, fields or ranges cost about what one does; patterns
-of absent fields alone are asked always. Ranges of numbers are kept in a centered interval tree: a lookup costs its depth and
-what it finds, not the number of ranges.
+`Router` finds the rules that match an event without trying every rule. Each pattern is indexed under something that any
+event that matches it must contain: the signs of one of its leaves, which are values (`source`, `detail-type`, a customer's
+id), prefixes of texts, ranges of numbers, or just that the field is present. Of several leaves the one whose signs the
+fewest patterns share is chosen. An event is traversed once along the paths that are indexed; the values found there select
+the candidates, and only those are matched in full. So a thousand rules on different values, fields or ranges cost about as
+much as one; patterns that only test for absent fields are always tried. Ranges of numbers are kept in a centered interval
+tree: a lookup costs its depth and its results, not the number of ranges.
 
-Never here: events, sending, what a rule does with an event. Invariants: a rule that was made can be followed, and
-EventBridge would take it; every rule that matches is found: filing decides which rules are asked, not the answer.
+Never here: events, sending, what a rule does with an event. Invariants: a rule that was made can be applied, and EventBridge
+would accept it; every rule that matches is found: the index only selects candidates.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def make_rule(
         known: the app's queues by name. dead_letter: gives its queue; asked once everything else is in order.
     """
     if not re.fullmatch(_RULE_NAME, str(name)):
-        raise errors.UsageError(f"{name!r:.80} is not a name for a rule.", todo="Use 1 to 64 of A-Z a-z 0-9 . - and _.")
+        raise errors.UsageError(
+            f"{name!r:.80} is not a valid name for a rule.", todo="Use 1 to 64 of A-Z a-z 0-9 . - and _."
+        )
     text = pattern_text(pattern)
     compiled = compile_pattern(text)
     _check_targets(name, targets, known, group)
@@ -138,7 +140,7 @@ def make_archive(
     """An archive from what was declared; arguments and errors as `Bus.archive`."""
     if not re.fullmatch(_ARCHIVE_NAME, str(name)):
         raise errors.UsageError(
-            f"{name!r:.80} is not a name for an archive.", todo="Use 1 to 48 of A-Z a-z 0-9 . - and _."
+            f"{name!r:.80} is not a valid name for an archive.", todo="Use 1 to 48 of A-Z a-z 0-9 . - and _."
         )
     text = None if pattern is None else pattern_text(pattern)
     return EventArchive(

@@ -1,15 +1,15 @@
-"""What a rule makes of an event before its target gets it: one part of it, a template filled from it, or a constant.
+"""What a rule sends to its target for an event: one part of it, a template filled from it, or a constant.
 
     input_path       the value at a JSON path: a text arrives with its quotes, an object as it is
     InputTransformer variables taken by JSON paths, filled into a template where it says <name>
     constant         the same text for every event
 
 In a template a variable outside of quotes becomes its JSON, one inside of quotes its bare text (AWS does not escape it; of
-an object the quotes are taken out). A path that leads nowhere fills in the empty text, with quotes where there are none.
-Paths know dots, indices and `*`. White space between the values of a template does not travel.
-A pipe's template is the same with its paths inside: <$.body.id>.
-Never here: which events match, queues. Invariant: a template that was compiled names no variable that nobody fills, and a
-number arrives as it was sent, digit for digit.
+an object the quotes are taken out). A path that finds nothing inserts the empty text, with quotes where there are none.
+Paths support dots, indices and `*`. White space between the values of a template is removed. A pipe's template is the same
+but contains its paths directly: <$.body.id>.
+Never here: which events match, queues. Invariant: every variable of a compiled template is defined, and a number arrives as
+it was sent, digit for digit.
 
 Sources: EventBridge user guide, "Input transformation"; API reference, InputTransformer; recorded answers of AWS.
 """
@@ -92,7 +92,7 @@ class _Hole(Struct, frozen=True, gc=False):
 
 
 class Transformation(Struct, frozen=True, eq=False):
-    """A compiled transformation; all None: the event goes as it is.
+    """A compiled transformation; all None: the event is sent unchanged.
 
     Args:
         path: of `input_path`. constant: the text. pieces, paths: of a template.

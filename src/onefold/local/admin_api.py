@@ -1,9 +1,9 @@
-"""What onefold adds to AWS's API, under `/_onefold`: looking at messages without receiving them, the history, the faults.
+"""What onefold adds to AWS's API, under `/_onefold`: reading messages without receiving them, the history, the faults.
 
-Who may ask: the admin token where there is one; otherwise the server's keys where it has some, by a signature or as
-HTTP Basic; otherwise anybody on this machine: the Host header must name it, which a page that rebinds its name to
-127.0.0.1 cannot fake. A server that others can reach answers nobody without one of the first two. `health` says "ok" to
-anyone, and no more.
+Access: with the admin token where one is set; otherwise with the server's keys where it has some, by a signature or as HTTP
+Basic; otherwise for anybody on this machine: the Host header must name it, which a web page that rebinds its name to
+127.0.0.1 cannot fake. A server that other machines can reach requires one of the first two. `health` answers "ok" to anyone,
+and nothing else.
 Not here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and nothing
 here counts as a receive.
 """
@@ -37,10 +37,10 @@ _JSON = (
 )
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
-_PAGE_BYTES = 4 * 1024 * 1024  # of bodies: a page that has as many ends early, and `next` says where to go on
+_PAGE_BYTES = 4 * 1024 * 1024  # bytes of bodies: a page that has as many ends early, and `next` says where to continue
 _SCAN_MAX = 20_000  # messages looked at for one page of those in one state
 _SCAN_BYTES = 64 * 1024 * 1024  # of their bodies
-_LOOK = 10  # messages of the first look into a queue; later looks go by the length of what was seen
+_LOOK = 10  # messages of the first read of a queue; later reads depend on the size of the messages
 _REALM = (b"www-authenticate", b'Basic realm="onefold: the admin token as password, or both keys"')
 
 
@@ -50,7 +50,7 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     Args:
         data: the data file; None in memory.
         started_at_ms: by the server's clock.
-        admin_token: must be given; None: nobody needs one.
+        admin_token: required from clients; None: not needed.
         is_open: other machines can reach this server.
         key: requests must be signed with it; None: none needs to be.
     """
@@ -183,7 +183,7 @@ class AdminApi:
         return {
             "status": "ok",
             "version": version("onefold"),
-            **({} if facts.is_open else {"data": facts.data}),  # a path is nobody's business elsewhere
+            **({} if facts.is_open else {"data": facts.data}),  # paths are not shown to other machines
             "queues": len(self._queues.engine.queues.settings()),
             "uptime_ms": self._queues.timers.now_ms() - facts.started_at_ms,
         }
@@ -320,5 +320,5 @@ def _json(value: object, request_id: str, status: int = 200) -> Response:
     headers = (*_JSON, _REALM) if status == 401 else _JSON
     text = redact.printable_json(
         msgspec.json.encode(value).decode()
-    )  # read in a terminal, and strangers write the bodies
+    )  # read in a terminal, and anyone may have written the bodies
     return Response(status, text.encode() + b"\n", headers, request_id)

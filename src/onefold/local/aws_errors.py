@@ -1,11 +1,11 @@
-"""The errors of the SQS wire: every answer that is not a success, with the names, statuses and texts AWS uses.
+"""The errors of SQS's API: every response that is not a success, with the names, statuses and texts AWS uses.
 
-An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the code of the
-time before JSON; SDKs show their users one or the other. The pairs and statuses are those of the service model and of
-answers recorded from AWS; texts are AWS's where they are known.
+An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the older code from
+before the JSON protocol; SDKs show their users one or the other. The pairs and statuses are those of the service model and
+of answers recorded from AWS; texts are AWS's where they are known.
 
 Not here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
-Invariant: names are constants, never parts of a request, so a header made of them cannot be injected into.
+Invariant: names are constants, never parts of a request, so nothing can be injected into a header made from them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _FRAMEWORK = "com.amazon.coral.service#"  # recorded from AWS for what the servi
 
 
 class AwsError(Exception):
-    """An error answer.
+    """An error response.
 
     Args:
         shape: name in JSON, such as `QueueDoesNotExist`.
         code: name in the query protocol and in the header, such as `AWS.SimpleQueueService.NonExistentQueue`;
-            the shape's when left out.
+            by default the shape.
         message: the text for a person.
         status: HTTP status.
         sender_fault: True when the caller must change something, False when trying again may help.
@@ -102,7 +102,7 @@ def purge_queue_in_progress(queue: str) -> AwsError:
 
 
 def invalid_attribute_name(name: str) -> AwsError:
-    """A queue attribute that does not exist, or not for this kind of queue."""
+    """A queue attribute that does not exist, at all or for this kind of queue."""
     return AwsError("InvalidAttributeName", f"Unknown Attribute {name}.")
 
 
@@ -114,7 +114,7 @@ def fifo_only(name: str) -> AwsError:
 
 
 def one_encryption() -> AwsError:
-    """A KMS key and SQS's own encryption at a time (recorded)."""
+    """A KMS key and SQS's own encryption at the same time (recorded)."""
     return AwsError(
         "InvalidAttributeName",
         "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
@@ -138,7 +138,7 @@ def unsupported_operation(message: str) -> AwsError:
 
 
 def invalid_address(url: str) -> AwsError:
-    """A queue's URL that is of another region than the request."""
+    """A queue's URL from a different region than the request."""
     return AwsError("InvalidAddress", f"The address {url} is not valid for this endpoint.", status=404)
 
 
@@ -151,19 +151,19 @@ def over_limit(message: str) -> AwsError:
 
 
 def invalid_message_contents(message: str) -> AwsError:
-    """The body has characters outside of what SQS allows."""
+    """The body has characters that SQS does not allow."""
     return AwsError("InvalidMessageContents", message)
 
 
 def receipt_handle_is_invalid(handle: str) -> AwsError:
-    """What was sent as a receipt handle is none."""
+    """What was sent as a receipt handle is not one."""
     return AwsError(
         "ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.', status=404
     )
 
 
 def receipt_handle_expired() -> AwsError:
-    """A batch entry on a FIFO queue whose visibility is over (recorded). Single calls: `invalid_parameter_value`."""
+    """A batch entry on a FIFO queue whose visibility has ended (recorded). Single calls get `invalid_value`."""
     return AwsError("ReceiptHandleIsInvalid", "The receipt handle has expired", status=404)
 
 
@@ -188,7 +188,7 @@ def batch_entry_ids_not_distinct(entry_id: str) -> AwsError:
 
 
 def invalid_batch_entry_id() -> AwsError:
-    """An entry id with other characters, or of more than 80."""
+    """An entry id with characters that are not allowed, or longer than 80."""
     return _legacy(
         "InvalidBatchEntryId",
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
@@ -206,7 +206,7 @@ def batch_request_too_long(sent_bytes: int, limit_bytes: int) -> AwsError:
 
 
 def invalid_parameter_value(message: str) -> AwsError:
-    """A value that is refused, the whole text given by the caller."""
+    """A value that is refused; the caller gives the whole text."""
     return _framework("InvalidParameterValueException", message)
 
 
@@ -225,12 +225,12 @@ def missing_parameter(parameter: str) -> AwsError:
 
 
 def malformed_input(message: str) -> AwsError:
-    """A request that is not of the form of its operation: not JSON, or a member of another type (recorded)."""
+    """A request that does not fit its operation: not JSON, or a member of the wrong type (recorded)."""
     return _framework("SerializationException", message, code="MalformedInput")
 
 
 def unknown_operation(name: str) -> AwsError:
-    """No operation of that name; an empty name: none was given (JSON)."""
+    """There is no operation of that name; an empty name means that none was given (JSON)."""
     text = f"The action {name} is not valid for this endpoint." if name else "The request names no operation."
     return _framework("UnknownOperationException", text, code="InvalidAction")
 
@@ -259,7 +259,7 @@ def invalid_client_token_id() -> AwsError:
 
 
 def signature_does_not_match(message: str) -> AwsError:
-    """The signature was made of another request, with another secret key, or at another time (recorded for all)."""
+    """The signature was made for another request, with another secret key, or at another time (recorded for each)."""
     return _framework("InvalidSignatureException", message, code="SignatureDoesNotMatch", status=403)
 
 
@@ -269,7 +269,7 @@ def incomplete_signature(message: str) -> AwsError:
 
 
 def request_expired(message: str) -> AwsError:
-    """A presigned URL that is over."""
+    """A presigned URL that has expired."""
     return _framework("RequestExpired", message)
 
 

@@ -1,9 +1,9 @@
-"""Decisions of a Lambda event source mapping of a queue: batches, how many at a time, what an answer means.
+"""Decisions of a Lambda event source mapping of a queue: batches, concurrency, what a response means.
 
-Pure: times, sizes and chance are handed in, so that a test can drive it. Lambda's rules where they are documented;
-where only the direction is (how fast errors slow a mapping down), a number of ours says so.
-Never here: receiving, invoking, deleting. Invariant: a message is deleted only when its function said, or its mapping's
-filters say, that it may be.
+Pure: times, sizes and random numbers are passed in, so that a test can drive it. The rules are Lambda's where they are
+documented; where only the direction is documented (how fast errors slow a mapping down), the number is our own choice.
+Never here: receiving, invoking, deleting. Invariant: a message is deleted only if its function reported it as done, or if no
+filter of its mapping matches it.
 
 Sources: Lambda developer guide, "Using Lambda with Amazon SQS", "Scaling", "Handling errors". Filters: `events/patterns.py`.
 """

@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _WALL = 0x40000000  # wait.h: children of every kind
-_AGAIN_MS = 10  # between two looks for processes that are left
+_AGAIN_MS = 10  # between two checks for remaining processes
 _CONTROL_LEAST = 200  # the control descriptor moves up here, out of the way of handlers that count from 3
 _ANSWER_BYTES_MAX = 6 * 1024 * 1024 + 100
 _TRACE_LINES_MAX = 100

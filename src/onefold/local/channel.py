@@ -1,4 +1,4 @@
-"""The parent's side of a container's descriptors: frames over a socket, lines out of a pipe. Read when the loop says so.
+"""The parent's side of a container's descriptors: frames from a socket and lines from a pipe, read by the event loop.
 
 Both can also be read at once (`pump`), so that what a process wrote before its answer or its end is never reported after it.
 What comes in is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.

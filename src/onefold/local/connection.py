@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: bytes to requests, answers to bytes, in order, within bounds of size and time.
+"""One HTTP/1.1 connection: bytes to requests, responses to bytes, in order, with limits on size and time.
 
 The parser is llhttp (Node's, by httptools). A request reaches the handler when it is complete; requests that a client
 pipelines wait here. What the handler answers is written in one piece. Sizes and times are bounded before anything is
@@ -6,14 +6,14 @@ kept: `Bounds`. A client that hangs up is noticed at once, also while its reques
 
 Two measures make answers quick. Most requests are answered without waiting for anything, and creating, scheduling and
 ending a task for each took a seventh of a send in memory: `start_eagerly` runs a request inside its caller and makes a
-task only when it has to wait. And a client that asks again as soon as it is answered would find the server asleep,
-where waking the process takes longer than most answers (40 us and more on a virtual machine): after an answer
-`BusyPoll` keeps the loop looking at its sockets for about as long.
+task only when it has to wait. And a client that sends its next request at once would find the server asleep, and waking the
+process takes longer than most requests (40 us and more on a virtual machine): so after a response `BusyPoll` keeps the loop
+polling its sockets for about that long.
 
-Time here is the loop's own: sockets live in real time, whatever clock the queues run on.
-Not here: what a path means, AWS, JSON. Invariants: no byte of a request ends up unchecked in the head
-of an answer; answers leave in the order of their requests; a request whose handling has begun is handled to its end; a
-loop without requests sleeps.
+Timeouts use the loop's real time, whatever clock the queues run on.
+Not here: what a path means, AWS, JSON. Invariants: no byte of a request gets unchecked into the header of a response;
+responses are sent in the order of their requests; a request whose handling has begun is handled to its end; a loop without
+requests sleeps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLL_TURNS: Final = 100  # of an idle loop: about a microsecond each
 POLL_REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
 POLL_REST_MAX: Final = 1_024
 _LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below only while they wait behind another
-_REQUEST_BYTES = 1024  # what a request takes beside its head and body
+_REQUEST_BYTES = 1024  # memory of a request besides its head and body
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
@@ -44,7 +44,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def start_eagerly(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-    """Run until the end, or until it waits: then the task that goes on with it, which must not be cancelled in this turn.
+    """Run until the end, or until it waits: then the task that continues it, which must not be cancelled in this turn.
 
     Raises:
         Exception: whatever `run` raised before it waited.
@@ -285,10 +285,10 @@ class Connection(asyncio.Protocol):
         if self._shared.draining:
             transport.close()
         elif len(self._shared.connections) > self._shared.bounds.connections:
-            self._transport.abort()  # without an answer: nobody reads what this one might ask
+            self._transport.abort()  # without a response: there is no one to read it
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """The client has hung up, or we have closed: nobody waits for the request that is being handled."""
+        """The client has hung up, or we have closed: no one waits for the request that is being handled."""
         self._transport = None
         self._refused = True
         self._waiting.clear()
@@ -380,7 +380,7 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header field, or one after a chunked body, which nobody asked for."""
+        """One header field, or a trailer after a chunked body, which is ignored."""
         if self._in_body:
             return
         self._fields += 1
@@ -575,7 +575,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def check_idle(self, now: float) -> None:
-        """Close a connection that nobody uses, or whose client does not read; called every few seconds."""
+        """Close a connection that is idle, or whose client does not read; called every few seconds."""
         bounds = self._shared.bounds
         if self.idle_at is not None and now - self.idle_at > bounds.idle_s:
             self.close()

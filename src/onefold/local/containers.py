@@ -1,14 +1,15 @@
 """One container: a process that has a function's handler imported and runs one invocation at a time.
 
-The handler's process has a supervisor (`bootstrap.py`), which adopts whatever the handler starts and abandons. Whatever the
-handler does ends in one outcome: at the deadline, above its memory, after a fault, or when it breaks the conversation, all
-of its processes are killed from outside, and that they were killed is reported only when they are gone.
+The handler's process has a supervisor (`bootstrap.py`), which adopts whatever the handler starts and abandons. Every
+invocation has one outcome: at the deadline, above its memory limit, after an injected fault, or when it violates the
+protocol, all of its processes are killed from outside, and the kill is reported only when they are gone.
 
 Time is real here, also where queues use a clock that a test moves: a process runs on the machine's time.
-Memory is what is resident beside the interpreter's own, and open files in memory. It is looked at every 50 ms and at the
-end, as Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this one is not.
-Between two looks the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks of 32 threads.
-Measured: 32 idle threads are 1.2 GB of address space, 265 MiB of data and 0.5 MiB resident, so the first two are no limit.
+Memory is what is resident in addition to the interpreter's own, and open files in memory. It is measured every 50 ms and at
+the end, because Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this one
+is not. Between two measurements the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks
+of 32 threads. Measured: 32 idle threads are 1.2 GB of address space, 265 MiB of data and 0.5 MiB resident, so the first two
+are no limit.
 Never here: which container runs an invocation (`functions.py`). Invariant: one pending answer at most, resolved once.
 """
 

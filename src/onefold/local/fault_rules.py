@@ -1,8 +1,8 @@
-"""Faults on demand: which there are, how people write them, and what one draw of chance decides.
+"""Injected faults: which kinds there are, how people write them, and what one random draw decides.
 
 A fault is one option, `KEY=VALUE`, with its limits behind commas: `lose-ack=0.1,queue=orders*,times=3`. The same text is
-its JSON. The draws are functions of the faults and of chance that is passed in; each returns a plan that says what is to be
-done and, in one sentence, why, or None when nothing is.
+its JSON. The draws are functions of the faults and of random numbers that are passed in; each returns a plan that says what
+to do and, in one sentence, why, or None when there is nothing to do.
 
 Not here: carrying a plan out, counting, memory between two draws (`faults.py`), HTTP statuses.
 Invariant: where no fault applies nothing is drawn; and what AWS never shows on a FIFO queue (`deliver`, `reorder`, `delay`,

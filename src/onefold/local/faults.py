@@ -1,10 +1,10 @@
-"""The faults of a running server: set and changed at any time, drawn from seeded chance, counted.
+"""The faults of a running server: they can be changed at any time, are drawn from a seeded generator, and are counted.
 
-`LocalQueues` asks it around every verb, the request handler before every request, a function before every invocation.
-Where no fault is set the answer is empty and nothing is drawn; `active` says at one look that none is set at all. Each
-fault has a stream of chance of its own, so what a poll draws does not move what a delete draws.
+`LocalQueues` consults it around every operation, the request handler before every request, a function before every
+invocation. Where no fault is set the answer is empty and nothing is drawn; `active` is a cheap check that none is set at
+all. Each fault has its own random stream, so what a poll draws does not affect what a delete draws.
 
-What has memory are the copies of `deliver`: a standard queue honours any receipt of a message, so a copy is the same
+Only the copies of `deliver` are remembered: a standard queue honours any receipt of a message, so a copy is the same
 delivery with the same receipt and one more on its receive count. At most `copies_max` wait; they die with the process.
 
 Not here: the draws (`fault_rules.py`), the history, engine calls. Used on the server's loop only: no lock.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from onefold.outside import Entropy
 
 _COPIES_MAX = 10_000
-_SEED_BITS = 32  # of a seed nobody chose: short enough to be typed again
+_SEED_BITS = 32  # of a generated seed: short enough to be typed again
 
 
 class _Armed(Struct):
@@ -110,7 +110,7 @@ class FaultInjector:
     def sending(
         self, queue: str, entries: Sequence[Entry], delay_ms: int = 0
     ) -> tuple[Sequence[Entry], list[OnSend | None]]:
-        """The entries as they are to be sent, and what was done to each; the plans are empty where nothing was.
+        """The entries to send, and what was done to each; the plans are empty where nothing was done.
 
         Args:
             delay_ms: the queue's own delay, which holds for entries that name none.
@@ -145,7 +145,7 @@ class FaultInjector:
         return plans
 
     def deleting(self, queue: str, receipts: Sequence[str]) -> list[OnDelete | None]:
-        """What happens to each delete; empty where all are to be done as asked."""
+        """What happens to each delete; empty where all are done normally."""
         if not self._delete:
             return []
         plans = []

@@ -1,9 +1,9 @@
-"""A function: its containers, which one runs an invocation, and how many may run at a time.
+"""A Lambda function: its containers, which one runs an invocation, and how many may run at a time.
 
-A warm container is taken before a new one is started, the one that was used last before the others: those not needed
-grow idle and are let go. More invocations than the reserved concurrency are throttled, as on Lambda; more than this machine
-is allowed to carry wait their turn. New code or settings mean new containers from the next invocation on, while what runs is
-finished by the old ones.
+A warm container is used before a new one is started, and of several the one that was used last: those not needed become idle
+and are ended. Invocations beyond the reserved concurrency are throttled, as on Lambda; those beyond what this machine is
+allowed to run wait. New code or settings mean new containers from the next invocation on, while what runs is finished by the
+old ones.
 Never here: what an invocation is for (`mapping.py`), a container's insides (`containers.py`).
 Invariant: `invoke` has exactly one outcome and never raises for what a handler does; no container is left behind by `close`.
 """

@@ -1,8 +1,8 @@
-"""What happened to each message of a local server, in order, and why: a bounded ring in memory, for people who ask.
+"""What happened to each message of a local server, in order, and why: a bounded ring in memory.
 
-Recording is cheap, because every verb records: one tuple in the ring, no sentence. Each event has the number of the
-previous event of the same message, so the story of a message is a walk backwards and the index holds one number per
-message. Sentences are made when somebody reads (`why`), from the event and those before it.
+Recording is cheap, because every operation records: one tuple in the ring, no text. Each event has the number of the
+previous event of the same message, so the history of a message is read backwards and the index holds one number per message.
+Texts are made when somebody reads them (`why`), from the event and those before it.
 
 Not here: a message body or an attribute's value; HTML (`history_page.py`); what must survive the process (that is the
 engine's ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
@@ -176,7 +176,7 @@ class MessageHistory:
         return event.text or _sentence(event, self._back_from(event.before))
 
     def clear(self) -> None:
-        """Forget everything; numbers go on."""
+        """Forget everything; numbering continues."""
         self._ring = [None] * self.limit
         self._last.clear()
         self._oldest = self._next
@@ -262,7 +262,7 @@ def _received(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 
 
 def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
-    """Why a message could be received once more, from what was recorded since its last receive."""
+    """Why a message could be received again, from what was recorded since its last receive."""
     faulty = False
     for earlier in before:
         faulty = faulty or earlier.what == "fault"

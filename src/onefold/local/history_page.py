@@ -1,8 +1,8 @@
-"""The history of a local server for somebody who asks: as a page for a browser, as JSON, or as lines of text.
+"""The history of a local server, rendered: as a page for a browser, as JSON, or as lines of text.
 
 A view selects the events and works out the present state of each message from them. The page is self-contained and
-works without scripts, without fonts or files from elsewhere, in light and dark: a list of messages on the left with
-their state and counts, the story of one of them (or the newest events of all) on the right, filters as links.
+works without scripts, without fonts or files from elsewhere, in light and dark: a list of messages on the left with their
+state and counts, the history of one of them (or the newest events of all) on the right, filters as links.
 
 Not here: what is remembered and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's
 form, never the engine's; every text that somebody else chose (a queue, a group, an error) is escaped on the page;

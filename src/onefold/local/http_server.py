@@ -1,6 +1,6 @@
-"""The listening sockets of one server, and its orderly end: no new connections, requests that have begun are finished.
+"""The listening sockets of one server, and its graceful stop: no new connections, requests that have begun are finished.
 
-Bytes are `connection.py`'s. Not here: what is answered, what runs beside the sockets, signals and threads
+Parsing is in `connection.py`. Not here: how requests are answered, what runs beside the sockets, signals and threads
 (`local/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _BACKLOG = 2_048
-_CHECKS = 4  # looks at idle connections per time that they may be idle
+_CHECKS = 4  # checks of idle connections within the idle timeout
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -74,7 +74,7 @@ class LambdaApi:
     Args:
         registry: functions and mappings.
         sqs: queues' names, in each region.
-        timers: the loop, for invocations that nobody waits for. running: these, each with the bytes of its event.
+        timers: the loop, for asynchronous invocations. running: these, each with the bytes of its event.
     """
 
     def __init__(

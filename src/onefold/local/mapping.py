@@ -1,15 +1,16 @@
 """An event source mapping at work: polls a queue, cuts batches, invokes a function, deletes what it is done with.
 
-Each of its pollers takes one batch at a time from the first receive to the delete, and receives nothing it could not hand
-over; how many there are follows `batching.py`. As on AWS the mapping never changes a visibility: what failed comes back
-when the receive that took it ends, and what is throttled for longer than that has spent its receive.
-Never here: rules (they are decided there), containers. Invariant: a message is deleted only after its function's answer, or
+Each of its pollers handles one batch at a time from the first receive to the delete, and receives only what it can pass to
+an invocation; `batching.py` decides how many pollers there are. As on AWS the mapping never changes a visibility: a failed
+message comes back when the visibility of its receive ends, and one that is throttled for longer than that has used up that
+receive.
+Never here: rules (`batching.py`), containers. Invariant: a message is deleted only after its function's answer, or
 because no filter takes it.
 
-The event is each delivery as the record a handler sees. A record is made and encoded once; an event is records with a frame
-around them, so whoever cuts batches knows the size of the event from the sizes of its records. Everything in a record's
-`attributes` is a string, numbers included. Ids, receipt handles and digests are those of the wire (`identifiers.py`), so a
-handler sees the same values as a consumer of the queue.
+An event is a list of records, one per delivery. A record is made and encoded once, and the event only puts a frame around
+its records, so the size of an event is known from the sizes of its records when a batch is formed. Everything in a record's
+`attributes` is a string, numbers included. Ids, receipt handles and digests are those of the SQS API (`identifiers.py`), so
+a handler sees the same values as a consumer of the queue.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS", the example events for standard and FIFO queues.
 """
@@ -111,14 +112,14 @@ def event_size(record_sizes: Sequence[int]) -> int:
 
 
 LOOK_MS = limits.SECOND_MS  # how often the concurrency is worked out anew
-_PAUSE_MS = limits.SECOND_MS  # after an error that is nobody's answer: a dropped queue, a locked file
+_PAUSE_MS = limits.SECOND_MS  # pause after an error outside of invocations: a dropped queue, a locked file
 
 
 class MappingStats(Struct, frozen=True, kw_only=True):
     """What a mapping has done since it started.
 
     Args:
-        pollers: at work now; busy: of these, with a batch in hand; concurrency: how many there may be.
+        pollers: running now; busy: those of them with a batch; concurrency: how many there may be.
         received, invoked, deleted, failed, filtered, dropped: messages. `failed` stay until their visibility is over,
             `dropped` were throttled until then.
         problem: why it does not poll; empty while it does.
@@ -172,7 +173,7 @@ class Mapping:
         self._fifo = settings.queue.endswith(".fifo")
         self._rule = BatchRule(size=settings.batch_size, window_ms=settings.window_ms, event_bytes_max=EVENT_BYTES_MAX)
         self._filters = compile_filters(settings.filters)
-        self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch in hand
+        self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch
         self._waits: set[asyncio.Future[list[Delivery]]] = set()  # for more of a batch that has begun
         self._scale: Scale | None = None
         self._look: Timer | None = None
@@ -195,8 +196,8 @@ class Mapping:
         """End polling.
 
         Args:
-            drain: let batches in hand be finished, those that are still collected as they are; otherwise they are left,
-                and come back when their visibility is over.
+            drain: finish the batches in progress, including incomplete ones; otherwise they are abandoned, and come back
+                when their visibility is over.
         """
         self._stopping = True
         if self._look is not None:
@@ -211,7 +212,7 @@ class Mapping:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no poller has a batch in hand."""
+        """Whether no poller has a batch."""
         return not any(self._pollers.values())
 
     def stats(self) -> MappingStats:

@@ -1,14 +1,14 @@
-"""The operations on messages: send, receive, delete and change of visibility, each alone and in batches.
+"""The operations on messages: send, receive, delete and change visibility, and their batch forms.
 
 What a message may contain is checked by `contracts/entries.py`, when the engine is asked to accept it; here requests become
-entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that it can
+entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that the client can
 compare; a Number is stored without its extra zeros.
 Not here: those rules; waiting, order and counts (the engine's and `queues.py`'s). Invariants: a
 request that is refused as a whole has sent nothing; an answer names only attributes that were asked for, and its
 attribute digest covers exactly those.
 
-Sources: SQS API reference, the operation of the function's name; what is refused as a whole, late and wrong handles:
-recorded from AWS.
+Sources: SQS API reference, the operation that a function is named after; what is refused as a whole, and how late and
+wrong handles are answered, was recorded from AWS.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onefold.local.sqs_service import SqsCaller, SqsService
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the sum of all entries
-_CHAR_BYTES_MAX: Final = 4  # of a character in UTF-8
+_CHAR_BYTES_MAX: Final = 4  # a character takes at most this in UTF-8
 _TRACE = "AWSTraceHeader"
 _DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
 _DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
@@ -42,7 +42,7 @@ _EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
 
 
 def check_entries(entries: Sequence[Any]) -> None:
-    """Refuse a batch of more than 10 entries, with a bad id, or with one id twice.
+    """Refuse a batch with more than 10 entries, a bad id, or a repeated id.
 
     Raises:
         AwsError: TooManyEntriesInBatchRequest, InvalidBatchEntryId, BatchEntryIdsNotDistinct.
@@ -127,10 +127,10 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
     """The entry that a request describes, and its attributes as the client wrote them.
 
     Args:
-        trace: of the request; a message that names its own has that.
+        trace: the request's; a message's own takes precedence.
     """
     given = params.MessageAttributes
-    if given is not None and len(given) > limits.ATTRIBUTES_MAX:  # before one of them is looked at
+    if given is not None and len(given) > limits.ATTRIBUTES_MAX:  # before any of them is looked at
         raise aws_errors.invalid_parameter_value(rules.too_many_attributes(len(given)))
     system = params.MessageSystemAttributes
     delay_s = params.DelaySeconds
@@ -147,7 +147,7 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
     entry = Entry(
         body=params.MessageBody,
         attributes={name: _stored(attribute) for name, attribute in attributes.items()},
-        # A FIFO queue takes zero only, and its own delay holds all the same (recorded).
+        # A FIFO queue accepts only zero, and its own delay applies anyway (recorded).
         delay_ms=None if delay_s is None else delay_s * limits.SECOND_MS,
         group=params.MessageGroupId,
         dedup_id=_dedup_id(params.MessageDeduplicationId),
@@ -158,7 +158,7 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
 
 
 def _dedup_id(given: str | None) -> str | None:
-    """A client's deduplication id: never one of those that onefold derives on the file itself."""
+    """A client's deduplication id, renamed if it could be one that onefold itself derives."""
     if given is not None and given.startswith(DERIVED_DEDUP) and _DERIVED.fullmatch(given, len(DERIVED_DEDUP)):
         return f"strangers.{given}"
     return given
@@ -218,12 +218,12 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
 def _accepted(
     params: Any, entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]
 ) -> dict[str, Any]:
-    """The answer to one accepted message, added to what it begins with."""
+    """The answer for one accepted message, added to `found`."""
     found["MessageId"] = message_uuid(answer.message_id)
     found["MD5OfMessageBody"] = identifiers.body_md5(entry.body)
     if attributes:
         found["MD5OfMessageAttributes"] = identifiers.attributes_md5(attributes) or ""
-    if params.MessageSystemAttributes and entry.trace is not None:  # not for a trace of the request
+    if params.MessageSystemAttributes and entry.trace is not None:  # not for the request's own trace
         found["MD5OfMessageSystemAttributes"] = identifiers.trace_md5(entry.trace) or ""
     if answer.sequence is not None:
         found["SequenceNumber"] = sequence_number(answer.sequence)
@@ -274,7 +274,7 @@ async def _attempt(
     wait_ms: int,
     caller: SqsCaller,
 ) -> list[Delivery]:
-    """A receive that may be repeated: the same messages, hidden anew, while nothing happened to them."""
+    """A receive that may be repeated: it returns the same messages, hidden again, while nothing happened to them."""
     if not (1 <= len(attempt_id) <= limits.ID_CHARS_MAX and all("!" <= char <= "~" for char in attempt_id)):
         raise aws_errors.invalid_value(
             attempt_id,
@@ -327,7 +327,7 @@ def _message(sqs: SqsService, delivery: Delivery, system: frozenset[str], chosen
 
 
 def system_attributes(sqs: SqsService, delivery: Delivery) -> dict[str, str]:
-    """Everything SQS says of a message beside its contents; all values are text, times in milliseconds."""
+    """SQS's system attributes of a message; all values are text, times in milliseconds."""
     found = {
         "SenderId": SENDER_ID,
         "SentTimestamp": str(delivery.sent_at_ms),
@@ -361,7 +361,7 @@ def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str,
 class AttributeChoice:
     """Which message attributes a receive asks for: names, `prefix.*`, or all.
 
-    A request may name a million: they are read once, and a look costs no more than the name's own length.
+    A request may contain a million names: they are read once, and a lookup costs no more than its name's length.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -415,7 +415,7 @@ def _receipt(sqs: SqsService, url: str, handle: str) -> str:
 def _receipts(
     sqs: SqsService, params: Any, handle_in: Callable[[Any], str]
 ) -> tuple[list[tuple[Any, str]], list[dict[str, Any]]]:
-    """The entries whose handle is one of this queue, with the receipt, and the others as failures."""
+    """The entries whose handle belongs to this queue, with their receipts, and the others as failures."""
     good: list[tuple[Any, str]] = []
     failed: list[dict[str, Any]] = []
     for entry in params.Entries:

@@ -1,13 +1,14 @@
 """How an invocation can end: an answer, or one of the ways there is none; and how Lambda words each.
 
-Who invoked decides what an outcome means for the messages. Beside it the lines of a function's log, and `LogOutput`, which
-writes them to a descriptor whose reader may be slow, stop reading, or leave: whoever starts a server and never reads its
-standard error fills a pipe, and a write that waits for that reader would hold up the loop: no request answered, no timeout
-enforced, no signal heard. So a line waits a moment for its reader, and is dropped after that; how many were is said once
-somebody reads again. A reader that has left gets nothing more, and ends nothing.
+The caller of an invocation decides what its outcome means for the messages. Also here: the lines of a function's log, and
+`LogOutput`, which writes them to a descriptor whose reader may be slow, stop reading, or close it. A program that starts a
+server and never reads its standard error fills the pipe, and a write that waits for that reader would block the loop: no
+request would be answered, no timeout enforced, no signal handled. So a line waits a moment for its reader and is then
+dropped; the number of dropped lines is written once the reader reads again. When the reader has closed the pipe, nothing
+more is written, and the server keeps running.
 
 Never here: running anything, how a line looks (`cli/commands`). Invariants: an invocation has exactly one outcome, and only
-`Answered` and `FunctionError` say that the handler came to its end; no write waits longer than the patience for each
+`Answered` and `FunctionError` mean that the handler ended by itself; no write waits longer than the patience for each
 `PIPE_BUF` bytes of its line, and not at all while the reader does not read.
 """
 
@@ -81,7 +82,7 @@ class Crashed(Struct, frozen=True, tag=True):
 
     Args:
         reason: as Lambda has it: `exit status 1`, `signal: killed`; empty for exit status 0.
-        detail: what is known beside, in one sentence for a person.
+        detail: more information, in one sentence for a person.
     """
 
     reason: str
@@ -193,7 +194,7 @@ class LogOutput:
         self._is_gone = False
 
     def say(self, text: str) -> None:
-        """Write one line, or drop it when nobody reads."""
+        """Write one line, or drop it when the reader does not read."""
         if self._dropped:
             if not self._write(f"\n... {self._dropped} lines of the log were dropped: nobody read them\n"):
                 self._dropped += 1
@@ -203,7 +204,7 @@ class LogOutput:
             self._dropped += 1
 
     def _write(self, text: str) -> bool:
-        """Whether nothing of it is missing; True as well when nobody will ever read."""
+        """Whether no line was dropped; True as well when the reader has gone for good."""
         left = memoryview(text.encode("utf-8", "backslashreplace"))
         try:
             while left and not self._is_gone:

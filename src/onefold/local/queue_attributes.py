@@ -58,7 +58,7 @@ _COUNTS: Final = frozenset(name for name in READ_ONLY if name.startswith("Approx
 
 
 class QueueMetadata(Struct, frozen=True, kw_only=True):
-    """What SQS keeps of one queue beside the engine's settings.
+    """What SQS keeps about one queue besides the engine's settings.
 
     Args:
         created_at_ms, changed_at_ms: by the server's clock.

@@ -1,21 +1,19 @@
 """The queues of one engine as one event loop sees them: what the SQS operations and the Lambda mappings use.
 
-`LocalQueues` has the verbs of the Queue contract, awaited. Engine calls go through `GroupCommit`: the calls of one turn
-of the loop share one transaction and one sync of the disk. While a commit waits for the disk, requests arrive, and the
-next turn makes the calls of all of them in one commit; so a lone client waits for one sync per call, and a hundred
-clients wait for one sync together. In memory there is nothing to share, and a call is made at once, as it is while
-there is nobody to share with.
+`LocalQueues` has the methods of the Queue contract as coroutines. Engine calls go through `GroupCommit`: the calls of one
+iteration of the loop share one transaction and one fsync. While a commit waits for the disk, requests arrive, and the next
+iteration makes the calls of all of them in one commit; so a single client waits for one fsync per call, and a hundred
+clients share one. A call is made at once when the engine is in memory, or when no other call is waiting.
 
-Long polls wait in `Waiters`, every event is recorded in the history, and the `FaultBox` may change what happens; while
-no fault is set that costs one look at a flag. `Upkeep` runs the engine's maintenance by the server's clock: a move task
-is carried forward every 50 ms, expired messages are looked for every second. Other processes on the same file: one
-thread waits for their wake-ups and passes them to the loop; what they change without one (a release, a delete) is
-noticed once a second.
+Long polls wait in `Waiters`, every event is recorded in the history, and the `FaultBox` may change what happens; while no
+fault is set that costs one check of a flag. `Upkeep` runs the engine's maintenance by the server's clock: a move task is
+carried forward every 50 ms, expired messages are looked for every second. Other processes on the same file: one thread waits
+for their wake-ups and passes them to the loop; what they change without one (a release, a delete) is noticed once a second.
 
-Not here: HTTP, AWS's shapes, functions. Invariants: what a verb answers has happened and is as durable
-as it was asked to be (or a fault that says so was injected); a message received for a caller who has left is released
-uncounted; a change made by another process is seen within a second. Used on the loop's thread only, but for the one
-thread.
+Not here: HTTP, AWS's shapes, functions. Invariants: what a method reports has happened and is as durable as requested
+(unless an injected fault says otherwise); a message received for a caller that has disconnected is released without counting
+the receive; a change made by another process is seen within a second. Used on the loop's thread only, except for the thread
+that waits for wake-ups.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
 UPKEEP_MANUAL_MS = (
-    60_000  # the same on a manual clock, where weeks pass in one go; whoever moves it ends with `maintain_now`
+    60_000  # the same on a manual clock, which may jump by weeks; code that moves it ends with `maintain_now`
 )
 MOVING_MS = 50  # the same while a move task runs
 NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
@@ -64,7 +62,7 @@ class GroupCommit:
         loop: the loop.
 
     Attributes:
-        is_alone: whether nobody but the caller can be about to make a call; False unless the server replaces it.
+        is_alone: whether no other request can be about to make a call; False unless the server replaces it.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -213,7 +211,7 @@ class LocalQueues:
     """The queues of one engine for one loop.
 
     Args:
-        engine: used by nobody else in this process.
+        engine: not used by anything else in this process.
         timers: time, on the loop that everything here runs on.
         history: records what happens.
         faults: asked around every verb.
@@ -452,7 +450,7 @@ class LocalQueues:
         )  # fmt: skip
 
     async def _expire_early(self, queue: str, found: Sequence[Delivery], now_ms: int) -> None:
-        """Let a fault end visibilities before their time, and keep copies to be given once more."""
+        """Let a fault end visibilities early, and keep copies for a second delivery."""
         changes = []
         for delivery, plan in zip(found, self.faults.received(queue, found), strict=False):
             if plan is None:

@@ -1,8 +1,8 @@
 """The functions of one server, and the event source mappings between its queues and them.
 
-Functions are registered when the server starts; mappings are created, changed and deleted at run time, are as durable as
-the queues, and go on after a restart. What Lambda refuses when a mapping is created or changed is refused here, and only
-then: a queue or function changed later is not checked again, as there.
+Functions are registered when the server starts; mappings are created, changed and deleted at run time, are as durable as the
+queues, and continue after a restart. What Lambda refuses when a mapping is created or changed is refused here too, and only
+at that moment: as on Lambda, a mapping is not checked again when its queue or function changes later.
 Never here: an API's shapes, polling. Invariant: one mapping per queue and function, and only stored mappings poll.
 """
 
@@ -35,7 +35,7 @@ _PREFIX = "lambda/mapping/"
 
 
 class _Stored(Struct, frozen=True):
-    """A mapping as it is kept."""
+    """A mapping as it is stored."""
 
     settings: MappingSettings
     changed_at_ms: int
@@ -45,8 +45,8 @@ class MappingEntry(Struct):
     """One mapping.
 
     Args:
-        settings: as they are. changed_at_ms: since when. state: Lambda's word.
-        poller: at work; None while it is disabled or on its way out.
+        settings: the present ones. changed_at_ms: since when. state: as Lambda names it.
+        poller: the running poller; None while it is disabled or being deleted.
     """
 
     settings: MappingSettings
@@ -60,8 +60,8 @@ class FunctionRegistry:
 
     Args:
         queues: where mappings poll.
-        addresses: of the server, for what the wire calls its queues.
-        make: a function from its settings and a place for its log.
+        addresses: of the server, for the ARNs and URLs of its queues.
+        make: makes a function from its settings and a receiver of its log.
         on_line: gets all functions' logs.
         entropy: for ids and pauses.
     """
@@ -88,7 +88,7 @@ class FunctionRegistry:
     # -- functions -----------------------------------------------------------------------------------------------------
 
     def register(self, settings: FunctionSettings) -> ServedFunction:
-        """Make a function known under its name.
+        """Register a function under its name.
 
         Raises:
             UsageError: settings that Lambda would refuse. ConflictError: the name is taken.
@@ -128,7 +128,7 @@ class FunctionRegistry:
         return self._listeners.setdefault(request_id, [])
 
     def fault(self) -> Kill | None:
-        """The fault that meets an invocation somebody asked for directly; noted in the history."""
+        """The injected fault of an invocation that was requested directly; noted in the history."""
         faults = self._queues.faults
         plan = faults.invoking() if faults.active else None
         if plan is None:
@@ -137,13 +137,13 @@ class FunctionRegistry:
         return plan.kill
 
     def hush(self, request_id: str) -> None:
-        """Collect no more of them."""
+        """Stop collecting them."""
         self._listeners.pop(request_id, None)
 
     # -- mappings ------------------------------------------------------------------------------------------------------
 
     def entries(self, *, queue: str | None = None, function: str | None = None) -> list[MappingEntry]:
-        """Mappings, by uuid; of one queue or function where one is named."""
+        """Mappings, by uuid; only those of one queue or function where one is named."""
         return [
             one
             for _, one in sorted(self._entries.items())
@@ -155,7 +155,7 @@ class FunctionRegistry:
         """One mapping.
 
         Raises:
-            NotFoundError: there is none of that uuid.
+            NotFoundError: there is none with that uuid.
         """
         found = self._entries.get(uuid)
         if found is None:
@@ -175,7 +175,7 @@ class FunctionRegistry:
         made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)
         self._check(made)
         entry = MappingEntry(made, self._queues.timers.now_ms(), "Creating")
-        self._entries[made.uuid] = entry  # at once: a second call meets it while this one waits for the disk
+        self._entries[made.uuid] = entry  # at once: a second call sees it while this one waits for the disk
         try:
             await self._store(entry)
         except BaseException:
@@ -225,7 +225,7 @@ class FunctionRegistry:
         entry.state = "Enabled"
 
     async def update(self, uuid: str, **changes: Any) -> MappingEntry:
-        """Change a mapping; batches in hand are finished under the old settings.
+        """Change a mapping; batches in progress are finished with the old settings.
 
         Args:
             changes: members of `MappingSettings` without uuid and queue.
@@ -256,10 +256,10 @@ class FunctionRegistry:
             self._begin(entry)
 
     async def delete(self, uuid: str) -> MappingEntry:
-        """End a mapping; batches in hand are finished.
+        """End a mapping; batches in progress are finished.
 
         Raises:
-            NotFoundError: there is none of that uuid.
+            NotFoundError: there is none with that uuid.
         """
         entry = self.entry(uuid)
         await self._put(uuid, None)
@@ -288,7 +288,7 @@ class FunctionRegistry:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def load(self) -> Sequence[str]:
-        """Let stored mappings go on; returns one sentence for each that cannot, because its function is not there now."""
+        """Resume stored mappings; returns one sentence for each that cannot be resumed because its function is missing."""
         state = self._queues.engine.state
         problems = []
         for found in state.get(state.names(_PREFIX)):
@@ -307,11 +307,11 @@ class FunctionRegistry:
         return problems
 
     def stats(self) -> Mapping[str, MappingStats | None]:
-        """What each mapping has done, by uuid; None for one that does not poll."""
+        """The counters of each mapping, by uuid; None for one that does not poll."""
         return {uuid: None if one.poller is None else one.poller.stats() for uuid, one in self._entries.items()}
 
     async def stop(self) -> None:
-        """Finish the batches in hand, end all polling, close all functions."""
+        """Finish the batches in progress, end all polling, close all functions."""
         pollers = [one.poller for one in self._entries.values() if one.poller is not None]
         await asyncio.gather(*(poller.stop() for poller in pollers))
         await asyncio.gather(*self._changing, return_exceptions=True)

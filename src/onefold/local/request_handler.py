@@ -1,8 +1,8 @@
 """From one request to one answer: its protocol, who signed it, which fault is injected, which operation runs, every error.
 
-SQS is asked in JSON (`X-Amz-Target`) or by the older query protocol (a form, or the query string); Lambda's paths begin
-with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. An exception that is not
-is a bug of ours: it is answered InternalFailure, and its traceback goes to standard error.
+SQS requests come as JSON (`X-Amz-Target`) or in the older query protocol (a form, or the query string); Lambda's paths begin
+with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. Any other exception is a bug
+of ours: the response is InternalFailure, and the traceback goes to standard error.
 
 Not here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
 Invariants: an operation runs only for a request that was signed as this server demands; a page of another site in the
@@ -85,7 +85,7 @@ class RequestHandler:
         key: the key that requests must be signed with; None takes any request.
         parts: what answers other paths, by how they begin: `LAMBDA`, `OURS`; called with the request and its id.
         entropy: the random part of request ids.
-        is_open: other machines can reach this server, under names that nobody here knows.
+        is_open: other machines can reach this server, under names that are not known here.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RequestHandler:
         self._ids = f"{token[:8]}-{token[8:12]}-4{token[12:15]}-8{entropy.token()[:3]}-"
 
     def stop(self) -> None:
-        """The server stops: answers that a fault holds leave now, and nobody waits for messages any more."""
+        """The server stops: responses that a fault delays are sent now, and long polls end."""
         self._stopping.set()
 
     # ------------------------------------------------------------------------------------------------ one request
@@ -226,7 +226,7 @@ class RequestHandler:
             over.cancel()
             stops.cancel()
 
-    # ------------------------------------------------------------------------------------------------ who asks
+    # ------------------------------------------------------------------------------------------- access
 
     def _check_signature(self, request: Request, key: signing.Key) -> None:
         signing.verify(request, key, self._sqs.queues.timers.now_ms())
@@ -274,7 +274,7 @@ class RequestHandler:
 
 
 def _trace(header: bytes | None) -> str | None:
-    """The trace of a request; one that cannot be a message's attribute is left out, as it is not the sender's own word."""
+    """The trace header of a request; an invalid one is ignored, because the sender did not write it on purpose."""
     if header is None or not 0 < len(header) <= _TRACE_CHARS_MAX:
         return None
     text = header.decode("latin-1")

@@ -1,9 +1,9 @@
 """One function on one queue of a data file, in this process: what `onefold lambda` runs.
 
-It opens the file itself, beside a server or worker in other processes; SQLite keeps them apart, and each wakes the others.
-Nothing of it is stored: the mapping ends with the process.
+It opens the file itself, while a server or worker may have it open in other processes; SQLite's locks keep them apart, and
+each wakes the others. The mapping is not stored: it ends with the process.
 Never here: how the log is drawn (`cli/`), polling (`local/mapping.py`), the server's functions (`local/serving.py`).
-Invariant: nothing is received before queue, settings and handler were found to be good; a drain leaves nothing in flight.
+Invariant: nothing is received before queue, settings and handler have been checked; a drain leaves nothing in flight.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from onefold.local.timers import Timers
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
-_LOOK_MS = 100  # how often a run that ends with the queue looks at it
+_LOOK_MS = 100  # how often a run that ends when the queue is empty checks it
 LEFT: Final = 3  # exit code: ended while invocations were in flight, as of a worker
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
-    """What is to be run.
+    """What to run.
 
     Args:
         data: the file that holds the queue.
         function, mapping: of each other's names.
         create_queue: make the queue when it is not there, with six times the function's timeout as its visibility.
-        reload: new code is taken as soon as it is saved.
+        reload: use new code as soon as it is saved.
         once: end when the queue is empty.
         faults: injected.
     """
@@ -143,7 +143,7 @@ def _open(settings: RunSettings, clock: Clock, entropy: Entropy) -> Engine:
 
 
 def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:
-    """The mapping's queue, or the one that is to be made.
+    """The mapping's queue, or the one to be created.
 
     Raises:
         NotFoundError: it is not there; in Lambda's words.

@@ -1,8 +1,8 @@
-"""A local SQS from plain settings: engine, queues, functions, wire and server, built, started, and stopped in order.
+"""A local SQS from plain settings: engine, queues, functions and HTTP server, built, started, and stopped in order.
 
 `Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own.
-Never here: what a request means (`local/`), how the command talks (`cli/`). Invariant: what was started is stopped, in
-reverse, also when a later step of the start fails.
+Never here: what a request means, what the command prints (`cli/`). Invariant: what was started is stopped, in reverse order,
+also when a later step of the start fails.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ _FILE = FileSettings(
     page_bytes=1_024,  # most calls change a row or two of three tables
 )
 _SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
-_LOOK_S = 0.002  # between two looks at invocations that run while a manual clock is moved
+_LOOK_S = 0.002  # between two checks of invocations that run while a manual clock is moved
 _TWICE_S = 1.0  # after a first Ctrl-C
 GRACE_S = 10.0  # how long a stop waits for clients that do not read their answers
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """What a local SQS is to be.
+    """The settings of a local SQS.
 
     Args:
         host, port: where it listens; port 0 takes a free one.
@@ -303,7 +303,7 @@ class Serving:
         )
 
     async def _plant(self) -> None:
-        """Register functions, make what the template describes, and let stored mappings go on."""
+        """Register functions, create what the template describes, and resume stored mappings."""
         settings, registry = self.settings, self._registry
         assert registry is not None, "it was built"
         templates.register(registry, settings.functions, account=settings.account, region=settings.region)

@@ -1,9 +1,9 @@
-"""What is chosen for a function and for an event source mapping, and what Lambda would refuse of it.
+"""The settings of a function and of an event source mapping, and which of them Lambda would refuse.
 
 Limits are here with their sources; an error's first sentence is Lambda's own where it is known, so that what is refused
 here is recognised there. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
 Never here: running anything, the language of filter patterns (`events/patterns.py`).
-Invariant: settings that passed `check_function` and `check_mapping` are such as Lambda accepts.
+Invariant: Lambda accepts settings that passed `check_function` and `check_mapping`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MappingSettings(Struct, frozen=True, kw_only=True):
         filters: patterns as JSON text; a message that matches none of them is deleted. Empty: all messages are handed over.
         reports_failures: the answer's `batchItemFailures` count (ReportBatchItemFailures).
         enabled: whether it polls.
-        provisioned: ProvisionedPollerConfig, kept and given back: polling here follows the load in any case.
+        provisioned: ProvisionedPollerConfig, stored and returned without effect: polling here follows the load anyway.
     """
 
     uuid: str

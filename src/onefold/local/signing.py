@@ -34,7 +34,7 @@ _REGION = re.compile(r"[a-z0-9-]{1,32}")
 
 
 class Key(Struct, frozen=True):
-    """The one pair of keys a server knows."""
+    """The single key pair of a server."""
 
     access_key: str
     secret_key: str

@@ -1,9 +1,9 @@
 """The operations of SQS as types, compiled from the service model that botocore carries.
 
-The model says which members an operation takes and answers with, of which types; every structure becomes a msgspec
-struct, so that a request is parsed and checked in one pass. Members are always optional (None): what is required is
-checked afterwards (`Operation.check`), because AWS answers that with another error. botocore is a source of data here:
-importing its modules would cost more than the rest of the start.
+The model says which members an operation takes and returns, and their types; every structure becomes a msgspec struct, so
+that a request is parsed and checked in one pass. Members are always optional (None): what is required is checked afterwards
+(`Operation.check`), because AWS answers that with another error. botocore is a source of data here: importing its modules
+would cost more than the rest of the start.
 
 Not here: ranges and rules of values (`queue_operations`, `message_operations`), a protocol.
 Invariant: the struct of a request has exactly the members of the model, under the model's names.

@@ -1,10 +1,10 @@
 """SQS of one account in one region, as the operations see it; the caller of an operation; repeated receive attempts.
 
 A receive attempt of a FIFO queue: the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, under
-the same handles, as long as their visibility lasts and none of them was deleted or changed. So a client whose answer
-was lost can ask once more. Attempts are in memory: after a restart an attempt is a new receive.
-Not here: an operation, a protocol. Invariants: an operation sees nothing of the server but
-`SqsService`; an attempt is forgotten as soon as anything happened to one of its messages.
+the same handles, as long as their visibility lasts and none of them was deleted or changed. So a client whose response was
+lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new receive.
+Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
+forgotten as soon as anything happens to one of its messages.
 
 Source: SQS API reference, ReceiveMessage, ReceiveRequestAttemptId.
 """
@@ -103,7 +103,7 @@ class SqsService:
     Args:
         queues: the queues.
         addresses: their URLs and ARNs.
-        metadata_store: what is kept of them beside their settings.
+        metadata_store: what is stored about them besides their settings.
         recreate_wait: a name may be used again 60 seconds after its queue was deleted, as on AWS.
     """
 

@@ -1,8 +1,8 @@
-"""What a local SQS has from its start: functions of the command line, and queues, functions and mappings of a template.
+"""What a local SQS starts with: functions from the command line, and queues, functions and mappings from a template.
 
 A template is applied as if its author had called the API, so AWS's own rules refuse what is wrong; applied again to the same
 data file it changes what differs. What is not taken over is returned with its place and the reason.
-Never here: reading templates (`check/`), what a queue or mapping is. Invariant: a function is registered before the
+Never here: reading templates (`check/`), how queues and mappings work. Invariant: a function is registered before the
 mapping that names it.
 """
 
@@ -29,7 +29,7 @@ class Planted(Struct, frozen=True, kw_only=True):
     Args:
         queues, functions: names. mappings: `queue -> function`.
         left_out: one line for each thing that was not taken over: its place in the template, what it is, why.
-        problems: one sentence for each stored mapping that cannot go on.
+        problems: one sentence for each stored mapping that cannot be resumed.
     """
 
     queues: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline:
         registry.register(_settings(function, inline, facts))
     problems = (
         await registry.load()
-    )  # between functions and mappings: what is stored goes on, and is changed, not doubled
+    )  # between functions and mappings: stored mappings are resumed first, so they are changed, not duplicated
     made = []
     for mapping in facts.mappings_that_run:
         await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.place))

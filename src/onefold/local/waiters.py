@@ -1,10 +1,10 @@
-"""Receivers that wait for a message, in the order in which they came, without a busy loop and without waking a herd.
+"""Receivers that wait for a message, in the order in which they came, without a busy loop or a thundering herd.
 
 When something changed in a queue, and at the next instant at which time makes a message visible, the first receiver of
 that queue tries a receive, then the next, until a receive comes back empty. So a thousand receivers cost nothing while
 nothing happens, and one message wakes one of them.
 Not here: how a receive is made (a function that is passed in). Invariant: a message received for a receiver that has
-left is released. Used on the loop's thread only.
+disconnected is released. Used on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Map runs: a job for each item of a file or listing, worked through to its end or to its tolerated failures.
+"""Map runs: a job for each item of a file or listing, run to its end or until too many items have failed.
 
 Imports `runner` and below. What is tried again, tolerated or caught is decided in `maps/rules.py`; how results are written
-in `maps/results.py`. The names here are loaded when they are first used: readers and rules cost a function that has no map
-nothing.
+in `maps/results.py`. The names here are loaded when they are first used, so that a Lambda function without a map loads no
+readers or rules.
 """
 
 from __future__ import annotations

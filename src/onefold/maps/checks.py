@@ -1,13 +1,13 @@
-"""What is checked before a map run starts, and before it goes on.
+"""What is checked before a map run starts, and before it is resumed.
 
-Before it starts: whether the columns of a CSV file can make items of the declared type. A column that no row can do without
-and that the header lacks would make every row malformed: a wrong file, a wrong delimiter, a file without a header. What a
-type requires is asked of msgspec and pydantic; where they cannot say (a union, a model that rewrites its input), nothing is
-refused, and rows are judged one by one.
-Before it goes on: its source and its declaration must be what they were when it was started.
+Before it starts: whether the columns of a CSV file can make items of the declared type. If the header lacks a required
+column, every row is malformed: a wrong file, a wrong delimiter, a file without a header. Which columns a type requires is
+read from msgspec and pydantic; where they cannot say (a union, a model that rewrites its input), nothing is refused, and
+rows are checked one by one. Before it is resumed: its source and its declaration must be what they were when it was started.
 
 Never here: changing anything, reading rows, columns of other formats (their values name their fields themselves).
-Invariants: an error says what has changed and the ways out. No file is refused of which a row could become an item.
+Invariants: an error says what has changed and what can be done. A file is refused only if none of its rows could become an
+item.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""The children of a map run: as they are read from its source, and between the first open one and the last that was sent.
+"""The children of a map run: reading them from its source, and tracking those between the first open and the last sent.
 
-A child is items with payload, key and message. A row that cannot be read, does not fit the payload's type, or gives no key
-is malformed; it comes out with the child behind it, so that a position between two children has every row before it
-accounted for. In the `Span` of children that were sent, one that is over (done or failed) costs a few bytes until
-everything before it is over; an open one keeps its operation. A record outlives the rounds of a run: what failed under the
-fence it had before a redrive is not over in that redrive, and the same key may have other contents in a repaired file.
+A child is one or more items with their payload, key and message. A row that cannot be read, does not fit the payload's type,
+or gives no key is malformed; it is returned with the child that follows it, so that a position between two children accounts
+for every row before it. In the `Span` of children that were sent, a finished one (done or failed) costs a few bytes until
+everything before it is finished; an open one keeps its operation. A record outlives the redrives of a run: a child that
+failed under the fence it had before a redrive is not finished in that redrive, and the same key may have other contents in a
+repaired file.
 
-Never here: sending, reading records. Invariants: reading from behind a child gives the same children as reading through it;
-what was popped and what is left add up to what was added; a child that is done stays done, whatever the file says now.
+Never here: sending, reading records. Invariants: reading that starts after a child gives the same children as reading from
+the beginning; children popped and children left add up to children added; a child that is done stays done, even if the file
+has changed.
 """
 
 from __future__ import annotations

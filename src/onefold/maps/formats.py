@@ -1,10 +1,11 @@
 """Reading items in every format a map run knows: CSV, JSON Lines, one JSON array, a listing (`read`, `count`).
 
 CSV: Python's own csv reads the rows. It gets one line at a time, so that the bytes of a row are known and a row that cannot
-be read costs only its own first line: the lines that an unbalanced quote has swallowed are read again. A value that is open
-at the end of one of these ends where that row ended, so its end is not searched again: reading takes linear time.
-JSON: a value is kept as the text in the file, so that a number keeps its digits. A malformed line of JSON Lines is
-reported and the next one is read; a malformed array has no next value, so reading ends with an error that gives the line.
+be read costs only its own first line: the lines that an unbalanced quote has swallowed are read again. A quoted value that
+is still open at the end of one of these lines ends where that row ended, so its end is not searched for again: reading takes
+linear time. JSON: a value is kept as the text in the file, so that a number keeps its digits. A malformed line of JSON Lines
+is reported and the next one is read; after a malformed value in an array the next one cannot be found, so reading ends with
+an error that gives the line.
 
 Never here: payload types (a CSV value is text, as in Step Functions), opening files (`sources.py`).
 Invariants: `count` and `read` agree on what an item is, malformed ones included. Every line of a CSV file is in exactly one

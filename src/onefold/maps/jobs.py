@@ -1,9 +1,11 @@
 """A declared map: its `MapSpec`, the job of its items, and the job whose short turns drive its runs.
 
 `App.map` makes these; `maps/mapper.py` performs them on the embedded engine and `onefold synth` reads the spec. An item is
-an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker does it, once. What drives a run
-is ordinary too: a turn sends what there is room for, and the next turn; a worker that dies in it is replaced by any other.
-Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whoever reads it.
+an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker does it, once. The job that
+drives a run is ordinary too: a turn sends as many items as there is room for, and then the message for the next turn; if a
+worker dies during a turn, any other takes it over.
+Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whichever process
+reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import duration, errors, limits
+from onefold import duration, errors, limits, payload_errors
 from onefold.codec import PayloadCodec, digest, payload_type
 from onefold.contracts.entries import check_entry
 from onefold.contracts.queue import RUN_ATTRIBUTE, Attribute
@@ -44,7 +46,7 @@ from onefold.runtime.outgoing import Outgoing
 from onefold.runtime.runtime import Runtime
 
 CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
-TURN_RECEIVES: Final = 100  # a turn is cut short by every crash of its worker; it goes on where it was
+TURN_RECEIVES: Final = 100  # a turn ends with every crash of its worker; it continues where it was
 _KEY_SHOWN_CHARS: Final = 100
 _ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that size JSON in ASCII is always taken
 
@@ -105,7 +107,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """Of what decides which children there are: with another one a run cannot go on."""
+        """A digest of everything that determines the children: if it changes, a run cannot be resumed."""
         return digest(msgspec.json.encode([self.name, self.spec.reader, self.spec.batch, self.key.text]))
 
     def payload_of(self, item: Item) -> Any:
@@ -122,7 +124,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(item.value, annotation, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.PayloadError(f"The row is not a {self.item.name}: {error}.") from error
+            raise payload_errors.misfit(msgspec.json.encode(item.value), error, self.item.name) from error
         except TypeError:  # a class that msgspec does not know (pydantic): from JSON, as a message is read
             return self.item.decode(msgspec.json.encode(item.value))
 
@@ -196,9 +198,12 @@ def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Calla
             meaning="The items of a map run are independent of one another, and done in any order.",
             todo="Use a standard queue; for work in order, dispatch it (see `App.schedule`).",
         )
+    batch = ItemBatch(items_max=given.batch) if type(given.batch) is int else given.batch
+    if batch is not None:
+        check_option(batch, ItemBatch, "batch", "items_max", 25)
     rules: dict[str, Any] = {
         "reader": given.items if isinstance(given.items, ItemReader) else ItemReader(format=given.items),
-        "batch": ItemBatch(items_max=given.batch) if isinstance(given.batch, int) else given.batch,
+        "batch": batch,
         "tolerated": Tolerated(count=given.tolerated_count, percent=given.tolerated_percent),
         "retry": tuple(_retrier(one) for one in _several(given.retry)),
         "catch": _catchers(given.catch),

@@ -1,11 +1,11 @@
-"""One child of a map run that Step Functions performs: the event of its task in, the job's result out, or its error.
+"""One child of a map run that Step Functions drives: takes the task's event, returns the job's result or raises its error.
 
     {"onefold": {"map": "enrich", "run": "enrich/nightly-7"}, "item": {...}}        or "items": [...] where there is a batch
 
 The child goes through the same driver as a message of the map's job, under the same key, so one that is started again (a
-retry, a redrive, a lost answer) is answered from its record. Step Functions holds it, not a queue: nothing is hidden, moved
-or deleted. Retry and Catch are the state machine's, which knows an error by the name of its class: what is raised here is
-called what the job's failure was called. `PermanentError` is what no rule names and no retry helps.
+retry, a redrive, a lost answer) is answered from its record. Step Functions holds it, not a queue, so no message is hidden,
+moved or deleted. Retry and Catch are rules of the state machine, which matches errors by class name: what is raised here has
+the class name of the job's failure. `PermanentError` is raised for a failure that no rule names and no retry can cure.
 Never here: when a child is tried again, SQS. Invariant: an answer is given only after the child's record was written.
 """
 
@@ -100,7 +100,7 @@ class NotedFailures(ItemFailures, frozen=True):
         earlier: Callable[[], Sequence[Row]],  # noqa: ARG002 - same
         fraction: float,  # noqa: ARG002 - same
     ) -> Outcome:
-        """The failure, to be tried again at once by whoever starts the child again."""
+        """The failure, as an error after which Step Functions may start the child again at once."""
         self.noted.append(failed)
         if failed.kind in ("dependency-down", "unknown"):
             return failed

@@ -1,20 +1,22 @@
-"""One map run, driven step by step: look what is over, judge, send what there is room for; in the end write the results.
+"""One map run, driven step by step: check what is finished, apply the limits, send more; at the end write the results.
 
     look      the records of children that were sent: done, failed for good, or neither yet
-    judge     past what is tolerated nothing more is sent; what was sent may finish
-    send      rows of the ledger, messages and the checkpoint: one transaction where the engine has one; elsewhere in that
+    judge past what is tolerated nothing more is sent; what was sent may finish send rows of the ledger, messages and the
+    checkpoint: one transaction where the engine has one; elsewhere in that
               order, so that a crash may send a child again, under the same key, and never leaves one out
     end       result files, the run's number of operations, and last the status: each may be done again
 
-A driver may be killed anywhere; another one reads State and goes on. When two drive one run at once, the version of its
-value stops one of them. In a redrive the records are read before anything is sent: what is done is not sent again, and what
-failed before the redrive counts as not over.
+A driver may be killed at any point; another one reads State and continues. When two drive one run at once, the version of
+its value stops one of them. In a redrive the records are read before anything is sent: what is done is not sent again, and
+what failed before the redrive counts as not finished.
 
-`Turns` is the handler that drives runs: a turn of a few seconds, then the next one, in whichever worker takes it. A turn in
-which nothing moves ends early, so that it holds no thread while items wait for their retries; the longer nothing moves, the
-later the next one. What only a person can fix halts the run and says how; nothing is lost by that. Never here: a worker's
-life, what an item's failure means. Invariants: a checkpoint counts only children whose messages are in their queue, or whose
-records say that they are over; a run that is not over has a next turn, or waits for a person, or another process drives it.
+`Turns` is the handler that drives runs: a turn of a few seconds, then the next one, in whichever worker takes it. A turn
+without progress ends early, so that it occupies no thread while items wait for their retries; the longer there is no
+progress, the later the next turn. A problem that only a person can fix halts the run with a message that says how to fix it;
+nothing is lost.
+Never here: running workers, what an item's failure means. Invariants: a checkpoint counts only children whose messages are
+in their queue, or whose records say that they are finished; a run that is not finished has a next turn, or waits for a
+person, or is driven by another process.
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ class Mapper:
         self._empty_since_ms = None if empty_at_ms is None else self._elapsed(empty_at_ms)
 
     def _elapsed(self, at_ms: int) -> int:
-        """An instant of wall time on the clock that nobody sets; not later than now."""
+        """An instant of wall time, converted to the steady clock; not later than now."""
         return self._clock.monotonic_ms() - max(self._clock.now_ms() - at_ms, 0)
 
     def is_replaced(self) -> bool:
@@ -154,7 +156,7 @@ class Mapper:
 
         Raises:
             UsageError: the source has changed, or breaks off. OtherDriverError: another process drives this run.
-            StorageBusy: nothing of this step was written. After an error another Mapper goes on, not this one.
+            StorageBusy: nothing of this step was written. After an error another Mapper must continue, not this one.
         """
         self.moved = False
         if self.over:
@@ -189,7 +191,7 @@ class Mapper:
             return self.state.ending is not None or self.state.pending <= 0
         return self.state.ending is not None and now_ms - self._moved_ms >= _QUIET_MS
 
-    # -- going on where it was ---------------------------------------------------------------------------------------
+    # -- resuming ----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Read again what was sent and is perhaps not over."""
@@ -198,13 +200,13 @@ class Mapper:
         self._take_sent(state.settled.index)
 
     def take_up(self, engine: Engine, still: Still) -> bool:
-        """After a step without an error: go on where others have driven the run to; only what they sent is read.
+        """After a step without an error: continue where others have driven the run to; only what they sent is read.
 
         Args:
             engine: that is open now. still: as of the class.
 
         Returns:
-            False: another Mapper goes on, not this one. Errors as of the class.
+            False: another Mapper must continue, not this one. Errors as of the class.
         """
         if engine is not self._engine:
             return False
@@ -370,7 +372,7 @@ class Mapper:
         return Row(at_ms=now_ms, event="malformed", run=self.state.run, actor=self._owner, detail=detail)
 
     def _send_lost(self, now_ms: int) -> None:
-        """Messages can be purged or expire: children whose queue is empty, again and again, are sent once more."""
+        """Messages can be purged or expire: if the queue is repeatedly found empty, its open children are sent again."""
         if self._span.open == 0 or now_ms - self._moved_ms < _LOST_MS:
             return
         depth = self._engine.queues.depth(self._mapping.spec.queue)
@@ -556,7 +558,7 @@ def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
 
 
 def halt(engine: Engine, run: str, error: errors.UsageError) -> None:
-    """Note that a run cannot go on until a person has done something, and what."""
+    """Note that a run is halted until a person has done something, and what."""
     standing = map_state.read(engine.state, run)
     if standing is None or standing.state.over:
         return

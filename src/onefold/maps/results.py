@@ -2,11 +2,11 @@
 
     SUCCEEDED_n.json  FAILED_n.json  PENDING_n.json     arrays of records; n from 0
     QUARANTINED_n.json                                  ours: malformed rows, with line and reason
-    manifest.json                                       which of these there are, and how large
+    manifest.json which of these there are, and how large
 
-The source of the run is read once more, and each child's record gives its outcome. So nothing has to be kept for the files
-while the run goes on, and files that a crash cut short are simply written again.
-An embedded run has no ARNs: names of the same form are used, with the account 000000000000.
+The source of the run is read again, and each child's record gives its outcome. So nothing has to be kept for the files while
+the run is in progress, and files that a crash left incomplete are simply written again. An embedded run has no ARNs: names
+of the same form are used, with the account 000000000000.
 
 Never here: how a file is written (`sources.py`), deciding outcomes. Invariant: each item of the source is in exactly one
 file; a record is made only of what is stored.

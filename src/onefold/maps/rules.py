@@ -1,13 +1,14 @@
-"""A declared map run (`MapSpec`), and every decision in it that is arithmetic: when it has failed, what is tried again.
+"""A declared map run (`MapSpec`), and its decisions that are pure arithmetic: when it has failed, what is retried.
 
 One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as a
-Distributed Map state. Rules are those of Step Functions (developer guide, pages named at each function), to the boundary.
-An item's failure is judged here too (`ItemFailures`). Each retrier counts its own retries over the item's whole life, so it
-needs the errors of earlier runs; the ledger has them, because it always keeps the outcomes of a run's operations. A redrive
-begins a new count. A caught item has succeeded with `{"Error", "Cause"}`; the message to the operations queue leaves with
-its record (outbox).
+Distributed Map state. The rules are exactly those of Step Functions (developer guide, pages named at each function). What an
+item's failure leads to is decided here too (`ItemFailures`). Each retrier counts its own retries over the item's whole life,
+so it needs the errors of earlier runs; the ledger has them, because it always keeps the outcomes of a run's operations. A
+redrive begins a new count. A caught item counts as succeeded, with the result `{"Error", "Cause"}`; the message to the
+operations queue is sent with its record (outbox).
 
-Never here: files, queues, reading records, clocks; chance comes in as a fraction. Shapes of results are in `results.py`.
+Never here: files, queues, reading records, clocks; random numbers are passed in as fractions. Shapes of results are in
+`results.py`.
 Invariants: the same spec over the same items makes the same children, in the same order, with the same names. The same
 errors in the same order have the same outcome as in Step Functions.
 """
@@ -25,6 +26,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import OutboxItem
+from onefold.options import check_whole
 from onefold.record.delivery import Failed, Outcome, Success
 
 Format = Literal["csv", "json", "jsonl", "listing"]
@@ -87,8 +89,8 @@ class ItemReader(Struct, frozen=True, kw_only=True):
             raise errors.UsageError(
                 f"quote={self.quote!r} is not a quote character.", todo="""Use one sign, such as '"'."""
             )
-        if self.items_max is not None and not 1 <= self.items_max <= ITEMS_MAX:
-            raise errors.UsageError(f"items_max={self.items_max} is out of range.", todo=f"It may be 1 to {ITEMS_MAX}.")
+        if self.items_max is not None:
+            check_whole(self.items_max, "items_max", 1, ITEMS_MAX)
         if self.header is not None:
             check_header(self.header)
 
@@ -133,12 +135,10 @@ class ItemBatch(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.items_max is None and self.bytes_max is None:
             raise errors.UsageError("This batch has no bound.", todo="Give items_max, bytes_max, or both.")
-        if self.items_max is not None and self.items_max < 1:
-            raise errors.UsageError(f"batch.items_max={self.items_max} is out of range.", todo="It is 1 or more.")
-        if self.bytes_max is not None and not 1 <= self.bytes_max <= CHILD_BYTES_MAX:
-            raise errors.UsageError(
-                f"batch.bytes_max={self.bytes_max} is out of range.", todo=f"It may be 1 to {CHILD_BYTES_MAX}."
-            )
+        if self.items_max is not None:
+            check_whole(self.items_max, "batch.items_max", 1)
+        if self.bytes_max is not None:
+            check_whole(self.bytes_max, "batch.bytes_max", 1, CHILD_BYTES_MAX)
 
 
 Batch = ItemBatch  # its name before December 2026
@@ -156,13 +156,12 @@ class Tolerated(Struct, frozen=True, kw_only=True):
     percent: float | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and (type(self.count) is not int or self.count < 0):
+        if self.count is not None:
+            check_whole(self.count, "tolerated_count", 0)
+        if self.percent is not None and (type(self.percent) not in (int, float) or not 0 <= self.percent <= 100):
             raise errors.UsageError(
-                f"tolerated_count={self.count!r} is out of range.", todo="It is a whole number, 0 or more."
-            )
-        if self.percent is not None and not 0 <= self.percent <= 100:
-            raise errors.UsageError(
-                f"tolerated_percent={self.percent!r} is out of range.", todo="It must be between 0 and 100."
+                f"tolerated_percent={self.percent!r:.80} is not a percentage.",
+                todo="It is a number from 0 to 100, without a percent sign: tolerated_percent=2.",
             )
 
 
@@ -245,10 +244,7 @@ class MapSpec(Struct, frozen=True, kw_only=True):
     results: str | None = None
 
     def __post_init__(self) -> None:
-        if type(self.concurrency) is not int or not 1 <= self.concurrency <= CONCURRENCY_MAX:
-            raise errors.UsageError(
-                f"concurrency={self.concurrency!r} is out of range.", todo=f"It may be 1 to {CONCURRENCY_MAX}."
-            )
+        check_whole(self.concurrency, "concurrency", 1, CONCURRENCY_MAX)
         for what, clauses in (("retry", self.retry), ("catch", self.catch)):
             for clause in clauses[:-1]:
                 if "States.ALL" in clause.errors:
@@ -440,7 +436,7 @@ class ItemFailures(Struct, frozen=True):
 
         Returns:
             The failure, transient with the exact pause or permanent; or a success, where it was caught. A dependency
-            that is down is left as it is: no attempt is used, and the job is paused.
+            that is down is not retried: no attempt is used, and the job is paused.
         """
         if failed.kind == "dependency-down":
             return failed

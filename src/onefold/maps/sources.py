@@ -1,12 +1,12 @@
 """Where the items of a map run come from (`Source`), and where its result files go (`ResultLocation`): files and S3.
 
-A source is a file, a directory, an object in S3 or a prefix there; it says what it is now (`identity`), so that a change
-between a crash and a resume is found. Reading is streamed: memory does not grow with the file. A row that cannot be read
-comes out as `Malformed`, with its line and the reason, and reading goes on behind it.
+A source is a file, a directory, an object in S3 or a prefix there; `identity` describes its present version, so that a
+change between a crash and a resume is detected. Reading is streamed: memory does not grow with the file. A row that cannot
+be read is returned as `Malformed`, with its line and the reason, and reading continues after it.
 Never here: formats (`formats.py`), sending, payload types. S3 clients are passed in.
 A result file appears complete or not at all: it is written beside its final name and moved there, or uploaded when complete.
-Invariants: reading from the position that came with an item yields exactly the items after it; no result file is replaced
-but the named ones of the same run.
+Invariants: reading from the position that came with an item yields exactly the items after it; a run replaces no result
+files but its own.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class S3Source:
         return SourceIdentity(size=int(found["ContentLength"]), stamp=self._etag, head=self._etag, whole="")
 
     def stamp(self) -> tuple[int, str] | None:
-        """None, because it would cost a call. S3 refuses to go on with an object that has changed (see `open`)."""
+        """None, because it would cost a call. S3 refuses to continue with an object that has changed (see `open`)."""
         return None
 
     def open(self, offset: int) -> BinaryIO:
@@ -286,7 +286,7 @@ class _Streamed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        from botocore.exceptions import BotoCoreError  # who reads from S3 has it
+        from botocore.exceptions import BotoCoreError  # installed where S3 is used
 
         try:
             data: bytes = self._body.read(len(buffer))

@@ -1,10 +1,11 @@
-"""A map run as State has it: what it reads, how far it has come, how it ended. One small value, however long the run.
+"""A map run as it is stored in State: what it reads, how far it has come, how it ended. A small value, however long the run.
 
     map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, as of any run
 
-Positions, not items, are kept: `sent` is behind the last child whose message is in the queue, `settled` before the first one
-that is not over. There are at most `SPAN_MAX` children between the two; a process that takes the run over reads them again.
-Never here: reading, sending, deciding. Invariant: whoever writes the value names the version that was read.
+It keeps positions, not items: `sent` is after the last child whose message is in the queue, `settled` before the first one
+that is not finished. There are at most `SPAN_MAX` children between the two; a process that takes the run over reads them
+again.
+Never here: reading, sending, deciding. Invariant: every write of the value names the version that was read.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         source: path or URL. identity: what the source was. shape: of the declaration (`MapJob.shape`).
         total: items of the source, malformed rows among them.
         status: `running`; `succeeded`; `failed`: the threshold was exceeded; `aborted`: a person stopped it; `halted`:
-            it cannot go on until a person has done something (see `failure`), and nothing is lost.
+            it is halted until a person has done something (see `failure`); nothing is lost.
         ending: how it will end; set when it was decided that nothing more is sent.
         sent, settled: positions, see above. children: sent so far, `settled_children`: before `settled`.
         done, failed: items of these. malformed: malformed rows before `sent`.
@@ -127,7 +128,7 @@ def check_name(run: str) -> None:
     """
     if not _NAME.fullmatch(run) or ".." in run or len(run) > RUN_CHARS_MAX:
         raise errors.UsageError(
-            f"{run!r:.80} is not a name for a map run.",
+            f"{run!r:.80} is not a valid name for a map run.",
             meaning="It is a prefix of every item's key, and names the folder of the results.",
             todo=f"Use at most {RUN_CHARS_MAX} of A-Z a-z 0-9 and - _ . : = @ + , with / between parts: nightly/2026-06-01.",
         )

@@ -1,7 +1,7 @@
-"""Whether what should exist after a run exists, once: looked at later, or by hand.
+"""Checks, some time after a run or by hand, that what should exist exists exactly once.
 
-Imports `runner` and below. Nothing here sends the missing again: that is `admin/reconcile.py`, and a person's decision. The
-names here are loaded when they are first used.
+Imports `runner` and below. Nothing here sends missing messages again: `admin/reconcile.py` does, when a person decides it.
+The names here are loaded when they are first used.
 """
 
 from __future__ import annotations

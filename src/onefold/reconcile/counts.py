@@ -1,4 +1,4 @@
-"""What a user's own check counted, held against what was dispatched.
+"""What a user's own check counted, compared with what was dispatched.
 
 A check may answer in three forms:
 
@@ -70,7 +70,7 @@ class Own(Struct, frozen=True, kw_only=True):
     differences: tuple[Counted, ...]
 
     def differs(self, unfinished: int) -> bool:
-        """Whether it finds anything wrong beside work that is not done.
+        """Whether it finds anything wrong apart from work that is not done.
 
         Args:
             unfinished: operations that are not done, as the records say; what they have not written yet is not missing.

@@ -1,13 +1,12 @@
-"""What a reconciliation found: the verdict with its reasons, and where it is written down.
+"""What a reconciliation found: the verdict with its reasons, and where it is stored.
 
     agrees     everything that was dispatched is done, and exists once
     late       nothing is wrong, but not all is done, or dispatched
     disagrees  something is missing, stuck, dead, held, there twice, or not what the user counted
 
 An outcome is kept in State (`reconcile/<run>`, the last one of a run) and in the ledger (all of them, with their figures),
-and is emitted as an event. Never here: looking, repairs.
-Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it is about, and no more than one value of State
-has room for.
+and is emitted as an event. Never here: checks, repairs.
+Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it is about, and fits into one value of State.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ def state_name(run: str) -> str:
 
 
 def read(state: State, run: str) -> ReconcileOutcome | None:
-    """A run's last outcome; None where nobody looked yet."""
+    """A run's last outcome; None if it was not checked yet."""
     found = state.get([state_name(run)])[0]
     return _outcome_of(found.value) if found is not None else None
 

@@ -5,15 +5,15 @@
         month = f"{check.local:%Y-%m}"
         return dict(db.execute("SELECT customer, count(*) FROM statements WHERE month = ? GROUP BY 1", [month]))
 
-Two looks are taken. Ours holds every dispatched key against its record (`survey.py`). The user's counts the business
-rows themselves, because a record says that a handler returned, not that the row it wrote is there, once. The outcome goes
-to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
+There are two checks. onefold's compares every dispatched key with its record (`survey.py`). The user's counts the business
+rows themselves, because a record says that a handler returned, not that the row it wrote exists exactly once. The outcome
+goes to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
 
-The message that starts it is sent with the run itself, to be delivered `after` later, and its key is the run's name: it
-happens once, on whichever worker, and does not depend on the run having gone well. Where a queue cannot hold a message for
-so long (SQS: 15 minutes), it comes earlier and sends itself on. Work that is merely late is looked at again, a few times.
+The message that starts it is sent when the run begins, to be delivered `after` later, and its key is the run's name: so the
+check happens once, on any worker, even if the run failed. Where a queue cannot delay a message for so long (SQS: 15
+minutes), it is delivered earlier and sends itself again. Work that is merely late is checked again, a few times.
 Never here: repairs (`admin/reconcile.py`), which runs there are.
-Invariant: looking changes nothing but what is written down about it.
+Invariant: a check changes nothing; it only stores its outcome.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from onefold.reconcile import findings
 from onefold.reconcile.counts import Own, compare
 from onefold.reconcile.findings import ReconcileOutcome
 from onefold.reconcile.survey import Survey, SurveyedOperation, dispatched_pages
+from onefold.record.keys import takes
 from onefold.runner import runs
 from onefold.runner.declaring import declare_job, queue_of
 from onefold.runner.handlers import Job
@@ -59,7 +60,7 @@ class LookMessage(Struct, frozen=True, kw_only=True):
     Args:
         run: the run's full name.
         look: which look it is, 1 or more; 0 by hand.
-        at_ms: not before; 0: `after` the run's start. Not in a first message: whoever sends it again sends an equal one.
+        at_ms: not before; 0: `after` the run's start. Not in a first message, so that sending it again sends an equal one.
         hop: how often it was sent on, because no queue held it until then.
     """
 
@@ -174,7 +175,7 @@ class Reconciler:
 
     Attributes:
         of: the schedule, map run or full run name it is for.
-        name: of its job. after_ms: how long after a run's start it looks.
+        name: of its job. after_ms: how long after a run's start it checks.
         function: the user's own check; None where there is only ours.
     """
 
@@ -193,7 +194,8 @@ class Reconciler:
         """Take the user's own check: a function of a `Reconciliation`. It stays as it is, to be called in tests.
 
         Raises:
-            ConflictError: it has one already. UsageError: an async generator.
+            ConflictError: it has one already. UsageError: an async generator, or a
+                function that cannot be called with the Reconciliation alone.
         """
         if self.function is not None:
             raise errors.ConflictError(
@@ -205,11 +207,16 @@ class Reconciler:
                 f"The check of {self.name} is an async generator.",
                 todo="Let it return a mapping, or be a plain generator of Counted.",
             )
+        if not takes(function, 1):
+            raise errors.UsageError(
+                f"The check of {self.name} cannot be called with one argument.",
+                todo="Give it one parameter without a default, the onefold.reconcile.Reconciliation.",
+            )
         self.function = function
         return function
 
     def is_for(self, run: str, title: str) -> bool:
-        """Whether it looks at this run, which is one of a schedule or map of that title."""
+        """Whether it checks this run, which is a run of the schedule or map with that title."""
         return self.of in (run, title)
 
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
@@ -230,7 +237,7 @@ class Reconciler:
 
         Args:
             due: which run, which look.
-            actor: who looks, as the ledger names them; this process unless given.
+            actor: who checks, as the ledger names them; by default this process.
 
         Raises:
             Exception: whatever the user's own check raised; nothing is written down then.
@@ -307,7 +314,7 @@ class Reconciler:
         self._job.send(due, run_at=self._as_late(at_ms))
 
     def _look_again(self, outcome: ReconcileOutcome) -> None:
-        """What is only late is looked at once more later."""
+        """Work that is only late is checked again later."""
         if outcome.verdict == "late" and outcome.look < LOOKS_MAX:
             at_ms = outcome.at_ms + self.after_ms
             self._send(LookMessage(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
@@ -336,7 +343,7 @@ def declare(
 
 
 def _key_of(due: LookMessage) -> str:
-    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # looks by hand are not messages
+    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # checks by hand have no message
     return f"{look}+{due.hop}" if due.hop else look
 
 

@@ -1,11 +1,11 @@
-"""A run's dispatched operations against their records: the state of each, one page of keys at a time.
+"""A run's dispatched operations compared with their records: the state of each, one page of keys at a time.
 
 What was dispatched is known from the ledger (rows `dispatched` that name the run), what took effect from the records, and
-where the rest is from the queues. A run's own state is asked only whether it is a plain tick, which is its own operation;
-what it says of numbers a survey can contradict.
+where the rest is from the queues. A run's own state is used only to see whether it is a plain tick, which is its own
+operation; a survey may contradict the numbers in it.
 
     done      its record is complete, by this run's message or by another one with the same payload; `twice` when the
-              run's rows say that it completed more than once, `doubtful` when a run of it ended without a word and the
+              run's rows say that it completed more than once, `doubtful` when a run of it ended without an outcome and the
               job's policy was to run again
     running   a lease on it holds
     waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
@@ -347,7 +347,7 @@ def _is_complete(record: Record | None) -> bool:
 
 
 def _is_plain(record: Record | None) -> bool:
-    """Done in one run, as far as its record knows."""
+    """Done in one run, according to its record."""
     return (
         record is not None and record.status == "completed" and record.attempts_total <= 1 and not record.crashes_total
     )

@@ -1,11 +1,12 @@
-"""What may hold a delivery back before it is claimed: circuit breakers, rate limits, concurrency limits.
+"""Circuit breakers, rate limits and concurrency limits: what may delay a delivery before it is claimed.
 
 All of them are values in `State`, so every process on the engine shares them: each change is read, decided by a pure
-function of `record/`, and written back by compare-and-set; who was beaten asks again. A delivery that is held back is hidden
-for as long as the limit says and uses up neither an attempt nor (where the queue can) a receive. A job without a limit whose
-breaker is closed costs one read of that breaker every CACHE_MS.
+function of `record/`, and written back by compare-and-set; the loser of a race tries again. A delivery that is held back is
+hidden for as long as the limit says and uses up neither an attempt nor (where the queue supports that) a receive. A job
+without a limit whose breaker is closed costs one read of that breaker every CACHE_MS.
 Never here: the arithmetic (`record/rate.py`, `record/breaker.py`), waiting. Invariant: a slot is renewed only while this
-process has it, and is released at most once: when its run is settled or could not be claimed; else it ends with its lease.
+process has it, and is released at most once: when its run is settled or could not be claimed; otherwise it ends with its
+lease.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ SLOTS: Final = "slots/"
 BUCKETS: Final = "rate/"
 CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
 _UNSEEN = (None, 0)
-_SWEPT_MAX = 10_000  # values of a job in one look; the next look goes on
+_SWEPT_MAX = 10_000  # values of a job in one pass; the next pass continues after them
 _SWEPT_PAGE = 100
 _HOLDER_CHARS = 24
-_BEATEN_MS = 50  # others changed a value every time: the delivery comes back
+_BEATEN_MS = 50  # other processes changed the value at every try: the delivery comes back
 
-# Documents that cannot be read count as absent: a limit too few for a moment, not a worker of other jobs that ends.
+# A document that cannot be read counts as absent: a limit is not enforced for a moment, but the worker and its other jobs
+# keep running.
 breaker_of = reader(Breaker, breaker.CLOSED)
 _slots_of = reader(dict[str, int], None)
 _bucket_of = reader(rate.Bucket, None)
@@ -77,7 +79,7 @@ class Admission:
         self._slots: set[tuple[str, str]] = set()  # State name and holder of each run of this process
 
     def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
-        """The runs that may go on, and the others with how long to wait (ms) and why."""
+        """The runs that are admitted; and the others, with how long to wait (ms) and why."""
         admitted: list[Execution] = []
         refused: list[tuple[Execution, int, str]] = []
         closed: set[str] = set()  # asked once for all runs of a job
@@ -96,18 +98,18 @@ class Admission:
         return admitted, refused
 
     def forget(self, runs: Sequence[Execution]) -> None:
-        """Runs were admitted and could not be claimed: release their slots, or at least renew them no more."""
+        """Runs were admitted but could not be claimed: release their slots, or at least stop renewing them."""
         for run in runs:
-            with ignored(errors.TransientError):  # then it ends with the lease
+            with ignored(errors.TransientError):  # then the slot ends with its lease
                 self._release(run)
 
     def is_to_blame(self, run: Execution) -> bool:
-        """Whether a dependency-down is this operation's own doing (others got through meanwhile): a plain failure then."""
+        """Whether a dependency-down is caused by this operation alone (others got through): then it is a plain failure."""
         seen = self._current(breaker_name(run.job.name))
         return seen is not None and breaker.is_to_blame(seen, _operation(run))
 
     def settled(self, run: Execution, decision: Decision, tell: Tell) -> None:
-        """A run was settled: release its slot, and let the breaker know what the dependency answered."""
+        """A run was settled: release its slot, and update the breaker with how the dependency responded."""
         self._release(run)
         name = breaker_name(run.job.name)
         seen, _ = self._seen.get(name, _UNSEEN)
@@ -144,13 +146,13 @@ class Admission:
             def extend(
                 slots: dict[str, int] | None, name: str = name, holders: Sequence[str] = holders
             ) -> tuple[dict[str, int] | None, None]:
-                # Looked up at every try: a slot that was given back meanwhile must not be taken again.
+                # Looked up at every try: a slot that was released meanwhile must not be taken again.
                 return (slots or {}) | {one: until for one in holders if (name, one) in self._slots} or None, None
 
             change(self._state, name, _slots_of, None, extend)
 
     def sweep(self, jobs: Iterable[Job[Any, Any]]) -> None:
-        """Remove what limits with a key have left in State: buckets that are full again, slots that nobody has."""
+        """Remove what limits with a key have left in State: buckets that are full again, slots that no run holds."""
         now_ms = self._clock.now_ms()
         for job in jobs:
             if job.limit is None or job.limit.key is None:
@@ -176,7 +178,7 @@ class Admission:
     # -- breakers ----------------------------------------------------------------------------------------------------
 
     def _paused(self, run: Execution) -> tuple[int, str]:
-        """Of a job whose breaker was seen open: how long this delivery has to wait, and why; 0 and nothing: it may go."""
+        """For a job whose breaker was open: how long this delivery has to wait, and why; 0 and an empty text: not at all."""
         name = breaker_name(run.job.name)
         now_ms = self._clock.now_ms()
 
@@ -199,7 +201,7 @@ class Admission:
         return self._remember(name, None if found is None else breaker_of(found.value))
 
     def _remember(self, name: str, value: Breaker | None) -> Breaker | None:
-        if value == breaker.CLOSED:  # it holds nothing back and remembers nothing
+        if value == breaker.CLOSED:  # it delays nothing and has no state worth keeping
             value = None
         self._seen[name] = (value, self._clock.monotonic_ms() + self._cache_ms)
         return value
@@ -207,7 +209,7 @@ class Admission:
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def _take(self, run: Execution, limit: rate.Limit) -> tuple[int, str]:
-        """Take a slot and a token: how long this delivery has to wait, and why; 0 and nothing: it has both."""
+        """Take a slot and a token: how long this delivery has to wait, and why; 0 and an empty text: it has both."""
         part = limit.key.of(run.payload) if limit.key is not None else ""
         if limit.concurrency is not None:
             wait_ms = self._occupy(run, limit.concurrency, part)
@@ -232,12 +234,12 @@ class Admission:
         now_ms = self._clock.now_ms()
 
         def vacate(slots: dict[str, int] | None) -> tuple[dict[str, int] | None, None]:
-            return rate.vacate(slots or {}, holder, now_ms) or None, None  # with the last one goes the document
+            return rate.vacate(slots or {}, holder, now_ms) or None, None  # the document is removed with its last slot
 
         change(self._state, name, _slots_of, None, vacate)
 
     def _holder(self, run: Execution) -> str:
-        """Who has the run's slot: a digest, so that as many fit in one document as a limit may allow."""
+        """The id of the run as holder of a slot: a digest, so that the largest limit's slots fit into one document."""
         return blake2b(f"{self._owner}/{run.delivery.receipt}".encode(), digest_size=_HOLDER_CHARS // 2).hexdigest()
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:
@@ -264,7 +266,7 @@ class Admission:
         if found.granted:
             self._slots.add((name, holder))
             return 0
-        return int(min(found.wait_ms, 1_000))  # one is usually given back long before it ends by itself
+        return int(min(found.wait_ms, 1_000))  # a slot is usually released long before it ends by itself
 
 
 def _operation(run: Execution) -> str:
@@ -273,7 +275,7 @@ def _operation(run: Execution) -> str:
 
 
 def _answer(decision: Decision) -> Answer:
-    """What the end of a run says about the dependency."""
+    """What the outcome of a run tells about the dependency."""
     if isinstance(decision.write, Complete):
         return "answered"
     if any(note.event == "dependency-down" for note in decision.notes):

@@ -1,9 +1,9 @@
-"""The leases of guarded calls: what `extend` is of the source that a call of a guarded function is.
+"""The leases of guarded calls: the `extend` operation of the source that guarded calls come from.
 
 A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls are over
-long before a third of their lease: the one thread here starts with the first call and looks now and then.
-Never here: what a lost lease comes to. Invariant: the answer to each renewal is read; a lease that another call has got is
-renewed no more. Whatever a store raises, the others are renewed again a third of a lease later.
+long before a third of their lease. So one thread, which starts with the first call, checks all leases now and then.
+Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that another call
+holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from onefold import errors, forks
+from onefold import errors, forks, owner_process
 from onefold.clock import SteadyClock, lease_from_ms, until_ms
 from onefold.contracts.store import Ask, Claimed
+from onefold.interrupts import ignored
 from onefold.record import lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from onefold.contracts.engine import RenewalMark
     from onefold.contracts.store import Hold
     from onefold.contracts.verbs import Store
-    from onefold.outside import Clock
+    from onefold.outside import Clock, Entropy
 
-_LOOK_MS = 30_000  # how often the keeper of leases looks whether the clock was set
+_LOOK_MS = 30_000  # how often the thread checks whether the clock was set
 _log = logging.getLogger("onefold")
 
 
@@ -35,9 +37,9 @@ class KeptCall(Struct, gc=False):
     """A call under way.
 
     Args:
-        found, ask: its claim. ask is None once another call has its key.
-        renewed_until_ms: when its lease ends that was renewed last; 0: none was.
-        is_renewed: False from when its record is about to be written, or its lease was lost.
+        found, ask: its claim. `ask` is None once another call has its key.
+        renewed_until_ms: when its lease ends, as last renewed; 0: not renewed yet.
+        is_renewed: False from the moment its record is about to be written, or its lease was lost.
     """
 
     found: Claimed
@@ -49,12 +51,12 @@ class KeptCall(Struct, gc=False):
 class LeaseKeeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
 
-    A lease that is lost, or over, while its call runs is logged. When the machine's clock is set forward, all are renewed
-    before the time without steps follows it, however long they last (`clock.HOLD_MS`).
+    A lease that is lost, or has ended, while its call runs is logged. When the machine's clock is set forward, all leases
+    are renewed before the steady clock follows it, however long they last (`clock.HOLD_MS`).
 
     Args:
-        put_back: puts the record of a call back where it is gone from the store; False: another call has the key.
-        lost: is called with what was lost.
+        put_back: restores a call's record that has disappeared from the store; False: another call has the key.
+        lost: called with the call whose lease was lost.
     """
 
     def __init__(
@@ -71,24 +73,35 @@ class LeaseKeeper:
         self._clock = clock
         self._lease_ms = lease_ms
         self._margin_ms = lease.margin_ms(lease_ms)
-        self._calls: dict[Hold, KeptCall] = {}  # that are not recorded yet
+        self._calls: dict[Hold, KeptCall] = {}  # the calls whose outcome is not recorded yet
         self._ends: dict[Hold, int] = {}  # of the thread: when each lease is over unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._mark: RenewalMark | None = None  # by which other processes see that this one does not stand still
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: the calls that run are the parent's, and its thread is not here."""
+        """In a forked child: the running calls are the parent's, and the thread does not exist here."""
         self._calls, self._stop, self._lock, self._thread = {}, threading.Event(), threading.Lock(), None
+        self._mark = None
+
+    def appear(self) -> None:
+        """Before the first claim: let other processes see whether this one stands still; else leases decide."""
+        appear: Callable[[], RenewalMark | None] | None = getattr(self._store, "appear", None)
+        if appear is not None:
+            with ignored(errors.OnefoldError):  # a folder that cannot be made, a full disk
+                self._mark = appear()
+            if self._mark is not None:
+                self._mark.is_busy = lambda: bool(self._calls)
 
     def add(self, found: Claimed, ask: Ask) -> bool:
-        """Renew from now on; False: a call that still runs has this very claim, and goes on with it."""
+        """Renew this lease from now on; False: a call that still runs holds this same claim, and keeps it."""
         call = KeptCall(found, ask)
         if self._calls.setdefault(found.hold, call) is not call:
             return False
         if self._thread is None:
-            # By a thread: what a signal's handler raises inside Thread.start comes out of it as an error of Python's own.
+            # In a thread: what a signal handler raises inside Thread.start comes out of it as an error of Python itself.
             started = _thread.allocate_lock()
             started.acquire()
             _thread.start_new_thread(self._start, (started,))
@@ -114,12 +127,12 @@ class LeaseKeeper:
             started.release()
 
     def ask_of(self, hold: Hold) -> Ask | None:
-        """What a call has claimed; None: it is over, or another call has its key."""
+        """The claim of a call; None: the call is over, or another call has its key."""
         call = self._calls.get(hold)
         return call.ask if call is not None else None
 
     def trusts(self, hold: Hold) -> bool:
-        """Whether nobody else can have a call's lease yet; to be asked right before its function is called."""
+        """Whether no other call can hold this lease yet; to be checked right before the function is called."""
         call = self._calls.get(hold)
         if call is None or call.ask is None:
             return call is None  # it was lost
@@ -127,11 +140,11 @@ class LeaseKeeper:
         return until_ms(self._clock, self._clock.now_ms(), self._margin_ms) < ends_ms
 
     def __contains__(self, hold: Hold) -> bool:
-        """Whether a call of this process has it, up to the end of its record's write."""
+        """Whether a call of this process holds it, up to the end of the write of its record."""
         return hold in self._calls
 
     def end(self, hold: Hold) -> None:
-        """The call's record is about to be written: renew no more."""
+        """The call's record is about to be written: stop renewing its lease."""
         call = self._calls.get(hold)
         if call is not None:
             call.is_renewed = False
@@ -160,6 +173,8 @@ class LeaseKeeper:
                     self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
                 except BaseException as error:  # noqa: BLE001 - no signal comes in this thread, and it must go on
                     self._log_failure(holds, now_ms, error)
+            if self._mark is not None and all(_is_kept(call, now_ms) for call in list(self._calls.values())):
+                self._mark.renewed(now_ms)
 
     def _renew(self, holds: list[Hold], now_ms: int, ends_ms: int) -> None:
         self._ends = {hold: self._ends.get(hold, ends_ms) for hold in holds}
@@ -189,3 +204,14 @@ class LeaseKeeper:
             if self._ends[hold] <= now_ms:
                 text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
                 _log.warning(text, hold.key.job, hold.key.key, error)
+
+
+def _is_kept(call: KeptCall, now_ms: int) -> bool:
+    """Whether its lease holds, or is another call's."""
+    return call.ask is None or now_ms < max(call.ask.lease_until_ms, call.renewed_until_ms)
+
+
+def owner_of_calls(store: Store, entropy: Entropy) -> str:
+    """The id of a guarded function in this process; where the store has a file for the process, its end names that."""
+    own, process = entropy.token(), getattr(store, "process", None)
+    return f"{own}.{process}" if process else owner_process.owner_of(own)

@@ -1,10 +1,10 @@
-"""Calling a job's handler or asking its probe, here and now, and saying as a value what came of it.
+"""Calls a job's handler, or asks its probe, in this thread, and returns the outcome as a value.
 
 A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
 serve the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
-Never here: scripts, storage, deadlines, what a probe's answer decides (`record/fates.py`). Invariant: what a handler does,
-short of ending the process, comes back as one outcome; a probe that fails has not answered, and is never taken for "not
-done".
+Never here: scripts, storage, deadlines, what a probe's answer decides (`record/fates.py`). Invariant: whatever a handler
+does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never taken for
+"not done".
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec.structs import replace
 
 from onefold import errors, forks
 from onefold.interrupts import let_through, stems_from_signal
@@ -39,21 +42,61 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
     context.watch_pools()
     token, born = context.current.set(ctx), forks.generation()
     try:
-        value = job.invoke(payload, ctx)
-        if hasattr(value, "__await__"):
-            value = run_coroutine(value)
-        if forks.generation() != born:
-            leave_child(None)
+        if job.hooks.has_any:
+            value = _within_hooks(job, payload, ctx, born)
+        else:
+            ctx.is_called = True
+            value = _invoked(job, payload, ctx, born)
     except BaseException as error:
         if forks.generation() != born:
             leave_child(error)
         if isinstance(error, KeyboardInterrupt) and _by_a_person():
-            raise  # the person at the terminal means the process, not this run
-        return raised(job, error, clock)
+            raise  # a person at the terminal wants to stop the process, not only this run
+        ctx.raised = error
+        return raised(job, error, clock, called=ctx.is_called)
     finally:
         context.current.reset(token)
         ctx.end()
     return returned(job, value, ctx)
+
+
+def _invoked(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
+    """What the handler returned, in the process in which it was called."""
+    value = job.invoke(payload, ctx)
+    if hasattr(value, "__await__"):
+        value = run_coroutine(value)
+    if forks.generation() != born:
+        leave_child(None)
+    return value
+
+
+def _within_hooks(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
+    """The same within the app's hooks; they do not hear of what a forked child returned or raised."""
+    if job.is_async:
+        return run_coroutine(job.hooks.call_async(ctx, partial(invoked_async, job, payload, ctx, born)))
+
+    def invoke() -> Any:
+        try:
+            return _invoked(job, payload, ctx, born)
+        except BaseException as error:
+            if forks.generation() != born:
+                leave_child(error)
+            raise
+
+    return job.hooks.call(ctx, invoke)
+
+
+async def invoked_async(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
+    """As `job.invoke`, awaited; a child that the handler forked ends here."""
+    try:
+        value: Any = await job.invoke(payload, ctx)
+    except BaseException as error:
+        if forks.generation() != born:
+            leave_child(error)
+        raise
+    if forks.generation() != born:
+        leave_child(None)
+    return value
 
 
 def _by_a_person() -> bool:
@@ -63,7 +106,7 @@ def _by_a_person() -> bool:
 
 
 def leave_child(error: BaseException | None) -> NoReturn:
-    """End a process that a handler forked and that came back from the handler: its parent answers for the run."""
+    """End a process that a handler forked and that returned from the handler: its parent reports the run's outcome."""
     code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
     if error is not None and not isinstance(error, SystemExit):
         traceback.print_exception(error)
@@ -81,11 +124,11 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
         return _unsent(job, value) or _unstorable("", error)
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
         return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
-    return fate.Success(result=result, outbox=ctx.outbox)
+    return fate.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
 
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:
-    """The outcome of a handler that returned messages, or a generator of them, as if that sent them; else None."""
+    """The outcome of a handler that returned messages or a generator, as if returning sent them; None for other values."""
     lazy = isinstance(value, Iterator)
     some = value if isinstance(value, list | tuple | set) else (value,)
     if not lazy and not any(isinstance(one, Outgoing) for one in some):
@@ -107,16 +150,16 @@ def _unstorable(why: str, error: Exception) -> Outcome:
     return Unstorable(summary=f"{why}{kept_text(error)}"[:500])
 
 
-def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
-    """The outcome of a handler that raised `error`."""
+def raised(job: Job[Any, Any], error: BaseException, clock: Clock, *, called: bool = True) -> Outcome:
+    """The outcome of a handler that raised `error`; `called`: it was called, and not only what is around it."""
     if isinstance(error, errors.LeaseLost):
         return LeaseGone()
     from onefold.record.failures import (
-        classify,  # and its tables: only a failure pays for them; the cold start is measured
+        classify,  # only after a failure: cold starts are measured
     )
 
     classes = job.classes
-    return classify(
+    failed = classify(
         error,
         now_ms=clock.now_ms(),
         transient=classes.get("transient", ()),
@@ -125,6 +168,7 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock) -> Outcome:
         with_text=is_kept(),
         interrupted=stems_from_signal(error, (errors.OnefoldError,)),
     )
+    return replace(failed, kind="transient") if failed.kind == "unknown" and not called else failed
 
 
 def overran(timeout_ms: int) -> Failed:
@@ -152,17 +196,18 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
         return job.probe_answer(found)
     except Exception as error:  # noqa: BLE001 - see above
         if job.policy.is_call:
-            let_through(error)  # it is made in its caller's thread
+            let_through(error)  # the call is made in its caller's thread
+        ctx.raised = error
         return unanswered(error, clock.now_ms())
 
 
 def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
-    """The answer of a probe that failed: ask again later where that is known to help, else a person must look.
+    """The answer of a probe that failed: ask again later where the error is known to be transient, otherwise ask a person.
 
-    A probe only looks, so an answer that was lost may be asked for again.
+    A probe changes nothing, so it may be repeated when its answer was lost.
     """
     from onefold.record.failures import (
-        judge,  # and its tables: only a failure pays for them; the cold start is measured
+        judge,  # only after a failure: cold starts are measured
     )
 
     summary = f"The probe failed: {type(error).__name__}: {kept_text(error)}"[:500]

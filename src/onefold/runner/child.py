@@ -1,10 +1,10 @@
 """The main program of a worker's child process: import the app, then perform one order after another.
 
 Started as `python -m onefold.runner.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
-reads. When the socket closes while a handler runs, the parent is gone and nobody could record what is done here: the process
-ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they do
-nothing.
-Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's sign of life.
+reads. When the socket closes while a handler runs, the parent is gone and nothing could record what is done here: the
+process ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they
+do nothing.
+Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's presence lock.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from onefold import errors
 from onefold.clock import SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.record.delivery import Failed
 from onefold.runner import calling, wire
 from onefold.runner.context import Context, watch_pools, watch_threads
 from onefold.runner.handlers import Job
-from onefold.runtime.events import kept_text
+from onefold.runner.hooks import HookSet
+from onefold.runtime.events import kept_text, tracing_of
 
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
@@ -36,7 +38,7 @@ def main(descriptor: int) -> int:
     """Serve the parent at the other end of `descriptor` until it closes; the exit code."""
     try:
         return _serve(descriptor)
-    except (OSError, EOFError):  # the parent went away while it was spoken to
+    except (OSError, EOFError):  # the parent ended while this process was writing to it
         return 1
 
 
@@ -47,41 +49,50 @@ def _serve(descriptor: int) -> int:
     end.set_inheritable(False)
     hello: wire.Hello = wire.receive(end, wire.Hello)
     try:
-        jobs = _prepare(hello)
+        app = _prepare(hello)
     except BaseException as error:  # noqa: BLE001 - an import runs anything, sys.exit() included
         wire.send(end, wire.Broken(f"{type(error).__name__}: {kept_text(error)}"))
+        return 1
+    hooks: HookSet = getattr(app, "hooks", None) or HookSet()
+    try:
+        hooks.start("child")
+    except errors.UsageError as error:
+        wire.send(end, wire.Broken(error.what, hook=True))
         return 1
     wire.send(end, wire.Ready())
     desk = _Desk()
     Thread(target=_read, args=(end, desk), daemon=True).start()
-    clock, entropy = SystemClock(), SystemEntropy()
+    clock, entropy, tracing = SystemClock(), SystemEntropy(), tracing_of(getattr(app, "sinks", ()))
     watch_threads()
     watch_pools(load=True)
     while (order := desk.orders.get()) is not None:
-        reply = perform(jobs, order, clock, entropy)
+        with tracing.within(order.trace) if tracing is not None else nullcontext():
+            reply = perform(app.jobs, order, clock, entropy)
         desk.busy = False
         wire.send(end, reply)
+    hooks.stop("child")
     return 0
 
 
 class _Desk:
-    """What the two threads share."""
+    """The state that the two threads share."""
 
     def __init__(self) -> None:
         self.orders: SimpleQueue[wire.Order | None] = SimpleQueue()
         self.busy = False
 
 
-def _prepare(hello: wire.Hello) -> Mapping[str, Job[Any, Any]]:
+def _prepare(hello: wire.Hello) -> Any:
     sys.path[:] = hello.path
     if hello.join is not None:
         load(hello.join)(hello.lock_file)
-    jobs: Mapping[str, Job[Any, Any]] = load(hello.target).jobs
-    return jobs
+    app = load(hello.target)
+    app.jobs  # noqa: B018 - refused here where it is no app
+    return app
 
 
 def load(target: str) -> Any:
-    """What `module:attribute` names."""
+    """The object that `module:attribute` names."""
     module, _, attribute = target.partition(":")
     found: Any = import_module(module)
     for name in attribute.split("."):
@@ -129,7 +140,7 @@ def perform(jobs: Mapping[str, Job[Any, Any]], order: wire.Order, clock: Clock, 
 
 
 def _do_nothing(_number: int, _frame: object) -> None:
-    """Handle a signal by going on."""
+    """Ignore a signal."""
 
 
 if __name__ == "__main__":

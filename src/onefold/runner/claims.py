@@ -1,12 +1,12 @@
-"""Claiming operations, and reporting each crash that a claim shows before any handler is called.
+"""Claims operations, and reports each crash that a claim reveals before any handler is called.
 
 Where history and records share a transaction the rows are written with the claims or not at all. Elsewhere they are appended
-after the claim and before the start. A claim in doubt is not a start, so whoever takes it over because its owner died in
-between finds an unstarted claim in doubt, looks whether that owner's rows are there, and appends what is missing.
-The same holds for a run whose end was recorded as unknown by a process that died before it appended its row.
-So no crash is lost, and none is reported twice.
-Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a claim whose rows could not be written is
-never the start of a handler.
+after the claim and before the start. A claim in doubt is not a start. So if its owner dies before it has appended the rows,
+the next owner finds an unstarted claim in doubt, checks whether the rows exist, and appends the missing ones. The same holds
+for a run whose end was recorded as unknown by a process that died before it appended its row. So no crash is lost, and none
+is reported twice.
+Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a handler is never called under a claim
+whose rows could not be written.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Claims:
     def claim(
         self, asks: Sequence[Ask], now_ms: int, policies: Sequence[Policy], event_of: EventOf
     ) -> tuple[Sequence[Answer], list[Event], dict[int, errors.OnefoldError]]:
-        """Claim, and write what that shows of the runs before.
+        """Claim, and write to the history what the claims reveal about earlier runs.
 
         Args:
-            policies: of each ask's operation. event_of: makes an event of the ask at an index, and of what is to be noted.
+            policies: of each claim's operation. event_of: makes an event from the index of a claim and what is to be noted.
 
         Returns:
             The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
-            with why. Those in doubt must not be performed: left to end with their lease, they are found by the next claim,
-            which writes what is missing.
+            with the reason. Those in doubt must not be performed: their leases are left to end, and the next claim writes
+            what is missing.
 
         Raises:
             OnefoldError: the store could not claim; nothing was noted.
@@ -101,7 +101,7 @@ class Claims:
     def _unreported(
         self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, *, joint: bool
     ) -> tuple[Note, ...]:
-        """What the end of the run in doubt, or the claim that noticed its crash, should have written and could not."""
+        """The missing rows of the run in doubt: of its end, or of the claim that noticed its crash."""
         is_ended = found.found == "unknown" and not self._records_with_history
         is_claimed = found.found == "in_progress" and found.doubt and not found.crashed and not joint
         if not is_ended and not is_claimed:

@@ -1,15 +1,15 @@
-"""Completion: noticing that nothing of a run is left to do, closing it, and starting once what waits for that.
+"""Completion: noticing that a run has nothing left to do, closing it, and starting, once, the jobs that wait for it.
 
-Who settles the last message of a run cannot know that it was the last. So a process notes the runs of which it settled
-something, and looks at their tallies a moment later. Processes take turns by a compare-and-set, so that who loses knows
-that another looks after it has settled. A tally costs what the run is long, so after one that took long State says when
-the run may be looked at again, ten times as long as it took. A process may die between settling and looking: every worker
-also looks at all open runs, every ten seconds. So a run is closed late, never missed. Whoever looks at all of them also
-removes runs that nobody keeps any more, once an hour.
+The process that settles the last message of a run cannot know that it was the last. So a process notes the runs of which it
+settled something, and checks their tallies a moment later. Processes take turns by a compare-and-set, so that the loser
+knows that another process will check after it has settled. The cost of a tally grows with the run, so after one that took
+long a value in State says when the run may be tallied again: after ten times the time it took. A process may die between
+settling and checking, so every worker also checks all open runs every ten seconds: a run may be closed late, but is never
+missed. The same check removes expired runs once an hour.
 
-Closing is one compare-and-set; what waits is sent before it, in the same transaction where the engine has one, keyed by
-the run. Two that close at once start it once: on an embedded engine one of the two is rolled back, elsewhere its message
-is a duplicate of the other's.
+Closing is one compare-and-set; the waiting jobs are sent before it, in the same transaction where the engine has one, keyed
+by the run. When two processes close a run at once, its jobs start once: on an embedded engine one of the two is rolled back,
+elsewhere its message is a duplicate of the other's.
 
 Never here: what a run's operations do, waiting. Invariant: a run that is marked as ended has its jobs sent.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ALL_MS: Final = 10_000  # how often all open runs are looked at
 SWEEP_MS: Final = limits.HOUR_MS
 _PAUSE_FACTOR: Final = 10
-_LONG_MS: Final = 50  # what takes less may be looked at again at once, by whoever settles the last message
+_LONG_MS: Final = 50  # a run whose tally takes less may be tallied again at once
 _PAUSE_MS_MAX: Final = 10 * limits.MINUTE_MS
 
 
@@ -63,7 +63,7 @@ def title_of(waits_for: object, annotation: object, job: str) -> str:
         job: its name, for the error.
 
     Raises:
-        UsageError: something else; a payload that is no `CompleteRun`.
+        UsageError: it is neither; or the payload is not a `CompleteRun`.
     """
     title = waits_for if isinstance(waits_for, str) else getattr(waits_for, "name", None)
     if not isinstance(title, str) or not title:
@@ -80,11 +80,11 @@ def title_of(waits_for: object, annotation: object, job: str) -> str:
 
 
 class CompleteRun(Struct, frozen=True, kw_only=True):
-    """The payload of a job that starts when a run is complete; for equal runs equal, whoever sends it.
+    """The payload of a job that starts when a run is complete. For equal runs it is equal, whichever process sends it.
 
     Args:
         run: its name, which is the job's key. schedule: the schedule, or the map job, that it is a run of.
-        nominal_at_ms: the instant of its tick; None where no schedule began it.
+        nominal_at_ms: the instant of its tick; None if no schedule began it.
         started_at_ms: when it was begun.
         expected: how many operations it had. Their outcomes: `onefold runs show`.
     """
@@ -104,9 +104,9 @@ class Closer:
     """Closes runs on one engine.
 
     Args:
-        jobs: the app's. Only runs whose title is one of them are closed: other apps on this engine know better what waits
-            for theirs. Those with `starts_after` are sent when a run of that title is complete.
-        since_ms: monotonic instant from which its intervals count; now unless given.
+        jobs: the app's. Only runs whose title is one of them are closed, because only the app of a run knows which jobs wait
+            for it. Those with `starts_after` are sent when a run of that title is complete.
+        since_ms: monotonic instant from which its intervals count; by default now.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class Closer:
             self._touched.add(name)
 
     def look(self, *, turns: bool = True) -> int:
-        """Close what is complete among the runs that were touched, and now and then among all; how many were.
+        """Close the complete runs among those that were touched, and now and then among all; returns how many were closed.
 
         Args:
-            turns: leave a run whose tally takes long alone until its pause is over. False for who is about to end: it looks
-                at all, whatever that takes.
+            turns: skip a run whose tally takes long until its pause is over. False for a process that is about to end: it
+                tallies all of them, however long that takes.
 
         Raises:
-            TransientError: the engine could not be asked; what was touched is looked at the next time.
+            TransientError: the engine could not be read; the touched runs are checked the next time.
         """
         with self._looking:
             now_ms = self._clock.monotonic_ms()
@@ -158,14 +158,14 @@ class Closer:
         standing = self._engine.state.get([place])[0]
         try:
             found = runs.read(self._engine.state, name)
-        except errors.StorageError:  # who asks for the run is shown why it cannot be read; the others go on
+        except errors.StorageError:  # commands that show this run say why; the other runs are not affected
             self._forget(name)
             return False
         if standing is None or (found is not None and found.run.title not in self._jobs):
             self._forget(name)
             return False
         if found is not None and found.run.expected is None:
-            if found.run.failure is not None:  # its dispatch goes on later, and then touches it again
+            if found.run.failure is not None:  # its dispatch continues later, and then touches it again
                 self._forget(name)
             return False
         turn, now_ms = _turn_of(standing.value), self._clock.now_ms()
@@ -175,9 +175,9 @@ class Closer:
         pause_ms = min(took_ms * _PAUSE_FACTOR, _PAUSE_MS_MAX) if took_ms >= _LONG_MS else 0
         mine = _Turn(not_before_ms=now_ms + pause_ms, took_ms=took_ms)
         if not self._engine.state.put([Change(place, msgspec.json.encode(mine), standing.version)])[0]:
-            return False  # another process looks
+            return False  # another process checks it
         with self._lock:
-            self._touched.discard(name)  # what is settled from now on is looked at again
+            self._touched.discard(name)  # operations that are settled from now on cause another check
         since_ms = self._clock.monotonic_ms()
         try:
             closed = self.close(name)
@@ -193,7 +193,7 @@ class Closer:
         return closed
 
     def _cannot(self, name: str, error: errors.UsageError) -> bool:
-        """What waits for a run cannot be sent: it stays open and says why; this process has other runs, and work to do."""
+        """The jobs that wait for a run cannot be sent: it stays open with the reason; other runs are not affected."""
         why = f"What waits for it cannot be sent: {error}"[:500]
         standing = runs.read(self._engine.state, name)
         if standing is not None and standing.run.failure != why:
@@ -207,7 +207,7 @@ class Closer:
         self._took_ms.pop(name, None)
 
     def close(self, name: str) -> bool:
-        """Close one run if it is complete and nobody has; whether this call did.
+        """Close one run if it is complete and still open; returns whether this call closed it.
 
         Raises:
             TransientError: the engine could not be asked or written. PayloadError: a queue does not take the message.
@@ -225,7 +225,7 @@ class Closer:
         after = replace(standing.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
 
         def write() -> None:
-            if not standing.run.joined:  # else: a run that was gone on with after its end
+            if not standing.run.joined:  # otherwise: a run that was resumed after its end
                 self._start(standing.run)
             changes = [Change(runs.place(name), runs.encode(after), standing.version)]
             if opened is not None:

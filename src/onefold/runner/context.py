@@ -1,8 +1,8 @@
-"""What a handler sees of its run, and what it may ask for: identity, time left, own writes with its record, retries, sends.
+"""What a handler can know and do about its run: identity, time left, writes that commit with its record, retries, sends.
 
 A `Context` belongs to one run of one handler, in one thread or task. Messages that the handler sends through
-`job.send(...)` are noted here and leave if, and only if, the run completes (outbox). So do those of its tasks and of the
-threads that it starts; what these send after it has ended is refused.
+`job.send(...)` are collected here and sent if, and only if, the run completes (outbox). So are those of its tasks and of the
+threads that it starts; what these send after the handler has ended is refused.
 Never here: settling, heartbeats, policies. Invariant: nothing that a handler does with its context is visible to others
 before its record is written.
 """
@@ -13,6 +13,7 @@ import _thread
 import functools
 import importlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -26,19 +27,22 @@ from onefold.contracts.verbs import EffectTransaction
 from onefold.outside import Clock, Entropy
 from onefold.record.keys import idempotency_key
 from onefold.runner import handlers
-from onefold.runtime.outgoing import Receipt, keep
+from onefold.runtime.outgoing import Receipt
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 current: ContextVar[Context | None] = ContextVar("onefold_context", default=None)
+COUNTERS_MAX: Final = 16  # names in one run: they become columns of metrics
+COUNT_MAX: Final = 2**53 - 1  # the largest integer that JSON readers hold exactly
+_COUNTER: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
-_start: Any = None  # what `Thread.start` was, once it is watched
+_start: Any = None  # the original `Thread.start`, once it is wrapped
 _POOLS = "concurrent.futures.thread"
 _OTHER_POOLS = "multiprocessing.pool"
 _CALLBACKS = ("callback", "error_callback")
-_modules = 0  # so many were loaded when the pools were looked for last
+_modules = 0  # how many modules were loaded when the pools were last looked for
 _watched: set[tuple[str, str]] = set()  # modules and their classes that are wrapped
 
 
@@ -51,22 +55,22 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def of_this_thread() -> Context | None:
-    """The run that this thread, task, or the handler that started this thread works for; None for none.
+    """The run that this thread or task works for, or that the handler that started it works for; None: none.
 
-    In a forked child that is none: what it sends leaves at once, and not with a copy of its parent's outbox.
+    In a forked child it is None: what the child sends is sent at once, not through a copy of its parent's outbox.
     """
     found = current.get()
     return found if found is None or found.process == os.getpid() else None
 
 
 def watch_threads() -> None:
-    """From now on note whose work threads do in this process: they inherit no context before Python 3.14.
+    """From now on note which run each thread of this process works for: before Python 3.14 threads inherit no context.
 
-    Called by who performs runs. What starts threads and what gives work to the standard library's pools is wrapped once for
-    the life of the process, as tracing libraries do: Python 3.11 says nowhere who started a thread, and what it sends would
-    leave before its run completes, or although it fails. A pool's threads do the work of many: each item, and each callback
-    of a future, belongs to the run that gives it, and never to the one that happened to use the pool first. So does what a
-    loop in another thread is given.
+    Called by code that performs runs. The functions that start threads or submit work to the standard library's pools are
+    wrapped once for the life of the process, as tracing libraries do: in Python 3.11 there is no way to see which code
+    started a thread, and what the thread sends would be sent before its run completes, or although it fails. A pool's
+    threads work for many runs: each item, and each callback of a future, belongs to the run that submitted it, and never to
+    the one that happened to use the pool first. The same is true of work submitted to a loop in another thread.
     """
     global _start  # noqa: PLW0603 - of the process, as the class is
     watch_pools()
@@ -96,10 +100,10 @@ def watch_threads() -> None:
 
 
 def watch_pools(*, load: bool = False) -> None:
-    """As `watch_threads`, for pools and futures, once somebody has loaded them; called before each handler.
+    """As `watch_threads`, for pools and futures, once their modules have been loaded; called before each handler.
 
     Args:
-        load: load them: 17 ms, which a worker has and a cold start has not.
+        load: load them now. It takes 17 ms, which is acceptable in a worker but not in a cold start.
     """
     global _modules  # noqa: PLW0603 - of the process
     if load:
@@ -116,7 +120,7 @@ def watch_pools(*, load: bool = False) -> None:
 
 
 def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives work to a pool or a callback to a future, and with it the run for which it is done."""
+    """A wrapper of a function that submits work to a pool or a callback to a future: it passes on the run as well."""
 
     @functools.wraps(give)
     def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +131,7 @@ def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _calling_back(give: Callable[..., Any]) -> Callable[..., Any]:
-    """What gives work to a pool of multiprocessing, whose callbacks are called in a thread of the pool's own."""
+    """The same for a pool of multiprocessing, whose callbacks are called in a thread of the pool."""
 
     @functools.wraps(give)
     def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -172,9 +176,10 @@ class Context:
         job, key, scope: the operation.
         fence: grows with every claim of this operation and never restarts; give it to partners that can refuse older ones.
         idempotency_key: the same for every run of this operation, at most 64 characters; give it to partners that honour
-            one.
+            idempotency keys.
         attempt: which run this is, 1 or more; `attempts_max` is the last one.
-        message: the delivery that caused the run; None under `@once`, where runs have no bound either.
+        message: the delivery that caused the run; None under `@once`, where the number of runs is not limited either.
+        raised: what the handler, or the probe, has raised; None before, and once that is recorded.
     """
 
     def __init__(
@@ -200,9 +205,12 @@ class Context:
         self.attempts_max = attempts_max
         self.message = message
         self.outbox: list[OutboxItem] = []
+        self.counts: dict[str, int] = {}
         self.process: int = os.getpid()
         self.ended: bool = False
         self.lease_lost = False
+        self.raised: BaseException | None = None
+        self.is_called: bool = False  # its handler; not yet while hooks around it begin
         self._clock = clock
         self._entropy = entropy
         self._deadline_ms = deadline_ms
@@ -238,14 +246,14 @@ class Context:
         if self.process != os.getpid():
             raise errors.UsageError(
                 f"A child that the handler of {self.job} {self.key!r} forked sends with its context.",
-                meaning="The run goes on in the parent process. This was not sent.",
+                meaning="The run continues in the parent process. This was not sent.",
                 todo="Send in the handler, or in the child by job.send(...), which sends at once.",
             )
         with _KEEPING:
             if self.ended:
                 refused = errors.UsageError(
                     f"A thread or task of the run of {self.job} {self.key!r} sends after its handler has ended.",
-                    meaning="What belongs to the run has left with it. This was not sent.",
+                    meaning="The run's outbox is closed. This was not sent.",
                     todo="Wait for them in the handler; to send apart from the run, job.deliver([job.message(payload)]).",
                 )
                 import logging  # 8 ms; only a defect of a program comes here
@@ -257,22 +265,64 @@ class Context:
             self.outbox.extend(items)
 
     def end(self) -> None:
-        """The handler has ended: its outbox is what it is."""
+        """The handler has ended: nothing is added to its outbox any more."""
         with _KEEPING:
             self.ended = True
 
     def send(self, job: handlers.Job[Any, Any], payload: Any, **options: Any) -> Receipt:
-        """As `job.send(payload, **options)`, from any thread: the message leaves if, and only if, this run completes.
+        """As `job.send(payload, **options)`, from any thread: the message is sent if, and only if, this run completes.
 
         For threads that the handler did not start itself, such as those of a pool of the process.
 
         Raises:
             as `Job.send`; UsageError: the handler has ended, and nothing was sent.
         """
-        return keep([job.outgoing(payload, **options)], self.keep)[0]
+        return job.kept([job.outgoing(payload, **options)], self)[0]
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to an outcome counter of the business (`invoices_issued`), which counts if, and only if, this run completes.
+
+        The counters of a run are stored in the history row of its completion, and that row is written with its record: a run
+        that failed, or was retried, or was a duplicate counts nothing. `onefold counts` adds them up by day and job; sinks
+        get them with the event `completed`. From any thread, while the handler runs.
+
+        Args:
+            name: lower-case letters, digits and underscores, beginning with a letter, at most 64 characters. Write it as a
+                literal: a name made from a payload would create an unlimited number of counters.
+            by: how many, 0 or more, at most 2^53 - 1 in all.
+
+        Raises:
+            UsageError: another name or number, more than 16 names in one run, a call under `@once`, or the handler has
+                ended; nothing was counted.
+        """
+        if not self._sends:
+            raise errors.UsageError(
+                f"ctx.count was used in {self.job}, which is a call of a guarded function.",
+                meaning="A call has no row of history that its counters could be written with.",
+                todo="Count in a job's handler.",
+            )
+        with _KEEPING:
+            total = self.counts.get(name, 0) + by if type(by) is int else -1
+            if type(name) is not str or _COUNTER.fullmatch(name) is None:
+                problem = f"name={name!r:.80} is not the name of a counter"
+            elif total < 0 or by < 0 or total > COUNT_MAX:
+                problem = f"by={by!r:.40} cannot be added to {name}"
+            elif name not in self.counts and len(self.counts) == COUNTERS_MAX:
+                problem = f"{name} would be counter number {COUNTERS_MAX + 1} of this run"
+            elif self.ended or self.process != os.getpid():
+                problem = f"{name} is counted after the handler has ended, or in a child that it forked"
+            else:
+                self.counts[name] = total
+                return
+        raise errors.UsageError(
+            f"ctx.count in {self.job}: {problem}.",
+            meaning="A run has at most 16 counters. A name is letters a to z, digits and underscores, 64 characters at most;"
+            " a number is whole, 0 or more.",
+            todo='Write for example ctx.count("invoices_issued") in the handler.',
+        )
 
     def check(self) -> None:
-        """Call it between steps of long work: raises when going on makes no sense.
+        """Call it between steps of long work: raises when there is no point in continuing.
 
         Raises:
             LeaseLost: someone else owns this operation now; what this run does will not be recorded.
@@ -308,7 +358,7 @@ class Context:
             )
         self._used_connection = True
         opened = self._effects.open()
-        if hasattr(opened, "transact"):  # it collects writes instead
+        if hasattr(opened, "transact"):  # DynamoDB collects writes instead
             raise errors.UsageError(
                 f"ctx.connection was used in {self.job}, whose records are in DynamoDB.",
                 todo="Give the job's own writes to ctx.transact(...).",
@@ -316,7 +366,7 @@ class Context:
         return opened
 
     def transact(self, *actions: Mapping[str, Any]) -> None:
-        """Writes that are made together with this run's completion, in one transaction, or not at all (level 4).
+        """Add writes that commit in one transaction with this run's completion, or not at all (level 4).
 
         For records in DynamoDB, and jobs declared with `effect="transactional"`. Nothing is sent before the handler has
         returned; when it raises, nothing is. May be called several times:
@@ -342,13 +392,17 @@ class Context:
             )
         collector.transact(*actions)
 
+    def lends(self, connection: object) -> bool:
+        """Whether this is the connection that the handler has from here: its transaction is this run's own."""
+        return self._used_connection and self._effects is not None and self._effects.open() is connection
+
     @property
     def used_connection(self) -> bool:
-        """Whether the handler asked for the connection, or for a transaction, in this run."""
+        """Whether the handler used the connection, or a transaction, in this run."""
         return self._used_connection
 
     def retry(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function`, and again when it fails for now: 50 ms x 2^n, +-50 %, 3 tries, within the time that is left.
+        """Call `function`, and again after a transient failure: 50 ms x 2^n, +-50 %, 3 tries, within the time that is left.
 
         Works for `async def` functions too: then the answer is a coroutine to be awaited. Where the job's `on_unknown` is
         not `rerun`, a call whose answer was lost is not repeated: it may have had its effect.
@@ -360,7 +414,7 @@ class Context:
 
     def retrying(self) -> runner.Retrying:
         """The object behind `retry`, for other numbers of tries or pauses."""
-        from onefold.runner.retrying import Retrying  # only a handler that retries pays for it
+        from onefold.runner.retrying import Retrying  # imported only by handlers that retry
 
         return Retrying(
             clock=self._clock,

@@ -1,8 +1,8 @@
-"""What a declaration is checked for and made of: what `App.queue` and `App.job` do, and parts that other rooms share.
+"""Checking and building declarations: the code behind `App.queue` and `App.job`, and parts that other rooms share.
 
-Every value comes in as the user wrote it and is answered with an error that says what to write instead.
-Never here: apps, what options exist and what they mean. Invariant: what comes out can be worked with as it is, and what is
-refused has declared nothing.
+Every value is taken as the user wrote it; an invalid one raises an error that says what to write instead.
+Never here: apps, which options exist and what they mean. Invariant: a result can be used without further checks, and a
+refused declaration has declared nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from onefold import duration, errors, limits
 from onefold.codec import payload_type
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
-from onefold.options import FUNCTION, DeadLetter, Function, Queue, Retry, Throttle, check_choice, check_option
+from onefold.options import (
+    FUNCTION,
+    DeadLetter,
+    Function,
+    Queue,
+    Retry,
+    Throttle,
+    check_choice,
+    check_option,
+    check_whole,
+)
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
 from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
 from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
@@ -37,7 +47,7 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """Turns a handler into a job of its payload's type and of what a call of it returns: of `async def`, a coroutine."""
+    """Turns a handler into a job, typed by its payload and by what a call of it returns (a coroutine for `async def`)."""
 
     @overload
     def __call__(self, handler: Callable[[T, Context], R]) -> Job[T, R]: ...
@@ -48,8 +58,8 @@ class Decorator(Protocol):
 _CONTEXT_NAMES = ("ctx", "context", "")  # of a second parameter without annotation; "" is _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
-KEEP_DEFAULT = "90d"  # mission I1: records of completed work answer duplicates for 90 days
-_GRACE_MS = limits.DAY_MS  # between the last chance of a redrive and forgetting the record
+KEEP_DEFAULT = "90d"  # records of completed work answer duplicates for 90 days
+_GRACE_MS = limits.DAY_MS  # between the last possible redrive and forgetting the record
 
 
 def queue_of(
@@ -68,19 +78,16 @@ def queue_of(
 ) -> Queue:
     """A queue and its two companions. Arguments and errors as `App.queue`."""
     if not isinstance(name, str):
-        raise errors.UsageError(f"{name!r} is not a name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
+        raise errors.UsageError(f"{name!r} is not a valid name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
     dead_letter = DeadLetter() if dead_letter is None else dead_letter
     check_option(dead_letter, DeadLetter, "dead_letter", "after", 10)
     if function is not None:
         check_option(function, Function, "function", "memory_mb", 512)
-    suffix = ".fifo" if fifo else ""  # a name that ends in it declares nothing by itself; check_settings refuses it
+    suffix = ".fifo" if fifo else ""  # a name that ends in it does not make a FIFO queue; check_settings refuses it
     stem = name.removesuffix(suffix)
     dead_name = f"{(dead_letter.name or stem + '-dead').removesuffix(suffix)}{suffix}"
     companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
-    if type(dead_letter.after) is not int or not 1 <= dead_letter.after <= limits.RECEIVES_MAX:
-        raise errors.UsageError(
-            f"dead_letter.after={dead_letter.after!r} is out of range.", todo="It may be 1 to 1000."
-        )
+    check_whole(dead_letter.after, "dead_letter.after", 1, limits.RECEIVES_MAX)
     declared = Queue(
         settings=QueueSettings(
             name=stem + suffix,
@@ -135,7 +142,7 @@ def declare_job(
     permanent: Sequence[type[BaseException] | str] = (),
     unknown: Sequence[type[BaseException] | str] = (),
 ) -> Any:
-    """What `App.job` does. Arguments and errors as there.
+    """Implements `App.job`. Arguments and errors as there.
 
     Args:
         runtime: where the job's messages go; it is added to the declarations of its registry.
@@ -173,10 +180,10 @@ def declare_job(
             unique=unique,
         )
         if when_complete is not None:
-            from onefold.runner.completion import title_of  # runs and their ends: 15 ms of each start, for few jobs
+            from onefold.runner.completion import title_of  # 15 ms of each start, needed by few jobs
 
             job.starts_after = title_of(when_complete, annotation, job_name)
-        _warn_of_volatile_key(job)
+        _warn_of_slips(job, queue)
         functools.update_wrapper(job, handler)
         registry.jobs[job_name] = job
         return job
@@ -188,7 +195,8 @@ def _free_name(name: Any, jobs: Mapping[str, object]) -> str:
     """The name of a job that is to be declared, checked."""
     if not str(name).isprintable() or len(str(name)) > JOB_NAME_CHARS_MAX:
         raise errors.UsageError(
-            f"{name!r:.80} is not a name for a job.", todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters."
+            f"{name!r:.80} is not a valid name for a job.",
+            todo=f"Use at most {JOB_NAME_CHARS_MAX} printable characters.",
         )
     if name in jobs:
         raise errors.ConflictError(f"Job {name} is declared twice.", todo="Give one of them another name=.")
@@ -206,10 +214,10 @@ def policy_of(
     keep: Duration,
     owner: str | None,
 ) -> Callable[[str], Policy]:
-    """What makes the policy of a job, once its name is known. Arguments as `App.job`.
+    """A function that makes the policy of a job, once its name is known. Arguments as `App.job`.
 
     Raises:
-        UsageError: an option that cannot be right; says which, and what to do.
+        UsageError: an invalid option; says which, and what to do.
     """
     for value, allowed, what in (
         (effect, typing.get_args(Effect), "effect"),
@@ -220,7 +228,7 @@ def policy_of(
     if callable(on_unknown) and not takes(on_unknown, 2 if positional(on_unknown) >= 2 else 1):
         raise errors.UsageError(
             f"on_unknown={getattr(on_unknown, '__name__', on_unknown)!r:.80} cannot be called with (payload, context).",
-            meaning="It would fail on the day on which a worker died and only it knows what happened.",
+            meaning="It would fail when it is needed: after a worker has died in the middle of a run.",
             todo="Give the probe one parameter, the payload, or two: the payload and the Context.",
         )
     check_option(retry, Retry, "retry", "attempts", 5)
@@ -231,8 +239,7 @@ def policy_of(
         )
     after = queue.settings.receives_max or 1
     for what, count in (("attempts", retry.attempts), ("crashes", retry.crashes)):
-        if type(count) is not int or count < 1:
-            raise errors.UsageError(f"retry.{what}={count!r} is out of range.", todo="It is a whole number, 1 or more.")
+        check_whole(count, f"retry.{what}", 1)
     if retry.attempts > after:
         raise errors.UsageError(
             f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
@@ -268,7 +275,7 @@ def keep_ms_of(queue: Queue, keep: Duration) -> int:
     """How long records are kept, in milliseconds.
 
     Raises:
-        UsageError: shorter than a message may still come back.
+        UsageError: shorter than the time for which a message may still be delivered again.
     """
     keep_ms = duration.to_ms(keep, "keep")
     needed_ms = queue.settings.retention_ms + queue.dead_letter.retention_ms + _GRACE_MS
@@ -283,8 +290,14 @@ def keep_ms_of(queue: Queue, keep: Duration) -> int:
     return keep_ms
 
 
-def _warn_of_volatile_key(job: Job[Any, Any]) -> None:
-    """Warn of a key made of what differs at every send."""
+def _warn_of_slips(job: Job[Any, Any], queue: Queue) -> None:
+    """Warn of a key that differs at every send, and of a group on a queue that keeps no order."""
+    if job.rules.group is not None and not queue.settings.fifo and not queue.internal:
+        warnings.warn(
+            f"Job {job.name} has a group on {queue.name}, which is a standard queue: messages of a group run side by side"
+            " and in any order, and a dead letter stops none. For order, declare the queue with fifo=True.",
+            stacklevel=3,
+        )
     if job.rules.key.volatile:
         warnings.warn(
             f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
@@ -297,7 +310,7 @@ def group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, j
     """The rule of the message group; None where the job has none.
 
     Raises:
-        UsageError: a FIFO queue without one, or a rule that cannot be.
+        UsageError: a FIFO queue without one, or an invalid rule.
     """
     if group is None and queue.settings.fifo:
         raise errors.UsageError(
@@ -310,7 +323,7 @@ def group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, j
 
 
 def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit | None:
-    """What a throttle limits.
+    """The limits of a throttle.
 
     Raises:
         UsageError: it limits nothing, or a value is out of range.
@@ -321,10 +334,8 @@ def limit_of(throttle: Throttle | None, annotation: Any, job_name: str) -> Limit
     if throttle.rate is None and throttle.concurrency is None:
         raise errors.UsageError(f"The throttle of {job_name} limits nothing.", todo="Give it a rate or a concurrency.")
     most = throttle.concurrency
-    if most is not None and (type(most) is not int or not 1 <= most <= CONCURRENCY_MAX):
-        raise errors.UsageError(
-            f"concurrency={most!r} is out of range.", todo=f"It is a whole number, 1 to {CONCURRENCY_MAX:,}."
-        )
+    if most is not None:
+        check_whole(most, "concurrency", 1, CONCURRENCY_MAX)
     return Limit(
         rate=parse_rate(throttle.rate) if throttle.rate is not None else None,
         concurrency=throttle.concurrency,
@@ -337,7 +348,7 @@ def lists_of(
     permanent: Sequence[type[BaseException] | str],
     unknown: Sequence[type[BaseException] | str],
 ) -> dict[str, tuple[type[BaseException] | str, ...]]:
-    """A job's own exception classes by what they mean; a text or a class alone is one.
+    """A job's own exception classes by failure kind; a single text or class counts as a list of one.
 
     Raises:
         UsageError: as `check_lists`.
@@ -351,7 +362,7 @@ def lists_of(
             )
         lists[kind] = (classes,) if isinstance(classes, str | type) else tuple(classes)
     if any(lists.values()):
-        from onefold.record.failures import Lists, check_lists  # and its tables: only who adds to them pays
+        from onefold.record.failures import Lists, check_lists  # only for jobs that add to its tables
 
         check_lists(Lists(**lists), "this job")
     return lists
@@ -361,7 +372,7 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
     """The payload's and the result's annotation; Any where there is none.
 
     Raises:
-        UsageError: it cannot be a handler.
+        UsageError: it is not usable as a handler.
     """
     produces = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
     if produces or not callable(handler):
@@ -383,38 +394,58 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
             f"The annotations of {handler.__name__} name something that is not defined: {error}.",
             todo="Define payload types at module level.",
         ) from error
-    _check_parameters(handler, names, hints)
+    check_parameters(handler, hints, "payload")
     return hints.get(names[0], Any), hints.get("return", Any)
 
 
-def _check_parameters(handler: Callable[..., Any], names: Sequence[str], hints: Mapping[str, Any]) -> None:
-    """Refuse parameters that nobody would give a value: a handler is called with (payload) or (payload, context)."""
-    parameters = inspect.signature(handler).parameters
+def check_parameters(function: Callable[..., Any], hints: Mapping[str, Any] | None, first: str) -> None:
+    """Refuse parameters that nothing is passed to: a call passes one argument, and the Context as a second one.
+
+    Args:
+        function: a handler, or the function of a schedule. hints: its annotations; None where nobody has read them yet.
+        first: a name for the first argument, for the text of the error.
+
+    Raises:
+        UsageError: it has another parameter without a default, or its second one is not the Context.
+    """
+    if hints is None:
+        try:
+            hints = typing.get_type_hints(function)
+        except (NameError, TypeError):  # for a type that only a type checker imports, or for a partial
+            hints = getattr(function, "__annotations__", {})
+    parameters = inspect.signature(function).parameters
+    names = positional_names(function) or list(parameters)
     surplus = [
         one.name
         for one in parameters.values()
         if one.default is one.empty
         and (one.kind is one.KEYWORD_ONLY or (one.kind in _POSITIONAL and one.name not in names[:2]))
     ]
+    title = getattr(function, "__name__", repr(function)[:80])
+    meaning = f"It is called with the {first} and, when it has a second parameter, the Context."
+    way = "put the value into the payload" if first == "payload" else "let the function find the value itself"
     if surplus:
         raise errors.UsageError(
-            f"{handler.__name__} needs {', '.join(surplus)}, which nothing gives it.",
-            meaning="A handler is called with the payload and, when it has a second parameter, the Context.",
-            todo="Put the value into the payload, or give the parameter a default.",
+            f"{title} needs {', '.join(surplus)}, and nothing passes it.",
+            meaning=meaning,
+            todo=f"{way[:1].upper()}{way[1:]}, or give the parameter a default.",
         )
     second = parameters.get(names[1]) if len(names) > 1 else None
     if second is None:
         return
     if second.name not in hints and second.default is second.empty and second.name.strip("_") not in _CONTEXT_NAMES:
         raise errors.UsageError(
-            f"{handler.__name__} would be given the Context as its second parameter, {second}, which has no annotation.",
-            meaning="A handler is called with the payload and, when it has a second parameter, the Context.",
-            todo=f"Call it ctx or write {second.name}: onefold.Context, if it is; put any other value into the payload.",
+            f"{title} would be given the Context as its second parameter, {second}, which has no annotation.",
+            meaning=meaning,
+            todo=f"Call it ctx or write {second.name}: onefold.Context, if it is; else {way}.",
         )
     annotation = hints.get(second.name, Any)
     kinds = typing.get_args(annotation) or (annotation,)
-    if second.default not in (second.empty, None) or not any(kind in (Any, object, Context) for kind in kinds):
+    if second.default not in (second.empty, None) or not any(
+        kind in (Any, object, Context) or isinstance(kind, str) for kind in kinds
+    ):
         raise errors.UsageError(
-            f"{handler.__name__} would be given the Context as its second parameter, {second}.",
+            f"{title} would be given the Context as its second parameter, {second}.",
+            meaning=meaning,
             todo="Annotate it as onefold.Context, or make it keyword-only with a default.",
         )

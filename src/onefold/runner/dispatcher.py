@@ -4,9 +4,9 @@ Every message is an ordinary one of its job, with its key and the run's name. A 
 and the checkpoint - is one transaction where the engine has one; elsewhere they are written in that order, so that a crash
 may leave a row without its message, which the next try sends, and never a message without its row.
 
-A generator cannot be stored, so a dispatch that was interrupted begins it again and passes over as many messages as the
-checkpoint counts. When their keys are not those of the checkpoint (a digest shows that the data changed in between), nothing
-is passed over: all is sent again, under the same keys, which take effect once.
+A generator cannot be stored, so a dispatch that was interrupted runs it again and skips as many messages as the checkpoint
+counts. When their keys differ from those of the checkpoint (compared by a digest), the data has changed in between, and
+nothing is skipped: all messages are sent again, under their keys, so each still takes effect once.
 
 Never here: schedules, what is done with the messages. Invariant: a checkpoint counts only messages that are in their queue.
 """
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from onefold.runtime.runtime import Runtime
 
 BATCH: Final = 500  # messages of one transaction, which holds the file of an embedded engine for some milliseconds
-BATCH_BYTES: Final = 4 * 1024 * 1024  # of bodies: what a dispatch has in memory
-BATCH_MS: Final = 1_000  # a slow generator is checkpointed so often
+BATCH_BYTES: Final = 4 * 1024 * 1024  # bytes of bodies that a dispatch keeps in memory
+BATCH_MS: Final = 1_000  # how often a slow generator is checkpointed
 
 
 class Ticked(Protocol):
-    """What a dispatcher's payload says of its run."""
+    """What a dispatcher's payload contains about its run."""
 
     @property
     def schedule(self) -> str:
@@ -75,7 +75,7 @@ class Dispatch:
         batch: how many messages make a transaction, 1 or more.
 
     Attributes:
-        over: everything was dispatched before; there is nothing to do.
+        over: everything has been dispatched already; there is nothing to do.
     """
 
     def __init__(self, runtime: Runtime, run: RunState, *, batch: int = BATCH) -> None:
@@ -87,7 +87,7 @@ class Dispatch:
         except errors.StorageError as error:
             if not isinstance(error.__cause__, msgspec.MsgspecError | UnicodeDecodeError):
                 raise
-            # One run's value, not the file: this tick fails, and the schedule's others go on.
+            # Only this run's value cannot be read, not the file: this tick fails, and other ticks are not affected.
             raise errors.TransientError(error.what, meaning=error.meaning, todo=error.todo) from error
         self.over = self._standing.run.expected is not None
         if self.over:
@@ -107,7 +107,7 @@ class Dispatch:
         self._flushed_ms = self._clock.monotonic_ms()
 
     def restart(self) -> None:
-        """Begin again without passing over anything, because the generator yields other messages than before."""
+        """Begin again without skipping anything, because the generator yields other messages than before."""
         event = Event(
             at_ms=self._clock.now_ms(),
             name="dispatch-restarted",
@@ -147,7 +147,7 @@ class Dispatch:
         )
 
     def flush(self) -> None:
-        """Enqueue what was taken, with its rows and the checkpoint; does nothing when nothing was.
+        """Enqueue the messages taken so far, with their rows and the checkpoint; without messages it does nothing.
 
         Raises:
             PayloadError: a queue does not take one of them. StorageBusy: nothing was enqueued.
@@ -187,11 +187,11 @@ class Dispatch:
         return expected
 
     def _ended(self) -> None:
-        """Have the run looked at: its last operation may be settled already."""
+        """Have the run checked for completion: its last operation may be settled already."""
         self._runtime.touch_run(self.run.name)
 
     def fail(self, error: Exception) -> None:
-        """Note why the dispatch stopped; the run goes on when the tick is delivered again."""
+        """Note why the dispatch stopped; it continues when the tick is delivered again."""
         failure = f"{type(error).__name__}: {kept_text(error)}"[:500]
         with ignored(errors.TransientError):
             runs.note(self._engine.state, self.run.name, failure=failure)
@@ -203,7 +203,7 @@ class Dispatch:
             self._standing = runs.Standing(after, self._standing.version + 1)
             return
         found = state.get([name])[0]
-        if found is None or found.value != value:  # else: written by a try whose answer was lost
+        if found is None or found.value != value:  # otherwise: written by a try whose answer was lost
             raise errors.LeaseLost(
                 f"Run {after.name} is dispatched by another process.", todo="Stop here; the other one goes on."
             )
@@ -229,15 +229,15 @@ def as_handler(
 ) -> Callable[[Any, Context], Any]:
     """The handler of a tick whose work is what a generator function yields: messages, made by `job.message(...)`.
 
-    Its result is the number of the run's operations. Between batches it looks whether it still holds its lease and has
-    time left (`ctx.check()`).
+    Its result is the number of the run's operations. Between batches it checks whether it still holds its lease and has time
+    left (`ctx.check()`).
 
     Args:
         function: a generator function or an async one, of (tick) or (tick, ctx).
         runtime: of the app.
         payload: the type of the handler's payload; unless given, the annotation of the function's first parameter.
-        tick_of: makes the tick of a payload.
-        owner: the team that owns a fix.
+        tick_of: makes the tick from a payload.
+        owner: the team that is responsible for fixes.
         batch: messages of one transaction, 1 or more.
 
     Raises:
@@ -264,7 +264,7 @@ def as_handler(
         return _drive(opened(tick), lambda: begun(tick, ctx), ctx)
 
     async def handle_in_task(message: Any, ctx: Context) -> int:
-        from asyncio import to_thread  # 36 ms to import; only async dispatchers pay it
+        from asyncio import to_thread  # 36 ms to import; only async dispatchers need it
 
         tick = tick_of(message)
         return await _drive_in_task(await to_thread(opened, tick), lambda: begun(tick, ctx), ctx)
@@ -326,12 +326,12 @@ def _named(handler: Callable[..., Any], function: Callable[..., Any], payload: A
 
 
 def _identity(one: Outgoing) -> bytes:
-    """Which operation, on which queue: what two tries of one dispatch are compared by."""
+    """Queue and operation of a message: two tries of one dispatch are compared by these."""
     record = one.record
     return f"{one.queue}\0{record.scope}\0{record.job}\0{record.key}".encode()
 
 
 def in_run(one: Outgoing, run: str) -> Outgoing:
-    """The message as one of the run. Sent even where its job is `unique`: a second try must find nothing reserved."""
+    """The message, marked as part of the run. A `unique` job reserves nothing here, or a second try would be refused."""
     attributes: Mapping[str, Attribute] = {**one.entry.attributes, RUN_ATTRIBUTE: Attribute(run)}
     return replace(one, entry=replace(one.entry, attributes=attributes), unique=False)

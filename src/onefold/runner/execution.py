@@ -1,13 +1,13 @@
 """Deliveries on their way through one process.
 
     Execution  one delivery in the script of `record/attempt.py`: what was read from it, found, and decided on the way
-    KeyOrder   which keys and FIFO groups are under way here, and what waits behind each: the second of a key begins when the
-               first has been settled, so nobody waits out a lease that ends a moment later, and groups keep their order
-    InFlight   every delivery from before its receive until it is settled or released; what the heartbeat extends
-    Unit       runs that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
+    KeyOrder   which keys and FIFO groups are under way here, and what waits behind each: the second delivery of a key begins
+               when the first has been settled, instead of waiting for the end of its lease; and groups keep their order
+    InFlight every delivery from before its receive until it is settled or released; the heartbeat extends these Unit runs
+    that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
 
 Never here: performing anything, storage, waiting; order between processes (the record's lease and the queue's group lock
-keep that). Invariant: a script is advanced only by the one who performed its step; a delivery that was put behind another
+keep that). Invariant: a script is advanced only by the code that performed its step; a delivery that waits behind another
 comes back exactly once, from `free`; a delivery is in flight until its settlement is durable.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from onefold.runner.context import Context
     from onefold.runner.handlers import Job
 
-_LATER_MS = 1 << 62  # after any instant: a call of a guarded function asks `call_leases.py`
+_LATER_MS = 1 << 62  # later than any instant: guarded calls are checked by `call_leases.py` instead
 
 
 class WaitingBehind:
-    """What waits behind one run, in order, and the keys and groups that it holds up."""
+    """The deliveries that wait behind one run, in order, and the keys and groups that they block."""
 
     __slots__ = ("names", "waiting")
 
@@ -54,8 +54,8 @@ class Execution:
     """One delivery on its way through the script."""
 
     __slots__ = (
-        "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "facts", "job", "lost",
-        "payload", "script", "started", "step", "stopping", "took_ms", "trusted_until_ms", "verdict",
+        "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "error", "facts", "job",
+        "lost", "payload", "script", "span", "started", "step", "stopping", "took_ms", "trusted_until_ms", "verdict",
     )  # fmt: skip
 
     def __init__(self, job: Job[Any, Any], delivery: Delivery, facts: script.Facts, payload: Any) -> None:
@@ -66,22 +66,24 @@ class Execution:
         self.begin_again()
         self.claimed: Claimed | None = None
         self.ask: Ask | None = (
-            None  # what was claimed, while its record may be put back; None: another has the operation
+            None  # the claim, as long as its record may be restored; None: another process has the operation
         )
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
-        self.deadline_ms: int | None = None  # monotonic; of the handler or probe that runs now
-        self.started: bool = False  # by a step of its own, after the claim
-        self.stopping: int | None = None  # version of the flag that says that this message stops its group
-        self.took_ms: int = 0  # how long it was performed
-        self.trusted_until_ms: int = _LATER_MS  # monotonic; after it another may have its lease (`record/lease.py`)
-        self.cut: Outcome | None = None  # what it comes to when its handler is stopped from outside
+        self.deadline_ms: int | None = None  # monotonic; deadline of the handler or probe that runs now
+        self.started: bool = False  # started by a separate step, after the claim
+        self.stopping: int | None = None  # version of the flag by which this message stops its group
+        self.took_ms: int = 0  # how long its handler ran
+        self.trusted_until_ms: int = _LATER_MS  # monotonic; later another may have its lease (`record/lease.py`)
+        self.cut: Outcome | None = None  # its outcome when its handler is stopped from outside
         self.caught: bool = (
             False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         )
         self.lost: bool = False  # its lease was lost, and that was reported
-        self.chain: WaitingBehind | None = None  # what waits behind it, while it is under way
+        self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it is under way
         self.verdict: Verdict | None = None
+        self.span: Any = None  # its process span, while tracing is on
+        self.error: BaseException | None = None  # why it could not be read, or what could not be written of it
 
     def begin_again(self) -> None:
         """From the script's first step."""
@@ -90,21 +92,21 @@ class Execution:
 
     @property
     def hold(self) -> Hold:
-        """What its claim gave it."""
+        """The answer to its claim."""
         assert self.claimed is not None
         return self.claimed.hold
 
     def found(self, found: Answer) -> None:
-        """Tell the script what its claim has found; `advance` goes on from there."""
+        """Pass the answer of its claim to the script; `advance` continues from there."""
         assert isinstance(self.step, script.Claim)
         self.step.found = found
         if isinstance(found, Claimed):
             self.claimed = found
 
     def called(self, now_ms: int) -> script.Call:
-        """The script's step of a handler that was called all the same.
+        """The script's step for a handler that has been called.
 
-        It begins anew where an exception of a signal's handler has ended it.
+        The script is started again if an exception of a signal handler has ended it.
         """
         if isinstance(self.step, script.Call) and cast("Any", self.script).gi_frame is not None:
             return self.step
@@ -130,25 +132,36 @@ class Execution:
         return self.step
 
     @property
+    def raised(self) -> BaseException | None:
+        """What went wrong last: what its handler raised, why it could not be read, or what the backend answered."""
+        return self.error or (self.ctx.raised if self.ctx is not None else None)
+
+    def forget_errors(self) -> None:
+        """What was raised was reported: its frames keep a handler's values alive."""
+        self.error = None
+        if self.ctx is not None:
+            self.ctx.raised = None
+
+    @property
     def attempt(self) -> int:
-        """Which run of the budget this is; 0 when it was never claimed."""
+        """The number of this run within its attempts; 0 when it was never claimed."""
         if self.claimed is None:
             return 0
         return self.claimed.attempts + (self.started and not self.claimed.started)
 
     def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
-        """Report to the script that the handler is not to be started now: its message comes back after `delay_ms`."""
+        """Tell the script that the handler cannot be started now: its message comes back after `delay_ms`."""
         self.step.refused = fate.NotStarted(why[:500], delay_ms)
         self.advance(now_ms)
 
     def decide_again(self, outcome: Outcome, now_ms: int, fraction: float) -> None:
-        """Report to the script that its Commit can never be carried out, and what the run comes to instead."""
+        """Tell the script that its Commit can never be carried out, and what the run's outcome is instead."""
         assert isinstance(self.step, script.Commit)
         self.step.instead, self.step.fraction = outcome, fraction
         self.advance(now_ms)
 
     def decided(self) -> fate.Decision:
-        """What was decided of the delivery; only after its last step was reached."""
+        """The decision about the delivery; only after the script's last step was reached."""
         assert isinstance(self.step, script.Commit)
         assert self.step.decision is not None
         return self.step.decision
@@ -158,8 +171,8 @@ class KeyOrder:
     """Which keys and groups are under way here, and what waits behind them. Safe from any thread.
 
     Attributes:
-        order: to be held from the end of a run until what waited behind it has entered, and by whoever lets others enter:
-            between the two its group is free, and what came later must not slip in.
+        order: a lock, to be held from the end of a run until the deliveries that waited behind it have entered, and whenever
+            others enter: in between the group is free, and later deliveries must not overtake.
     """
 
     def __init__(self) -> None:
@@ -168,7 +181,7 @@ class KeyOrder:
         self._busy: dict[object, WaitingBehind] = {}
 
     def enter(self, runs: Sequence[Execution]) -> list[Execution]:
-        """The runs that may go on now; the others' deliveries are kept behind the run that has their group or key."""
+        """The runs that may start now; the others' deliveries are kept behind the run that has their group or key."""
         first = []
         with self._lock:
             for run in runs:
@@ -179,7 +192,7 @@ class KeyOrder:
                     first.append(run)
                 else:
                     chain.waiting.append(run.delivery)
-                # Who waits holds up its own group too: nothing that came later may pass it there.
+                # A waiting delivery blocks its own group too: nothing later may overtake it there.
                 for name in names:
                     if name not in self._busy:
                         self._busy[name] = chain
@@ -231,7 +244,7 @@ class InFlightDelivery:
         delivery: as received. run: its run, once the operation was claimed.
         received_at_ms: monotonic instant before the receive was asked for.
         asked_at_ms: before its lease and visibility were last asked for. tried_at_ms: of the last try that failed.
-        let_go: not extended any more: the lease was lost.
+        let_go: no longer extended, because the lease was lost.
         report_in_ms: how long after its deadline a handler that still runs is reported again.
     """
 
@@ -248,7 +261,7 @@ class InFlightDelivery:
 
 
 class InFlight:
-    """Safe from any thread. What was never taken (inline runs, tests of the runner alone) is ignored."""
+    """Safe from any thread. Deliveries that were never added (inline runs, tests of the runner alone) are ignored."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -268,7 +281,7 @@ class InFlight:
             self._counts["received"] += len(held)
 
     def claimed(self, runs: Iterable[Execution]) -> None:
-        """The operations of these runs were claimed: their leases are to be extended too."""
+        """The operations of these runs were claimed: extend their leases too."""
         with self._lock:
             for run in runs:
                 held = self._held.get(run.delivery.receipt)
@@ -276,7 +289,7 @@ class InFlight:
                     held.run = run
 
     def over(self, deliveries: Iterable[Delivery], told: Iterable[str] = ()) -> None:
-        """Deliveries were settled or given back; `told`: the names of the events that give their outcomes."""
+        """Deliveries were settled or returned to their queue; `told`: the names of the events that report their outcomes."""
         with self._lock:
             for one in deliveries:
                 self._held.pop(one.receipt, None)
@@ -289,7 +302,7 @@ class InFlight:
             self._dropped.extend(one for one in deliveries if one.receipt in self._held)
 
     def dropped(self) -> list[Delivery]:
-        """What was dropped since the last call, in order."""
+        """The deliveries dropped since the last call, in order."""
         if not self._dropped:
             return []
         with self._lock:
@@ -297,17 +310,17 @@ class InFlight:
         return dropped
 
     def unbegun(self) -> list[Delivery]:
-        """What was received and has not been claimed, in order."""
+        """The deliveries that were received and have not been claimed, in order."""
         with self._lock:
             return [held.delivery for held in self._held.values() if held.run is None]
 
     def mark_returned(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries were given back that somebody may be about to begin."""
+        """Deliveries were returned to their queue that another thread may be about to begin."""
         with self._lock:
             self._returned.update(one.receipt for one in deliveries)
 
     def was_returned(self, delivery: Delivery) -> bool:
-        """Whether this delivery was given back, so that it must not be begun. Answers it once."""
+        """Whether this delivery was returned, so that it must not be begun. True once for each."""
         with self._lock:
             if delivery.receipt not in self._returned:
                 return False
@@ -315,7 +328,7 @@ class InFlight:
             return True
 
     def keeps(self, delivery: Delivery) -> bool:
-        """Whether this delivery is still to be worked on here; False when its message may belong to another by now."""
+        """Whether this process still holds this delivery; False when another may have received its message by now."""
         held = self._held.get(delivery.receipt)
         return held is not None and not held.let_go
 
@@ -325,17 +338,17 @@ class InFlight:
             return list(self._held.values())
 
     def counts(self) -> dict[str, int]:
-        """How many were received, and how often each event was reported of a settled delivery."""
+        """How many were received, and how often each event was reported for a settled delivery."""
         with self._lock:
             return dict(self._counts)
 
 
 class Unit(Struct, frozen=True):
-    """What a slot does at one time.
+    """The work of one slot at a time.
 
     Args:
         runs: to be performed, in order.
-        grouped: the runs are of repeatable or transactional jobs: they are also finished by whoever performs them.
+        grouped: the runs are of repeatable or transactional jobs: the lane that performs them also finishes them.
     """
 
     runs: Sequence[Execution]
@@ -376,9 +389,9 @@ if TYPE_CHECKING:  # for annotations only
             ...
 
         def stop(self, run: Execution) -> None:
-            """Stop this run's handler if it is running and can be stopped; `run.cut` says what it comes to."""
+            """Stop this run's handler if it is running and can be stopped; `run.cut` is its outcome then."""
             ...
 
         def end(self, *, wait: bool) -> None:
-            """End. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+            """End. `wait`: nothing is under way, so end gracefully; otherwise abandon what runs."""
             ...

@@ -2,16 +2,16 @@
 
 A lane takes units of work (one run, or a group of runs) and reports when each is done; it never touches the queue, and only
 the marking of a start and a group's commit touch the store. `Executors` are the lanes of one worker or of one container of a
-Lambda function: whoever begins deliveries submits no more units than there are free slots, because a run is marked as
-started when it is claimed, and collects what was performed.
+Lambda function. The code that begins deliveries submits no more units than there are free slots, because a run is marked as
+started when it is claimed, and collects the results.
 
 Runs of repeatable and transactional jobs go in groups (`Grouper`): performed one after the other in one thread, committed
 together. An external effect is recorded as soon as it is done; these need not be, so one fsync serves many. A finished run
-waits for its siblings at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a savepoint: what
-one wrote is kept with its record, or taken back alone.
-Never here: which delivery comes next, settling of single runs. Invariant: every unit that was submitted is answered by
-exactly one `LaneReport`, whatever its handlers do; only a handler that never ends keeps its own unit. A handler's rows and
-its record are in the same commit, or neither is anywhere.
+waits for the others of its group at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a
+savepoint: what one wrote is kept with its record, or rolled back by itself.
+Never here: which delivery comes next, settling of single runs. Invariant: every submitted unit gets exactly one
+`LaneReport`, whatever its handlers do, unless a handler never ends. A handler's rows and its record are in the same commit,
+or neither is stored.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from onefold.runner.handlers import Job
     from onefold.runner.runner import Runner
 
-GROUP_MS: Final = 5  # handlers of one group should take so long together,
-COMMIT_WITHIN_MS: Final = 5  # and a run that is over waits so long at most for its siblings
-EFFECT_LIMIT_MS: Final = 1_000  # how long a handler's transaction may keep the file's other writers waiting
+GROUP_MS: Final = 5  # how long the handlers of one group should take together,
+COMMIT_WITHIN_MS: Final = 5  # and how long a finished run waits at most for the others
+EFFECT_LIMIT_MS: Final = 1_000  # how long a handler's transaction may block the file's other writers
 
 
 class Threads:
@@ -67,14 +67,14 @@ class Threads:
         self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
-        """Hand a unit to the next free thread."""
+        """Pass a unit to the next free thread."""
         self._inbox.put(unit)
 
     def stop(self, run: Execution) -> None:
         """Nothing can be done from outside; `ctx.check()` raises from now on."""
 
     def end(self, *, wait: bool) -> None:
-        """Let the threads end after what they do now; those that do not end die with the process."""
+        """Let the threads end after their present work; those that do not end die with the process."""
         for _ in self._threads:
             self._inbox.put(None)
         if wait:
@@ -97,7 +97,7 @@ class Threads:
 
 
 class Here(Threads):
-    """The thread that submits, for a Lambda handler that runs one plain function after the other, or none at all."""
+    """Runs units in the thread that submits them, for a Lambda handler that runs at most one plain function at a time."""
 
     def start(self) -> None:
         """No thread is started."""
@@ -121,14 +121,14 @@ class Grouper:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._clock = runner.clock
-        self._quick: set[str] = set()  # jobs whose last run was over before its siblings had to be committed
+        self._quick: set[str] = set()  # jobs whose last run ended before the rest of its group had to be committed
 
     def perform(self, runs: Sequence[Execution]) -> list[Execution]:
-        """Perform and finish runs in order. Answers the runs that were waiting behind them and are ready now."""
+        """Perform and finish runs in order. Returns the runs that waited behind them and are ready now."""
         effects = self._effects(runs)
         try:
             return self._perform(runs, effects)
-        except BaseException:  # this thread ends in the middle of a handler: nobody may wait for its transaction
+        except BaseException:  # this thread ends in the middle of a handler: its transaction must not block others
             if effects is not None:
                 effects.rollback()
             raise
@@ -139,7 +139,7 @@ class Grouper:
         since_ms = self._clock.monotonic_ms()
         for run in runs:
             if effects is not None and waiting and run.job.name not in self._quick:
-                # What is kept holds the file; a handler that may take its time must not make the other writers wait.
+                # The open transaction locks the file; a handler that may be slow must not block the other writers.
                 ready.extend(self._finish(waiting, effects))
                 waiting, since_ms = [], self._clock.monotonic_ms()
             run.effects = effects if run.job.policy.effect == "transactional" else None
@@ -160,7 +160,7 @@ class Grouper:
         return self._runner.backend.effects(EFFECT_LIMIT_MS)
 
     def _keep_or_undo(self, run: Execution, effects: EffectTransaction) -> None:
-        """Write this handler's settlement into the open transaction, or take its rows back."""
+        """Write this handler's settlement into the open transaction, or roll its rows back."""
         if run.ctx is None or not run.ctx.used_connection:
             return
         if run.caught or not isinstance(run.decided().write, Complete):
@@ -192,19 +192,19 @@ class Grouper:
         return self._runner.finish(runs)
 
     def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
-        """The handler's rows were rolled back: nothing of it happened, so it failed (or lost its lease)."""
+        """The handler's rows were rolled back: it had no effect, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: Outcome = LeaseGone() if error is None else self._runner.failed(run, error)
         run.decide_again(outcome, self._clock.now_ms(), self._runner.entropy.fraction())
 
 
 class Performed(Struct):
-    """What was performed since the last look.
+    """What was performed since the last call of `collect`.
 
     Attributes:
-        units: all that ended in good order. runs: those of them that are still to be finished.
+        units: all that ended without an error. runs: those of their runs that are still to be finished.
         ready: runs that waited behind groups and are ready to be performed.
-        failed: what went wrong beside handlers: a defect, a backend that cannot be used; with its unit, if any.
+        failed: errors outside of handlers: a defect, a backend that cannot be used; with its unit, if any.
     """
 
     units: list[Unit] = []
@@ -217,16 +217,16 @@ class Executors:
     """The lanes of one process, their free slots, and what runs in them. For one thread, but for `stop` and `fail`.
 
     Args:
-        runner: performs. jobs: all that may come.
+        runner: performs the runs. jobs: all jobs that deliveries may be for.
         threads, tasks: how many plain functions and coroutines at one time, 1 or more.
         woken: called, in any thread, when something was performed.
-        here: plain functions are called in the thread that submits.
+        here: call plain functions in the thread that submits.
         groups_repeatable: runs of repeatable jobs go in groups, as those of transactional ones do.
         children: makes the lane for all jobs but transactional ones.
 
     Attributes:
         plain: the lane of plain functions. lanes: all. free: the free slots of each, from `start` on.
-        running: handed to a lane and not collected. units: how many units these are.
+        running: runs passed to a lane and not collected yet. units: how many units these are.
         done: what was performed and not collected.
     """
 
@@ -255,7 +255,7 @@ class Executors:
         self.units = 0
 
     def _make_tasks(self, count: int) -> Lane:
-        from onefold.runner.tasks import Tasks  # and asyncio: only where a job is a coroutine
+        from onefold.runner.tasks import Tasks  # imported, with asyncio, only where a job is a coroutine
 
         return Tasks(count, self._runner, self._report)
 
@@ -265,7 +265,7 @@ class Executors:
             lane.start()
 
     def end(self, *, wait: bool) -> None:
-        """End all lanes. `wait`: nothing is under way, so end in good order; otherwise leave what runs."""
+        """End all lanes. `wait`: nothing is under way, so end gracefully; otherwise abandon what runs."""
         for lane in self.lanes:
             lane.end(wait=wait)
 
@@ -289,10 +289,10 @@ class Executors:
             return self.way_of(self._runner.job_of(delivery))
         except errors.NotFoundError as error:
             let_through(error)
-            return self.plain, False  # the runner gives it back
+            return self.plain, False  # the runner returns it
 
     def submit(self, runs: Sequence[Execution], group_size: Callable[[Execution], int]) -> None:
-        """Hand runs to their lanes. `group_size`: how many of a queue go to one slot at once, by the first of them."""
+        """Pass runs to their lanes. `group_size`: how many runs of a queue go to one slot at once, given the first."""
         groups: dict[str, list[Execution]] = {}
         for run in runs:
             lane, grouped = self.way_of(run.job)
@@ -300,7 +300,7 @@ class Executors:
                 self._hand_over(lane, Unit([run]))
             elif isinstance(run.step, script.Call):
                 groups.setdefault(run.delivery.queue, []).append(run)
-            else:  # an earlier run of it ended with its process: alone, so that it can take no innocent one with it
+            else:  # an earlier run of it ended with its process: run it alone, so that a crash affects no other run
                 self._hand_over(lane, Unit([run], grouped=True))
         for group in groups.values():
             size = group_size(group[0])
@@ -339,7 +339,7 @@ class Executors:
         self.way_of(run.job)[0].stop(run)
 
     def fail(self, error: BaseException) -> None:
-        """Have it collected that something beside the lanes has failed. From any thread."""
+        """Report an error from outside of the lanes, for `collect` to return. From any thread."""
         self._report(LaneReport(lane=self.plain, slots=0, error=error))
 
     def _report(self, done: LaneReport) -> None:

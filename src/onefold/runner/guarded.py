@@ -2,14 +2,14 @@
 
     receive  `claim`: a call's arguments become an operation, which is claimed
     extend   `call_leases.py`
-    settle   `finished`, `failed`: the outcome is recorded, and answered or raised by the caller
-    close    `give_back`: a call that did not start after all
+    settle `finished`, `failed`: the outcome is recorded, and then returned or raised by the caller close `give_back`:
+    releases the key of a call that did not start after all
 
 What a claim means, whether a call runs after a crash, what a failure leaves behind and what is reported is decided and done
-as for a job's deliveries: by the script, the `Runner`, `Claims` and `Reports`. A call whose claim is fresh, that returns and
-that nobody follows needs no script: its two writes are made here, in the words of `record/delivery.py`.
-Never here: waiting, calling the function. Invariant: whatever is claimed is recorded or released, also when an exception of
-a signal's handler comes between any two steps.
+as for a job's deliveries: by the script, the `Runner`, `Claims` and `Reports`. The common case needs no script: the claim is
+fresh, the call returns, and no events are wanted. Its two writes are made here, from the values of `record/delivery.py`.
+Never here: waiting, calling the function. Invariant: whatever is claimed is recorded or released, even if a signal handler
+raises an exception between any two steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from onefold.clock import Never, SteadyClock, until_ms
 from onefold.codec import digest, outline, payload_type
 from onefold.contracts import store as records
 from onefold.contracts.queue import Delivery
-from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown
+from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown, Unreadable
 from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_signal
 from onefold.options import check_choice
 from onefold.record import fates, guard
@@ -38,9 +39,10 @@ from onefold.record.keys import KeyFunction, key_rule
 from onefold.record.lease import trusted_until_ms
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
-from onefold.runner.call_leases import KeptCall, LeaseKeeper
+from onefold.runner.call_leases import KeptCall, LeaseKeeper, owner_of_calls
 from onefold.runner.execution import Execution
 from onefold.runner.handlers import Job, Rules
+from onefold.runner.hooks import HookSet
 from onefold.runner.reports import CallReports
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend
@@ -53,19 +55,19 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.record.delivery import Note
     from onefold.runner.context import Context
-    from onefold.runner.runner import LateCloser
+    from onefold.runner.late_closer import LateCloser
 
     OnUnknown = Literal["rerun", "hold"] | Callable[..., Any]
     Args = tuple[tuple[Any, ...], dict[str, Any]]
 
 Begun = Claimed | Execution
-"""A call that is to be made: with an execution where something is to be followed, asked or decided on the way."""
+"""A call about to be made; with an execution where events, a probe or a decision are needed."""
 
-_ENDLESS: Final = 1 << 62  # of attempts: calls have no budget
-_LATE_MAX: Final = 3  # claims in a row that came too late
+_ENDLESS: Final = 1 << 62  # of attempts: calls have no limit
+_LATE_MAX: Final = 3  # claims in a row whose lease ended before the call could begin
 _log = logging.getLogger("onefold")
 inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
-"""The calls that this thread, or this task and those it came from, is in the middle of."""
+"""The calls in progress in this thread, or in this task and the tasks that started it."""
 _NO_MESSAGE: Final = Delivery(
     queue="", message_id="", receipt="", body="", attributes={}, receive_count=0, sent_at_ms=0, first_received_at_ms=0,
     received_at_ms=0, visible_ms=0,
@@ -73,7 +75,7 @@ _NO_MESSAGE: Final = Delivery(
 
 
 class _Calls(Job[Any, Any]):
-    """A guarded function as the runner sees it: a job that is on no queue, and whose probe takes what the function takes."""
+    """A guarded function as the runner sees it: a job without a queue, whose probe takes the function's arguments."""
 
     def __init__(self, name: str, policy: Policy, rules: Rules, probe: Callable[..., Any] | None) -> None:
         self.name, self.policy, self.rules, self.probe = name, policy, rules, probe
@@ -87,10 +89,9 @@ class _Calls(Job[Any, Any]):
 
 
 class GuardedFunction:
-    """What `once` holds for one function. Not for use by itself."""
+    """The state of `once` for one function. Internal."""
 
-    look_again_ms = 100  # how often a waiting duplicate looks again
-    inside = inside
+    look_again_ms = 100  # how often a waiting duplicate checks again
 
     def __init__(
         self,
@@ -110,7 +111,9 @@ class GuardedFunction:
         sinks: Sinks,
         clock: Clock,
         entropy: Entropy,
+        hooks: HookSet | None = None,
     ) -> None:
+        self.hooks: HookSet = hooks or HookSet()
         if not callable(on_unknown):
             check_choice(on_unknown, ("rerun", "hold"), "on_unknown")
         check_choice(on_running, ("wait", "raise"), "on_running")
@@ -134,7 +137,7 @@ class GuardedFunction:
         self._lease_ms, self._trusted_ms = lease_ms, trusted_until_ms(0, lease_ms)
         self._wait_ms = wait_ms
         self._entropy = entropy
-        self._owner = owner_process.owner_of(entropy.token())
+        self._owner = owner_of_calls(store, entropy)
         self._policy = Policy(
             job=name, queue="", effect="external", attempts_max=_ENDLESS, crashes_max=crashes, backoff=Backoff(),
             on_unknown="probe" if callable(on_unknown) else on_unknown, after_failure="skip", timeout_ms=1,
@@ -145,9 +148,9 @@ class GuardedFunction:
         self._sinks = sinks
         self._runner = self._make_runner()
         self._keeper = LeaseKeeper(store, clock, lease_ms, self._put_back, self._lease_lost)
-        self._runs: dict[records.Hold, Execution] = {}  # of the calls under way that are followed
-        self._is_named = False  # whether its name is known to be that of guarded calls on this store
-        self._asking: dict[object, records.RecordKey] = {}  # of calls about to know whether they have their key
+        self._runs: dict[records.Hold, Execution] = {}  # executions of the calls in progress that have one
+        self._is_named = False  # whether the name is known to belong to guarded calls on this store
+        self._asking: dict[object, records.RecordKey] = {}  # of calls whose claim is being made
         self.generation = forks.generation()
         forks.in_child(self._start_anew)
 
@@ -170,17 +173,17 @@ class GuardedFunction:
         state: State | None = getattr(self.store, "state", None)
         self._reports = CallReports(self.name, self._sinks, ledger, self.clock, self._owner)
         self._is_noted = bool(self._sinks) or ledger is not None
-        self._is_followed = bool(self._sinks) or self.context_parameter is not None
+        self._is_followed = bool(self._sinks) or self.context_parameter is not None or self.hooks.has_any
         backend = Backend(
             store=self.store,
             ledger=cast("Ledger", ledger),
             state=cast("State", state),
             commit=None,
-            open_queue=_no_queue,
+            open_queue=_nothing,
         )
         return Runner(
             backend,
-            _no_job,
+            _nothing,
             clock=self.clock,
             entropy=self._entropy,
             never=self.never,
@@ -195,16 +198,16 @@ class GuardedFunction:
         )
 
     def _start_anew(self) -> None:
-        """In a forked child: another owner, and none of the parent's calls."""
-        self._owner = owner_process.owner_of(self._entropy.token())
+        """In a forked child: take a new owner id, and drop the parent's calls."""
+        self._owner = owner_of_calls(self.store, self._entropy)
         self._runner = self._make_runner()
-        self._asking, self._runs = {}, {}
+        self._asking, self._runs, self._is_named = {}, {}, False
         self.generation = forks.generation()
 
     # -- receive -----------------------------------------------------------------------------------------------------
 
     def claim(self, args: tuple[Any, ...], kwargs: dict[str, Any], late: int = 0) -> Begun | Completed | Running:
-        """Claim the call's operation; Running when someone else has it. `late`: how often the claim came too late by now.
+        """Claim the call's operation; Running when another call has it. `late`: how often the claim came too late so far.
 
         Raises:
             PayloadError: no key. ConflictError: the key came with other arguments before.
@@ -213,11 +216,8 @@ class GuardedFunction:
         """
         if not self._is_named:
             self._take_name()
-        arguments = self._arguments(args, kwargs)
-        named = self._named(arguments)
-        told = (
-            {one: value for one, value in arguments.items() if one not in self._ignored} if self._ignored else arguments
-        )
+        told, named = self._bound(args, kwargs)
+        told = {one: value for one, value in told.items() if one not in self._ignored} if self._ignored else told
         try:
             fingerprint = digest(outline(told))
         except errors.PayloadError as error:
@@ -250,14 +250,14 @@ class GuardedFunction:
                     found, begun = begun, None
             self._asking.pop(call)
         except BaseException as error:
-            if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # nobody will run what was claimed
+            if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):  # the claimed call will not run
                 self.give_back(found if found is not None else self._claimed_unheard(ask, now_ms))
             elif isinstance(found, Claimed):
                 self._keeper.remove(found.hold)
             self._asking.pop(call, None)
             raise
         if begun is not None:
-            return begun  # without another call in between, which an exception could follow
+            return begun  # no function call in between, after which a signal handler could raise
         if found is None:
             return self.claim(args, kwargs, late)
         return self._answered(ask, found, now_ms)
@@ -276,13 +276,13 @@ class GuardedFunction:
         return found
 
     def _take_name(self) -> None:
-        state: State | None = getattr(self.store, "state", None)
-        if state is not None:
+        if (state := getattr(self.store, "state", None)) is not None:
             take(state, (self.name,), None, self.clock.now_ms())
+        self._keeper.appear()
         self._is_named = True
 
     def _answered(self, ask: Ask, found: records.Answer, now_ms: int) -> Completed | Running:
-        """What is answered, or raised, to a call that has not got its operation."""
+        """The answer to a call that did not get its claim, or the error that it raises."""
         if self._is_noted and self._sinks and not isinstance(found, Running):
             self._emit_answer(ask.key, found, now_ms)
         match found:
@@ -299,22 +299,24 @@ class GuardedFunction:
                     " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
                     todo="If this is another operation, give it another key; if it is the same, pass the same arguments.",
                 )
+            case Unreadable():
+                raise errors.StorageError(found.what, meaning=found.meaning, todo=found.todo)
             case _:
                 assert isinstance(found, Held)
                 raise self._unknown(ask.key, now_ms)
 
     def _emit_answer(self, key: records.RecordKey, found: records.Answer, now_ms: int) -> None:
-        """To the sinks: that a call was not made, and why."""
+        """Emit to the sinks that a call was not made, and why."""
         decision = guard.answer(found, self._policy, now_ms, key.key)
         assert not isinstance(decision, guard.Go)
         for note in decision.notes:
             self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
 
     def _begin(self, found: Claimed, ask: Ask, now_ms: int, args: Args) -> Begun | Completed | Running | None:
-        """Have the call made, or answer it: its claim shows the outcome of an earlier one.
+        """Let the call run, or answer it, where its claim shows the outcome of an earlier one.
 
-        Running: a call of this process has this very claim: its record was gone from the store, and is there again by this.
-        None: its lease may be another's by now.
+        Running: a call of this process holds the same claim; its record had disappeared from the store and is restored by
+        this one. None: another process may hold the lease by now.
         """
         if self.clock.now_ms() >= now_ms + self._trusted_ms and found.hold not in self._keeper:
             return None
@@ -330,7 +332,7 @@ class GuardedFunction:
         if call is None:
             return self._not_called(run)
         self._runs[found.hold] = run
-        if self.context_parameter is not None:
+        if self.context_parameter is not None or self.hooks.has_any:
             self._runner.open_context(run, call.attempt)
         return None if self.is_late(run) else run
 
@@ -343,7 +345,7 @@ class GuardedFunction:
         return run
 
     def _not_called(self, run: Execution) -> Completed:
-        """The answer to a call whose function is not called after all, or what is raised to it."""
+        """The answer to a call whose function is not called after all, or the error that it raises."""
         self._keeper.remove(run.hold)
         verdict = self._settle(run)
         decision, key = run.decided(), run.hold.key
@@ -366,7 +368,7 @@ class GuardedFunction:
                 )
 
     def _claimed_unheard(self, ask: Ask, now_ms: int) -> Claimed | None:
-        """What the store gave this call, whose answer an exception has torn away; None when it may be another thread's."""
+        """This call's claim, read again because an exception interrupted it; None when it may be another thread's."""
         (record,) = self.store.read((ask.key,), now_ms)
         if record is None or record.status != "in_progress" or record.owner != self._owner:
             return None
@@ -385,6 +387,10 @@ class GuardedFunction:
             return kwargs
         return {**kwargs, name: begun.ctx}
 
+    def within_hooks(self, begun: Begun, function: Callable[..., Any], *, is_async: bool = False) -> Callable[..., Any]:
+        """The function, to be called within the hooks; a coroutine function answers what is to be awaited."""
+        return partial(self.hooks.call_async if is_async else self.hooks.call, cast("Any", begun).ctx, function)
+
     # -- settle ------------------------------------------------------------------------------------------------------
 
     def finished(self, begun: Begun, value: object) -> None:
@@ -393,14 +399,14 @@ class GuardedFunction:
         Raises:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
             UsageError: the result is an iterator or has to be awaited; the key is free.
-            LeaseLost: someone else took the operation over; their result counts.
-            OutcomeUnknown: the store could not write for a while; the effect happened, and nothing says so.
+            LeaseLost: another call took the operation over; its result counts.
+            OutcomeUnknown: the store could not be written for a while; the effect happened, and there is no record of it.
         """
         self._keeper.end(begun.hold)
         try:
             self._record(begun, value)
         finally:
-            self._over(begun.hold)  # after the write: until then the claim is this call's, and no torn one's
+            self._over(begun.hold)  # only after the write: until then the claim belongs to this call
 
     def _record(self, begun: Begun, value: object) -> None:
         try:
@@ -422,10 +428,10 @@ class GuardedFunction:
                     return
             except errors.TransientError as error:
                 let_through(error)
-                refusal = error  # once more, and again for a while
+                refusal = error  # try again, for a while
             except (
                 errors.UsageError
-            ) as error:  # it can never be written: the effect has happened, and only a person can say so
+            ) as error:  # it can never be written: the effect has happened, and a person has to record that
                 let_through(error)
                 self._end(begun, Unstorable(summary=kept_text(error)))
                 raise
@@ -455,10 +461,12 @@ class GuardedFunction:
     def failed(self, begun: Begun, error: BaseException) -> None:
         """Write the record of a call that raised: claimable at once, or unknown when the error says so.
 
-        A store that cannot write must not hide what the function raised; then the key is free when the lease is over.
+        A store that cannot be written must not hide what the function raised; then the key is free when the lease ends.
         """
         self._keeper.end(begun.hold)
         try:
+            if isinstance(begun, Execution):
+                begun.error = error
             interrupted = stems_from_signal(error, (errors.OnefoldError,))
             outcome = classify(error, now_ms=self.clock.now_ms(), with_text=is_kept(), interrupted=interrupted)
             verdict = self._end(begun, outcome)
@@ -468,7 +476,7 @@ class GuardedFunction:
             self._over(begun.hold)
 
     def _end(self, begun: Begun, outcome: Outcome) -> Verdict | None:
-        """Have the script decide what the call comes to, and carry it out; None when it could not be written."""
+        """Let the script decide the call's outcome, and carry it out; None when it could not be written."""
         asked = self._keeper.ask_of(begun.hold)
         run = begun if isinstance(begun, Execution) else self._execution(begun, asked, self.clock.now_ms())
         if not isinstance(run.step, Commit):
@@ -480,33 +488,33 @@ class GuardedFunction:
         """Carry out what was decided, once; None when it could not be written."""
         if run.verdict is None:
             ((_, run.verdict),) = self._runner.settle([run])
-        for _ in run.script:  # to its end here: what a signal raises while a generator is thrown away is lost
+        for _ in run.script:  # to its end here: what a signal raises in a discarded generator is lost
             pass
         return run.verdict
 
     def is_late(self, found: Begun | Completed) -> bool:
-        """Whether a call must not be made, because its lease may be another's by now; to be asked right before it."""
+        """Whether a call must not be made, because another may hold its lease by now; to be checked right before it."""
         return type(found) is not Completed and not self._keeper.trusts(found.hold)
 
     def given_back(self, found: Begun | Completed, times: int) -> int:
-        """Let go of a claim that came too late, to claim again; how often it did. TransientError when too often."""
+        """Release a claim that came too late, to claim again; returns how often it did. TransientError when too often."""
         self.give_back(found)
         if times + 1 == _LATE_MAX:
             raise once_reports.late(found.hold.key, self._lease_ms, _LATE_MAX)
         return times + 1
 
     def give_back(self, found: records.Answer | Execution | None) -> None:
-        """Let go of a claim whose call did not start after all."""
+        """Release a claim whose call did not start after all."""
         if isinstance(found, Claimed | Execution):
             self._over(found.hold)
             now_ms = self.clock.now_ms()
             release = fates.not_started(NotStarted("the call did not start"), self._policy, now_ms).write
             assert release is not None
-            with ignored(errors.TransientError):  # then it is free when its lease is over
+            with ignored(errors.TransientError):  # then it is free when its lease ends
                 self.store.write(((found.hold, release),), now_ms)
 
     def ended(self, begun: Begun, values: list[Any], error: BaseException, *, runs: bool) -> None:
-        """Record a call that raised, or that a signal's handler tore from its record; once more if that is torn, too."""
+        """Record a call that raised, or whose record a signal handler interrupted; again if that is interrupted too."""
         for is_last in (False, True):
             try:
                 if values:
@@ -525,17 +533,17 @@ class GuardedFunction:
 
     def _over(self, hold: records.Hold) -> None:
         self._keeper.remove(hold)
-        run = self._runs.pop(hold, None)
+        run = self._runs.pop(hold, None) if self._runs else None
         if run is not None and run.ctx is not None:
             run.ctx.end()
 
     def _put_back(self, call: KeptCall) -> bool:
-        """The thread that renews was refused: whether the record was gone from the store, and is there again."""
+        """A renewal was refused: restore the record if it is gone from the store; returns whether it is there again."""
         run = self._runs.get(call.found.hold) or self._execution(call.found, call.ask, self.clock.now_ms())
         return self._runner.settler.put_back(run, self._lease_ms)
 
     def _lease_lost(self, hold: records.Hold) -> None:
-        """The thread that renews was refused, and another call has the key: the function can see it in its context."""
+        """A renewal was refused, and another call has the key: mark it in the context, for the function to see."""
         if (run := self._runs.get(hold)) is not None:
             self._reports.lease_lost(run)
 
@@ -549,10 +557,10 @@ class GuardedFunction:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Since when a duplicate that has met a running call waits; None: until now it has not.
+        """Since when a duplicate waits for a running call; None: it has not waited so far.
 
         Raises:
-            TransientError: it does not want to wait, or has waited for as long as it may.
+            TransientError: it does not wait (`on_running`), or has waited as long as allowed.
         """
         waits, now_ms = self.on_running == "wait", self.clock.monotonic_ms()
         if since_ms is None and self._sinks:
@@ -574,24 +582,19 @@ class GuardedFunction:
         return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)
 
     def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> records.RecordKey:
-        named = self._named(self._arguments(args, kwargs))
+        _, named = self._bound(args, kwargs)
         return records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named))
 
-    def _named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as key rules see them: those of **kwargs by their own names, too."""
-        return {**arguments[self._open], **arguments} if self._open else arguments
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The arguments by parameter; and as key rules see them: those of **kwargs also under their own names."""
         if self._plain and not kwargs and len(args) == len(self._names):
-            return dict(zip(self._names, args, strict=True))
+            arguments: Mapping[str, Any] = dict(zip(self._names, args, strict=True))
+            return arguments, arguments
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return bound.arguments
+        arguments = bound.arguments
+        return arguments, {**arguments[self._open], **arguments} if self._open else arguments
 
 
-def _no_queue(name: str) -> Any:
-    raise errors.InvariantBroken(f"A call was to be settled on a queue, {name!r}.")
-
-
-def _no_job(delivery: Delivery) -> Any:
-    raise errors.InvariantBroken(f"A call was to be begun as a message, {delivery.message_id}.")
+def _nothing(asked: object) -> Any:
+    raise errors.InvariantBroken(f"A call has neither queue nor message, and was asked for that of {asked!r:.80}.")

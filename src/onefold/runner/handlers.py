@@ -1,7 +1,7 @@
-"""A declared job: its name, handler, payload type, key rule and policy; sending to it, and reading a delivery as it.
+"""A declared job: its name, handler, payload type, key rule and policy; sending to it, and reading its deliveries.
 
 `Job` is made by `App.job`. It turns a payload into a message (`outgoing.py`) and a message into `Facts`; it performs neither
-the sending (a `Sender` comes in) nor the run (the runner does). Never here: storage, threads, policy decisions.
+the sending (a `Sender` is passed in) nor the run (the runner does). Never here: storage, threads, policy decisions.
 Invariant: a message that this job sent reads back as an equal payload with the same key and fingerprint.
 """
 
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -35,6 +35,7 @@ from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyRule
 from onefold.record.rate import Limit
 from onefold.runner import context
+from onefold.runner.hooks import HookSet
 from onefold.runtime import outgoing
 from onefold.runtime.events import kept_text
 from onefold.runtime.outgoing import Outgoing, Receipt, keep
@@ -61,7 +62,7 @@ class Done(Struct, frozen=True):
 
 
 class NotDone(Struct, frozen=True):
-    """A probe's answer: the effect did not happen and will not happen any more from the earlier run."""
+    """A probe's answer: the effect did not happen, and the earlier run cannot cause it any more."""
 
 
 class StillUnknown(Struct, frozen=True):
@@ -77,8 +78,32 @@ class StillUnknown(Struct, frozen=True):
 Found = Done | NotDone | StillUnknown
 
 
+class Known(Struct, Generic[R], frozen=True, kw_only=True):
+    """What is known of an operation.
+
+    Args:
+        job, key: which.
+        state: `absent` (nothing is known: never sent, or forgotten), `waiting` (to be run, or run again), `running`, `done`,
+            `held` (a person decides), or `dead` (in a dead-letter queue, or its attempts are used up).
+        result: what the handler returned; None unless it is done.
+        attempts: runs so far, of the budget that counts.
+        changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
+        why: what the last failure said, on one line; None where there is none.
+        expires_at_ms: when its record is forgotten; None where it is not, or there is none.
+    """
+
+    job: str
+    key: str
+    state: Literal["absent", "waiting", "running", "done", "held", "dead"]
+    result: R | None = None
+    attempts: int = 0
+    changed_at_ms: int | None = None
+    why: str | None = None
+    expires_at_ms: int | None = None
+
+
 class Rules(Struct, frozen=True, kw_only=True):
-    """How a job reads its messages. Made once at declaration.
+    """How a job reads its messages. Made once, when the job is declared.
 
     Args:
         payload: codec of the payload's type.
@@ -94,19 +119,20 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Job(Generic[P, R]):
-    """A declared job. Call it to run the handler directly (no guard, no queue: for tests); `send` to have it done once.
+    """A declared job. Call it to run the handler directly (no guard, no queue: for tests); use `send` to have it run once.
 
     Attributes:
         name: as stored in records and messages.
-        policy: how its deliveries are treated.
+        policy: its retry, timeout and unknown-outcome settings.
         starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
-        judge_failure: the outcome of a map run's item that failed; None for a job that is not a map's.
+        judge_failure: decides the outcome of a failed item of a map run; None for a job that is not a map's.
         dispatches: its handler dispatches the run that its key names.
         ticks: each of its messages is a tick, whose run is its key.
-        normal: the one form of a payload that several could be written in, before its key is read; None: as it came. Raises
-            PayloadError for one that is not this job's.
+        normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
+            as it is. Raises PayloadError for one that is not this job's.
         app: name of the app that declares it; travels with its messages.
-        internal: only onefold of the app can send to its queue, so that what its messages claim counts unsigned.
+        hooks: run around its handler, and when that raises.
+        internal: only onefold itself sends to its queue, so the attributes of its messages count without a signature.
     """
 
     starts_after: str | None = None
@@ -114,6 +140,7 @@ class Job(Generic[P, R]):
     dispatches: bool = False
     ticks: bool = False
     normal: Callable[[Any], Any] | None = None
+    hooks: HookSet = HookSet()
 
     def __init__(
         self,
@@ -143,6 +170,7 @@ class Job(Generic[P, R]):
         self.takes_context: bool = positional(handler) >= 2
         self.probe_takes_context: bool = probe is not None and positional(probe) >= 2
         self._runtime = runtime
+        self.hooks = runtime.hooks or self.hooks
         self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(self.app)}
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
@@ -165,29 +193,70 @@ class Job(Generic[P, R]):
         run_at: datetime | None = None,
         key: str | None = None,
         dedup_id: str | None = None,
+        connection: object = None,
     ) -> Receipt:
-        """Have the job done once. On return the message is durable; inside a handler it leaves when the run completes.
+        """Send one message. On return it is durable; inside a handler it is sent when the run completes (outbox).
 
         Args:
             payload: of the type the handler takes.
-            delay: not before so long from now. `run_at`: not before that instant (with a time zone). Any time ahead.
+            delay: not before so long from now. `run_at`: not before that instant (with a time zone). Any time ahead. On a
+                FIFO queue the message takes its place in its group when it is due: what is sent to the group before then
+                runs first. SQS delays no single message of a FIFO queue: there it needs `--later`, and is refused without.
             key: instead of the declared key rule.
             dedup_id: FIFO queues: instead of one derived from job, key and payload.
+            connection: your connection to the engine's own file: the message is part of the transaction that is open on it,
+                and is sent if, and only if, you commit. A `sqlite3.Connection`, Django's `connection`, a SQLAlchemy Session
+                or Connection.
 
         Raises:
             PayloadError: the payload does not fit the type, or gives no key; nothing was sent.
-            UsageError: delay and run_at together, a run_at that is not a datetime or has no zone.
+            UsageError: delay and run_at together, a run_at that is not a datetime or has no zone; a connection that is
+                closed, to another database, or in autocommit mode without a transaction.
             StorageBusy: the engine could not write; nothing was sent.
             TransientError: the job is `unique`, and another process is sending this key; ask again.
         """
-        return self._send([self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)])[0]
+        outgoing = self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)
+        return self._send([outgoing], connection)[0]
 
-    def send_many(self, payloads: Iterable[P]) -> list[Receipt]:
+    async def asend(
+        self,
+        payload: P,
+        *,
+        delay: duration.Duration | None = None,
+        run_at: datetime | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        connection: object = None,
+    ) -> Receipt:
+        """As `send`, from a coroutine: nothing stops the loop. A task that is cancelled meanwhile may have sent.
+
+        Args:
+            delay, run_at, key, dedup_id: as for `send`.
+            connection: a `psycopg.AsyncConnection`, or SQLAlchemy's AsyncSession or AsyncConnection on it, to the database
+                with the app's outbox: sent if, and only if, its transaction commits.
+
+        Raises:
+            as `send`; UsageError: a connection that is not asynchronous.
+        """
+        outgoing = self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)
+        return (await self._asend([outgoing], connection))[0]
+
+    def send_many(self, payloads: Iterable[P], *, connection: object = None) -> list[Receipt]:
         """As `send` for each payload, in order, in one transaction: all are accepted or none.
+
+        Args:
+            connection: that transaction is yours, as for `send`.
 
         Raises:
             UsageError: one payload, and no list of them; others as `send`.
         """
+        return self._send(self._outgoing_of(payloads), connection)
+
+    async def asend_many(self, payloads: Iterable[P], *, connection: object = None) -> list[Receipt]:
+        """As `send_many`, from a coroutine: nothing stops the loop. `connection`, errors: as `asend`."""
+        return await self._asend(self._outgoing_of(payloads), connection)
+
+    def _outgoing_of(self, payloads: Iterable[P]) -> list[Outgoing]:
         kind = type(payloads)
         if (
             not hasattr(kind, "__iter__")
@@ -199,13 +268,72 @@ class Job(Generic[P, R]):
                 meaning="Nothing was sent.",
                 todo=f"Write {self.name}.send(...) for one payload, {self.name}.send_many([...]) for several.",
             )
-        return self._send([self.outgoing(payload) for payload in payloads])
+        return [self.outgoing(payload) for payload in payloads]
 
-    def _send(self, outgoing: list[Outgoing]) -> list[Receipt]:
-        inside = context.of_this_thread()
-        if inside is None:
-            return self._runtime.send(outgoing)
-        return keep(outgoing, inside.keep)
+    def _send(self, outgoing: list[Outgoing], connection: object) -> list[Receipt]:
+        inside = _run_that_keeps(connection)
+        return self._runtime.send(outgoing, connection) if inside is None else self.kept(outgoing, inside)
+
+    async def _asend(self, outgoing: list[Outgoing], connection: object) -> list[Receipt]:
+        inside = _run_that_keeps(connection)
+        return await self._runtime.asend(outgoing, connection) if inside is None else self.kept(outgoing, inside)
+
+    def kept(self, outgoing: Sequence[Outgoing], run: context.Context) -> list[Receipt]:
+        """Put messages into the outbox of a run. Errors as `Context.keep`."""
+        tracing = self._runtime.tracing
+        if tracing is None:
+            return keep(outgoing, run.keep)
+        with tracing.sending(outgoing, outbox=True) as carrying:
+            return keep(carrying, run.keep)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def look(self, key: str, *, tenant: str = "") -> Known[R]:
+        """What is known of an operation now: its state, its result, its attempts, and why it failed last.
+
+        Args:
+            key: of the operation, as the receipt of its send has it. tenant: its scope, where the job has tenants.
+
+        Raises:
+            PayloadError: the stored result is not of the type that the handler returns.
+            TransientError: the engine cannot be read now.
+        """
+        from onefold.runner import lookup  # few functions ask; the cold start is measured
+
+        return lookup.look(self._runtime, self, key, tenant)
+
+    async def alook(self, key: str, *, tenant: str = "") -> Known[R]:
+        """As `look`, from a coroutine: nothing stops the loop."""
+        return await self._runtime.in_thread(lambda: self.look(key, tenant=tenant))
+
+    def cancel(self, key: str, *, tenant: str = "") -> bool:
+        """Remove what waits of an operation that has not started; False where nothing does, or a worker has it already.
+
+        On an engine in a file. Its record stays as it is, and sending it again is possible.
+
+        Raises:
+            UsageError: the engine finds no message by its key (SQS).
+        """
+        from onefold.runner import lookup  # few functions ask; the cold start is measured
+
+        return lookup.cancel(self._runtime, self, key, tenant)
+
+    async def acancel(self, key: str, *, tenant: str = "") -> bool:
+        """As `cancel`, from a coroutine: nothing stops the loop."""
+        return await self._runtime.in_thread(lambda: self.cancel(key, tenant=tenant))
+
+    def wait(self, key: str, timeout: duration.Duration = "30s", *, tenant: str = "") -> Known[R]:
+        """Wait until an operation is done, dead or held, and say what is known then; for tests and scripts.
+
+        Args:
+            timeout: at most so long.
+
+        Raises:
+            TransientError: it is not by then. Others as `look`.
+        """
+        from onefold.runner import lookup  # few functions ask; the cold start is measured
+
+        return lookup.wait(self._runtime, self, key, tenant, timeout)
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
@@ -216,6 +344,10 @@ class Job(Generic[P, R]):
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
         """Send messages now, past the outbox of a handler that may be running. Errors as `send`."""
         return self._runtime.send(outgoing)
+
+    async def adeliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
+        """As `deliver`, from a coroutine: nothing stops the loop."""
+        return await self._runtime.asend(outgoing)
 
     def outgoing(
         self,
@@ -253,14 +385,14 @@ class Job(Generic[P, R]):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, delivery: Delivery) -> tuple[Facts, Any]:
-        """What is known of a delivery to this job, and its payload (None when it is malformed)."""
+        """What is known of a delivery to this job, and its payload; the error that says why, where it is malformed."""
         try:
             body = delivery.body
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
                 from onefold.runner import (
-                    sources,  # a body that is the payload has no envelope; the cold start is measured
+                    sources,  # a body that is the payload has no envelope; imported here for the sake of cold starts
                 )
 
                 found = sources.unwrap(self.rules.source, body, attributes)
@@ -281,7 +413,7 @@ class Job(Generic[P, R]):
                     return self._without_key(delivery, malformed=claimed, kind="untrusted"), None
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
             if self.limit is not None and self.limit.key is not None:
-                self.limit.key.of(payload)  # asked for again by the gates, which cannot refuse a message
+                self.limit.key.of(payload)  # admission computes it again, where a message cannot be refused
             amends = attributes.get(AMENDS_ATTRIBUTE)
             facts = Facts(
                 key=RecordKey(scope, self.name, key),
@@ -289,15 +421,15 @@ class Job(Generic[P, R]):
                 amends=str(amends.value) if amends else None,
                 run=str(attributes[RUN_ATTRIBUTE].value) if RUN_ATTRIBUTE in attributes else None,
                 message_id=delivery.message_id,
-                sent_at_ms=delivery.sent_at_ms,
+                sent_at_ms=delivery.accepted_at_ms or delivery.sent_at_ms,
                 receive_count=delivery.receive_count,
             )
         except errors.PayloadError as error:
-            return self._without_key(delivery, malformed=kept_text(error)), None
+            return self._without_key(delivery, malformed=kept_text(error)), error
         return facts, payload
 
     def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:
-        """What an untrusted message claims that its body does not say; None where all of it does.
+        """An attribute of an untrusted message that its body does not confirm; None where the body confirms all.
 
         Args:
             key: as its body gives it.
@@ -359,17 +491,23 @@ class Job(Generic[P, R]):
                 )
 
 
+def _run_that_keeps(connection: object) -> context.Context | None:
+    """The run in whose outbox a message goes that is sent now with this connection; None: it is sent."""
+    inside = context.of_this_thread()
+    return inside if inside is not None and (connection is None or inside.lends(connection)) else None
+
+
 def _unmarked(body: bytes | str) -> bytes | str:
     """A payload without what a replay added to it: a replayed event is the same payload."""
     if isinstance(body, bytes) or '"replay-name"' not in body:
         return body
-    from onefold.record.envelopes import unmarked  # of replayed events only; the cold start is measured
+    from onefold.record.envelopes import unmarked  # only for replayed events; imported here for the sake of cold starts
 
     return unmarked(body)
 
 
 def run_of(delivery: Delivery | Peeked) -> str | None:
-    """The run that a message belongs to; None where it belongs to none, or only a stranger says so."""
+    """The run that a message belongs to; None where it belongs to none, or its attribute is not trusted."""
     named = delivery.attributes.get(RUN_ATTRIBUTE) if delivery.attributes and delivery.trusted else None
     return str(named.value) if named is not None else None
 
@@ -381,7 +519,7 @@ def positional(function: Callable[..., Any]) -> int:
 
 def positional_names(function: Callable[..., Any]) -> Sequence[str]:
     """The names of these parameters, in order."""
-    if type(function) is FunctionType and not vars(function):  # it is called as it is, wrapped by nothing
+    if type(function) is FunctionType and not vars(function):  # a plain function, not a wrapper
         code = function.__code__  # inspect.signature would take 0.1 ms of every cold start
         return code.co_varnames[: code.co_argcount]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,11 +1,12 @@
-"""What goes on beside the work: leases and visibilities extended, deadlines watched, dead owners' work freed.
+"""Threads beside the work: extending leases and visibilities, enforcing deadlines, freeing the work of dead owners.
 
 Three threads, each a `Periodic`: the heartbeat extends the record leases and message visibilities of everything in flight
 together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
-does what the engine wants done now and then. They are apart so that a locked file delays no deadline, and a long sweep no
-lease.
-Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariant: a lease is extended for as
-long as its handler runs, however late: a run that was let go would be taken over beside it, and its effect happen twice.
+does the engine's periodic work. They are separate so that a locked file delays no deadline, and a long sweep no lease.
+Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariants: a lease is extended for as
+long as its handler runs, even past the deadline: otherwise another worker would take the operation over while the handler
+still runs, and its effect would happen twice. A mark (`contracts.engine.RenewalMark`) is never later than the end of a
+lease that is in flight here and was not let go.
 """
 
 from __future__ import annotations
@@ -25,34 +26,36 @@ from onefold.record import lease
 from onefold.record.delivery import LeaseGone, Outcome
 from onefold.runner import calling
 from onefold.runner.execution import Execution, InFlight, InFlightDelivery
+from onefold.runner.reports import thread_fault
 from onefold.runner.settlement import Backend
 
 if TYPE_CHECKING:
+    from onefold.contracts.engine import RenewalMark
     from onefold.outside import Clock
     from onefold.runner.executors import Executors
     from onefold.runner.runner import Runner
 
-MAINTAIN_MS = 500  # dead owners are looked for so often: their work runs again within a second or so
-_BUSY_MS = 5_000  # after a maintenance that the engine was too busy for
-REST_MS_MAX = 60_000  # a thread that has nothing due looks again after this
-TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended with the one that is due
-_STEP_LOOK_MS = (
-    HOLD_MS // 4
-)  # whether the clock was set is looked at so often, and leases older than that are extended then
+MAINTAIN_MS = 500  # how often dead owners are looked for: their work runs again within about a second
+_BUSY_MS = 5_000  # pause after a maintenance call for which the engine was too busy
+REST_MS_MAX = 60_000  # a thread with nothing due checks again after this
+TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended together with the one that is due
+_STEP_LOOK_MS = HOLD_MS // 4  # how often to check whether the clock was set
 _LATER_MS = 1 << 62  # after any instant
+_RETRY_MS = 100  # pause after an unexpected error: 100 ms x 2^n,
+RETRIES_MAX = 5  # at most so many times in a row, 3.1 s in all; a lease is extended when a third of it is over
 
 Stop = Callable[[Execution, Outcome], None]
 """Stops a run's handler where it can be stopped (task, process), or notifies it (thread)."""
 
 
 class ThreadBell:
-    """A waiter for one thread that others may ring, from signal handlers too; rings while nobody waits are kept as one."""
+    """A bell that one thread waits for and others ring, also in signal handlers; rings without a waiter are kept as one."""
 
     def __init__(self) -> None:
         self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant, which a threading.Event's `set` is not
 
     def ring(self) -> None:
-        """Wake who waits, or who waits next."""
+        """Wake the waiting thread, or else let the next wait end at once."""
         self._rings.put(None)
 
     def wait(self, timeout_s: float) -> bool:
@@ -61,25 +64,37 @@ class ThreadBell:
             self._rings.get(timeout=timeout_s)
         except Empty:
             return False
-        with suppress(Empty):  # what was rung meanwhile is heard with it
+        with suppress(Empty):  # rings that came meanwhile are taken together with it
             while True:
                 self._rings.get_nowait()
         return True
 
 
 class Periodic:
-    """A thread that calls `work` again after as many milliseconds as it answered, or at once when rung.
+    """A thread that calls `work` again and again: after as many milliseconds as it returned, or at once when rung.
+
+    An exception that is not onefold's own (a client library's, say) is reported, and `work` is called again after a pause,
+    RETRIES_MAX times in a row. After an error of onefold there is no point in continuing: the thread ends at once.
 
     Args:
-        failed: is handed what `work` raised; then the thread ends.
+        name: of the thread, for people.
+        failed: called with the last exception of `work`; then the thread ends.
+        retried: called with the thread's name and the exception of `work`, each time before it is called again.
     """
 
     def __init__(
-        self, name: str, work: Callable[[], int], clock: Clock, failed: Callable[[BaseException], None]
+        self,
+        name: str,
+        work: Callable[[], int],
+        clock: Clock,
+        failed: Callable[[BaseException], None],
+        retried: Callable[[str, Exception], None],
     ) -> None:
+        self._name = name
         self._work = work
         self._clock = clock
         self._failed = failed
+        self._retried = retried
         self._ended = False
         self.bell = ThreadBell()
         self._thread = threading.Thread(target=self._run, name=f"onefold-{name}", daemon=True)
@@ -96,11 +111,22 @@ class Periodic:
             self._thread.join()
 
     def _run(self) -> None:
-        try:
-            while not self._ended:
-                self._clock.wait(self.bell, min(self._work(), REST_MS_MAX))
-        except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
-            self._failed(error)
+        failures = 0
+        while not self._ended:
+            try:
+                rest_ms = self._work()
+                failures = 0
+            except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
+                if not isinstance(error, Exception) or isinstance(error, errors.OnefoldError):
+                    self._failed(error)
+                    return
+                failures += 1
+                if failures > RETRIES_MAX:
+                    self._failed(error)
+                    return
+                self._retried(self._name, error)
+                rest_ms = _RETRY_MS << (failures - 1)
+            self._clock.wait(self.bell, min(rest_ms, REST_MS_MAX))
 
 
 class Heartbeat:
@@ -108,10 +134,11 @@ class Heartbeat:
 
     Args:
         lease_ms: how long claims and receives hold.
-        also: extends what else holds with the lease (concurrency slots).
-        put_back: puts the record of a refused lease back where it is gone from the store, for so many milliseconds; False:
-            another has it. lost: called about a lease that is lost. stop: stops its handler.
+        also: extends what else lasts as long as the lease (concurrency slots).
+        put_back: restores the record of a refused lease where it is gone from the store, for so many milliseconds; False:
+            another process has it. lost: called for a lease that is lost. stop: stops its handler.
         busy: called when the backend could not extend.
+        mark: where other processes read that this one does not stand still; None: they cannot.
     """
 
     def __init__(
@@ -126,6 +153,7 @@ class Heartbeat:
         put_back: Callable[[Execution, int], bool],
         lost: Callable[[Execution], None],
         busy: Callable[[errors.TransientError], None],
+        mark: RenewalMark | None = None,
     ) -> None:
         self._in_flight = in_flight
         self._backend = backend
@@ -136,10 +164,11 @@ class Heartbeat:
         self._put_back = put_back
         self._lost = lost
         self._busy = busy
+        self._mark = mark
 
     def beat(self) -> int:
-        """Extend what is due, stop what is lost; milliseconds until the next beat."""
-        now_ms = self._clock.monotonic_ms()
+        """Extend the leases that are due, stop the runs that lost theirs; returns milliseconds until the next beat."""
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         is_set = self._is_set_forward()
         due: dict[int, list[InFlightDelivery]] = defaultdict(list)
         soon: dict[int, list[InFlightDelivery]] = defaultdict(list)
@@ -147,6 +176,8 @@ class Heartbeat:
             if held.let_go:
                 continue
             match self._step(held, now_ms):
+                case lease.Over(stood=True) if held.run is not None and held.run.claimed is not None:
+                    due[self._lease_ms].append(held)  # nobody may have taken it over; one try shows
                 case lease.Over():
                     self._give_up(held)
                 case lease.Extend(lease_ms):
@@ -161,18 +192,24 @@ class Heartbeat:
         if due:
             for lease_ms in due.keys() | soon.keys():
                 self._extend(due[lease_ms] + soon[lease_ms], lease_ms, now_ms)
+        if self._mark is not None and all(self._is_kept(held, now_ms) for held in self._in_flight.all()):
+            self._mark.renewed(wall_ms)
         return self._next_in_ms()
 
+    def _is_kept(self, held: InFlightDelivery, now_ms: int) -> bool:
+        """Whether its lease holds, or nothing is done here under it any more."""
+        return held.let_go or now_ms < lease.trusted_until_ms(held.asked_at_ms, self._lease_ms)
+
     def _is_set_forward(self) -> bool:
-        """Whether the wall clock was set forward a moment ago: leases from before end when others follow it."""
-        lease_from_ms(self._clock)  # notices a step
+        """Whether the wall clock was set forward a moment ago: earlier leases end when other processes follow it."""
+        lease_from_ms(self._clock)  # detects a step
         return isinstance(self._clock, SteadyClock) and self._clock.behind_ms > 0
 
     def _step(self, held: InFlightDelivery, now_ms: int) -> lease.Step:
         return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
 
     def _next_in_ms(self) -> int:
-        """Until the earliest lease is due. With nothing in flight: what is received from now on is due after a third."""
+        """Time until the earliest lease is due. With nothing in flight: a third of a lease, when one received now is due."""
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + min(self._lease_ms // 3, _STEP_LOOK_MS)
         for held in self._in_flight.all():
@@ -186,7 +223,8 @@ class Heartbeat:
         claimed = [one for one in held if one.run is not None and one.run.claimed is not None]
         try:
             refused = self._renew(claimed, lease_ms)
-            # What was refused is settled, or another's: its message must not be hidden over its own retry, or for us.
+            # A refused lease belongs to a settled run or to another process: its message must not be hidden any longer by
+            # this one.
             held = [one for one in held if one not in refused]
             hidden = self._backend.source.extend([one.delivery for one in held], lease_ms)
             self._also()
@@ -201,13 +239,13 @@ class Heartbeat:
         for one, ok in zip(held, hidden, strict=True):
             one.asked_at_ms, one.tried_at_ms = now_ms, None
             if not ok and one.run is None:
-                one.let_go = True  # not begun, and perhaps with another by now
+                one.let_go = True  # not begun, and perhaps another process has received it by now
         for one in refused:
-            one.asked_at_ms, one.tried_at_ms = now_ms, None  # else it stays due, and the next beat comes at once
+            one.asked_at_ms, one.tried_at_ms = now_ms, None  # otherwise it stays due, and the next beat comes at once
             run = one.run
             if run is not None and _is_performed(
                 run
-            ):  # else it was settled a moment ago, or will be, and its verdict says so
+            ):  # otherwise it was settled a moment ago, or will be, and its settlement finds out
                 one.let_go = True
                 self._lost(run)
                 self._stop(run, LeaseGone())
@@ -226,14 +264,20 @@ class Heartbeat:
         return run is not None and _is_performed(run) and self._put_back(run, lease_ms)
 
     def _give_up(self, held: InFlightDelivery) -> None:
-        """It could not be extended in time (or may not be): another may own it. Its own settlement will say who does."""
+        """It was not extended in time (or must not be): another process may own it, as its settlement will show."""
         held.let_go = True
         if held.run is not None and _is_performed(held.run):
             self._stop(held.run, LeaseGone())
 
 
-def heartbeat_of(runner: Runner, stop: Stop, lease_ms: int, failed: Callable[[BaseException], None]) -> Periodic:
-    """The thread that extends what a runner has in flight. `failed`: as `Periodic`'s own."""
+def heartbeat_of(
+    runner: Runner,
+    stop: Stop,
+    lease_ms: int,
+    failed: Callable[[BaseException], None],
+    mark: RenewalMark | None = None,
+) -> Periodic:
+    """The thread that extends what a runner has in flight. `failed`: as `Periodic`'s own; `mark`: as of `Heartbeat`."""
     heartbeat = Heartbeat(
         runner.in_flight,
         runner.backend,
@@ -244,12 +288,13 @@ def heartbeat_of(runner: Runner, stop: Stop, lease_ms: int, failed: Callable[[Ba
         put_back=runner.settler.put_back,
         lost=runner.reports.lease_lost,
         busy=runner.reports.busy,
+        mark=mark,
     )
-    return Periodic("heartbeat", heartbeat.beat, runner.clock, failed)
+    return Periodic("heartbeat", heartbeat.beat, runner.clock, failed, runner.reports.thread_failed)
 
 
 class Watchdog:
-    """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported again and again.
+    """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported repeatedly.
 
     Args:
         stop: stops a handler whose time is over.
@@ -264,12 +309,12 @@ class Watchdog:
         self._next_ms = _LATER_MS
 
     def expects(self, at_ms: int) -> bool:
-        """Whether a look at the monotonic instant `at_ms` is earlier than the next one; then the thread is to be rung."""
+        """Whether the monotonic instant `at_ms` is before the thread's next check; then ring it."""
         return at_ms < self._next_ms
 
     def look(self) -> int:
-        """Stop what has passed its deadline; milliseconds until the next look."""
-        self._next_ms = _LATER_MS  # whoever submits a run from here on rings, and the next look comes at once
+        """Stop handlers that have passed their deadline; returns milliseconds until the next check."""
+        self._next_ms = _LATER_MS  # a run that is submitted from here on rings, and the next check comes at once
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + REST_MS_MAX
         late: list[Execution] = []
@@ -301,23 +346,42 @@ class Beside:
     """The threads beside a worker's control loop.
 
     Args:
-        maintain: what the engine wants done every MAINTAIN_MS.
+        maintain: the engine's periodic work, called every MAINTAIN_MS.
+        drain: ends the worker gracefully within so many milliseconds. From any thread. mark: as of `Heartbeat`.
 
     Attributes:
-        heartbeat, maintain: for tests.
+        heartbeat, maintain: for tests. fault: the error that the worker ends with, once a thread could not continue.
     """
 
     def __init__(
-        self, runner: Runner, executors: Executors, lease_ms: int, maintain: Callable[[], object] | None
+        self,
+        runner: Runner,
+        executors: Executors,
+        lease_ms: int,
+        maintain: Callable[[], object] | None,
+        drain: Callable[[int], None],
+        mark: RenewalMark | None = None,
     ) -> None:
+        self._executors, self._drain, self._lease_ms = executors, drain, lease_ms
+        self.fault: errors.InvariantBroken | None = None
         self._clock, self._reports = runner.clock, runner.reports
         self._watchdog = Watchdog(runner.in_flight, clock=self._clock, stop=executors.stop, told=self._reports.overrun)
-        self._watching = Periodic("watchdog", self._watchdog.look, self._clock, executors.fail)
-        self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, executors.fail)
+        retried = self._reports.thread_failed
+        self._watching = Periodic("watchdog", self._watchdog.look, self._clock, self._failed, retried)
+        self._mark = mark
+        self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, self._failed, mark)
         self._threads = [self._watching, self.heartbeat]
         self.maintain = maintain
         if maintain is not None:
-            self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, executors.fail))
+            self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, self._failed, retried))
+
+    def _failed(self, error: BaseException) -> None:
+        """A thread has ended. After onefold's own error the worker ends at once: its backend cannot be used."""
+        if isinstance(error, errors.OnefoldError) or not isinstance(error, Exception):
+            self._executors.fail(error)
+        else:
+            self.fault = thread_fault(error)
+            self._drain(self._lease_ms // 3)  # while leases still hold: the thread that ended may be the heartbeat
 
     def start(self) -> None:
         """Start all."""
@@ -325,12 +389,14 @@ class Beside:
             thread.start()
 
     def end(self, *, wait: bool) -> None:
-        """End all after what they do now; `wait` for it."""
+        """End all threads after their present call; `wait` for it, as nothing is in flight any more."""
         for thread in self._threads:
             thread.end(wait=wait)
+        if wait and self._mark is not None:
+            self._mark.close()
 
     def watch(self, timeout_ms: int) -> None:
-        """Runs were handed over whose first deadline is so far away."""
+        """Runs were submitted whose first deadline is so far away."""
         if self._watchdog.expects(self._clock.monotonic_ms() + timeout_ms):
             self._watching.bell.ring()
 

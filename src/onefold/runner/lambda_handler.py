@@ -1,11 +1,12 @@
-"""A Lambda handler's outside: the mapping's event in, the partial batch response out.
+"""A Lambda handler's interface: takes the mapping's event, returns the partial batch response.
 
     event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of what is not done
 
-An error of a message never raises: its id is named, and the others of its batch are done. What raises is an event that is
-no event of ours, a defect, and a backend that cannot be used when not one message could be done.
-Never here: what is done with a delivery. Invariant: whatever is not known to be done is named in the answer, or all is; an
-event that is refused was not begun, and Lambda keeps all its messages.
+A message that fails never raises: its id is named in the response, and the others of its batch are processed. These raise:
+an event that is not a batch of this app's queues, a defect, and a backend that cannot be used, if no message at all could be
+processed.
+Never here: processing a delivery. Invariant: every message that is not known to be done is named in the response, or all
+are; a refused event was not begun, and Lambda keeps all its messages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from onefold.runner.lambda_mapping import Record
 
     Adopt = Callable[[str, Sequence[Record]], list[Delivery]]
-    """The deliveries of a queue's records, in order; the queue remembers them as its own receives."""
+    """The deliveries of a queue's records, in order; the queue treats them as its own receives."""
 
     Receives = Sequence[tuple[str, Delivery | None]]
     """The batch: message ids with their deliveries; None where a body could not be fetched."""
@@ -37,9 +38,9 @@ class LambdaAdapter:
     """Handles events of SQS mappings for as long as its container lives: Lambda sends one at a time, tests may send more.
 
     Args:
-        make_pool: who runs handlers; asked for at the first invocation, with how long it may last (ms).
+        make_pool: makes the pool that runs handlers; called at the first invocation, with how long it may last (ms).
         adopt: the deliveries of records. disown: called with a queue's receipts whose messages Lambda deletes.
-        queue_of: the app's queue of an ARN and a region; raises UsageError when it has none.
+        queue_of: the app's queue for an ARN and a region; raises UsageError when it has none.
     """
 
     def __init__(
@@ -58,28 +59,32 @@ class LambdaAdapter:
         self._queue_of = queue_of
         self._settings = settings
         self._clock = clock
-        self._ignored: IgnoredAnswers | None = None  # while nothing stayed, there is nothing to look for
+        self._ignored: IgnoredAnswers | None = None  # as long as no message was kept, there is nothing to check
 
     def handle(self, event: object, context: object = None) -> dict[str, Any]:
-        """Do the batch; the partial batch response.
+        """Process the batch; returns the partial batch response.
 
         Args:
-            context: Lambda's; without one, as in a test of the handler, there is all the time Lambda can give.
+            context: Lambda's; without one, as in a test of the handler, the time limit is Lambda's maximum.
 
         Raises:
-            UsageError: no event of SQS, or of a queue the app has no job on; nothing was begun. Or the backend cannot be
-                used as it is, and no message of the batch was done.
-            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the
-                mapping is known to ignore the answer.
+            UsageError: the event is not from SQS, or names a queue the app has no job on; nothing was begun. Or the backend
+                cannot be used as it is, and no message of the batch was done.
+            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the mapping
+                is known to ignore the response.
             InvariantBroken: a defect of onefold.
         """
         remaining_ms = remaining_ms_of(context)
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         by_queue = records_by_queue(event, self._queue_of)
         with self._pools.take(remaining_ms) as pool:
+            pool.runner.reports.request_id = getattr(context, "aws_request_id", None)
             if self._ignored is not None:
                 self._ignored.look(pool.open_queue, pool.runner.reports, self._clock.monotonic_ms())
             receives = [one for queue, records in by_queue.items() for one in self._adopted(pool, queue, records)]
+            tracing = pool.runner.tracing
+            if tracing is not None:
+                receives = [(name, one and tracing.invoked(one)) for name, one in receives]
             deliveries = [delivery for _, delivery in receives if delivery is not None]
             invocation = Invocation(pool, deliveries, killed_at_ms=killed_at_ms)
             invocation.run()
@@ -93,13 +98,13 @@ class LambdaAdapter:
         """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
         closer = pool.runner.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
-            with suppress(errors.OnefoldError):  # they stay open, and are looked at again
+            with suppress(errors.OnefoldError):  # they stay open, and are checked again
                 closer.look()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def _adopted(self, pool: ExecutorPool, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
-        """Each record's message id and delivery; None where its body could not be fetched, so that it stays."""
+        """Each record's message id and delivery; None where its body could not be fetched, so that its message is kept."""
         try:
             found: list[Delivery | None] = list(self._adopt(queue, records))
         except errors.PayloadError:
@@ -147,7 +152,7 @@ class LambdaAdapter:
         return answer(failed)
 
     def _note_named(self, pool: ExecutorPool, staying: Sequence[Delivery]) -> None:
-        """Have it looked at the next invocation whether these, which the answer names, are still there."""
+        """Note these messages, which the response names; the next invocation checks whether they are still there."""
         if self._ignored is None:
             self._ignored = IgnoredAnswers()
         self._ignored.remember(pool.answered, staying, self._clock.monotonic_ms())

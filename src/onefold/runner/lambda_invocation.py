@@ -1,17 +1,17 @@
-"""A batch of deliveries through the runner before a deadline: an invocation of a Lambda handler, or a child of a map run.
+"""Runs a batch of deliveries within a deadline: an invocation of a Lambda handler, or a child of a map run.
 
     begin    as many as there are free slots and time for are claimed together; claiming marks them as started
     perform  plain functions in threads, coroutines on one event loop
-    settle   what is done, together; nobody waits for a slower sibling longer than a few milliseconds
-    give back what no time was left for: unstarted, visible at once
+    settle what is done, together; no run waits longer than a few milliseconds for a slower one give back deliveries for
+    which no time is left: unstarted, visible at once
 
-A lease lasts as long as the invocation may, and a margin: when Lambda kills the function, its operations are free soon
+A lease lasts as long as the invocation may, plus a margin: when Lambda kills the function, its operations are free soon
 after, and nothing has to be extended meanwhile. A handler that is still running when the invocation must end is stopped if
-it can be (a coroutine); a thread cannot be, so the batch is left to Lambda's timeout, and only what is done is deleted
-first.
+it is a coroutine. A thread cannot be stopped: then the messages that are done are deleted, and the rest of the batch is left
+to Lambda's timeout.
 
 A container keeps one runner and its executors from one invocation to the next (`ExecutorPool`): clients that a coroutine has
-opened stay usable. With a concurrency of 1 plain functions are called in the invoking thread, as in any Lambda handler. A
+opened remain usable. With a concurrency of 1 plain functions are called in the invoking thread, as in any Lambda handler. A
 pool whose invocation ended with an exception is not used again.
 Never here: decisions about a delivery, events and answers.
 Invariant: when `run` returns, nothing of the batch is under way in this process.
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     Effects = Callable[[int], EffectTransaction | None]
     """Opens a transaction for handlers' own rows, of at most so many milliseconds."""
 
-LONGEST_TIMES: Final = 3  # ours: a job that has no useful timeout is given so many times its longest run
-LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by so much with every run, so that one slow run is forgotten
+LONGEST_TIMES: Final = 3  # ours: a job without a useful timeout is given this multiple of its longest run
+LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by this factor per run, so that one slow run is forgotten
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _GROUP_MAX: Final = 100
-_REST_MS_MAX: Final = 60_000  # with nothing due, look again after this
+_REST_MS_MAX: Final = 60_000  # with nothing due, check again after this
 _NO_TIME = "no time was left in this invocation"
 _BEHIND = "an earlier message is not done"
-FIFO_DROPPED_MS: Final = 60_000  # ours: FIFO messages that could not be begun, because the store failed, wait so long
+FIFO_DROPPED_MS: Final = 60_000  # ours: how long FIFO messages wait that could not be begun because the store failed
 
 
 class ExecutorPool:
@@ -65,12 +65,12 @@ class ExecutorPool:
         backend: the engine's own. make_runner: a runner on a backend, with a lease.
         effects: opens transactions for handlers' own rows where records and messages live apart; None: there are none.
         receives_max: by queue, what its dead-letter policy allows.
-        lease_ms: of what gates hold: as long as an invocation may last.
+        lease_ms: how long concurrency slots are held: as long as an invocation may last.
 
     Attributes:
-        open_queue: a queue as the engine has it. answered: what is done in the invocation under way.
-        bell: set when something was performed. longest: what runs of each job took at most.
-        broken: runs were left in the middle, so it is not to be used again.
+        open_queue: opens a queue of the engine. answered: what is done in the present invocation.
+        bell: set when something was performed. longest: the longest run of each job.
+        broken: runs were abandoned while running, so the pool must not be used again.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class ExecutorPool:
         self.executors.collect()  # all slots are free
 
     def delete_done(self) -> None:
-        """Delete what is done, for when Lambda will not: it is about to kill the function, or all failed."""
+        """Delete what is done, because Lambda will not: it is about to kill the function, or the invocation fails."""
         for name, receipts in self.answered.to_delete().items():
-            with suppress(errors.OnefoldError):  # then they come back, and are answered from their records
+            with suppress(errors.OnefoldError):  # then they are delivered again, and answered from their records
                 self.open_queue(name).delete(receipts)
 
     def report_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
@@ -121,7 +121,7 @@ class ExecutorPool:
         self.runner.reports.busy(error, queue=queue, messages=count)
 
     def end(self) -> None:
-        """Let the lanes end, whatever they do."""
+        """End the lanes, whatever they are doing."""
         self.executors.end(wait=False)
 
     def _mapped(self, name: str) -> QueueReceiver:
@@ -135,11 +135,11 @@ class ExecutorPool:
 
 
 class ExecutorPools:
-    """The pool of a container, from one invocation to the next; who comes while it is out gets one of their own.
+    """The pool of a container, from one invocation to the next; a second invocation at the same time gets its own pool.
 
     Args:
         make: a pool, with how long an invocation may last (ms).
-        margin_ms: what that is longer than what remained of the pool's first one.
+        margin_ms: how much longer that is than the remaining time of the pool's first invocation.
     """
 
     def __init__(self, make: Callable[[int], ExecutorPool], margin_ms: int) -> None:
@@ -147,11 +147,11 @@ class ExecutorPools:
         self._margin_ms = margin_ms
         self._lock = threading.Lock()
         self._kept: ExecutorPool | None = None
-        self._longest: dict[str, int] = {}  # known to all, whichever pool comes next
+        self._longest: dict[str, int] = {}  # shared by all pools
 
     @contextmanager
     def take(self, remaining_ms: int) -> Iterator[ExecutorPool]:
-        """A pool for one invocation, which comes back at the end of the `with`; an exception breaks it."""
+        """A pool for one invocation, returned at the end of the `with`; after an exception it is not used again."""
         with self._lock:
             pool, self._kept = self._kept, None
         pool = pool or self._make(remaining_ms + self._margin_ms)
@@ -165,7 +165,7 @@ class ExecutorPools:
             self._take_back(pool)
 
     def _take_back(self, pool: ExecutorPool) -> None:
-        """Keep it, or let it end: it is broken, or there is one already."""
+        """Keep it for the next invocation, or end it when it is broken or there is one already."""
         with self._lock:
             if not pool.broken and self._kept is None:
                 self._kept = pool
@@ -209,21 +209,21 @@ class Invocation:
         margin_ms = min(settings.margin_ms, remaining_ms // 2)
         self._whole_ms = remaining_ms - margin_ms
         self._end_ms = now_ms + self._whole_ms
-        self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here, should a thread go on
+        self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here: a thread may keep running
         self._runner.deadline_ms = self._end_ms
         self._lease_end_ms = killed_at_ms + settings.margin_ms
         self._deliveries = deliveries
         self._todo = deque(deliveries)
         self._open: dict[str, Delivery] = {}  # begun and not settled
-        self._stays: set[str | None] = set()  # the FIFO groups of what stays
+        self._stays: set[str | None] = set()  # the FIFO groups of the messages that are kept
         self._suspects: deque[Execution] = deque()
         self._fresh = True
-        self.trouble: Exception | None = None  # the backend failed: nothing more is begun
+        self.trouble: Exception | None = None  # the backend failed: nothing else is begun
         pool.answered.begin(deliveries)
         self._in_flight.take(deliveries, now_ms)
 
     def run(self) -> None:
-        """Do what there is time for; what is done is in `pool.answered` then.
+        """Process what there is time for; what is done is then in `pool.answered`.
 
         Raises:
             InvariantBroken: a defect of onefold.
@@ -263,7 +263,7 @@ class Invocation:
             self._note_settled()
 
     def _choose(self) -> list[Delivery]:
-        """The next deliveries, in order; what no time is left for is given back, and what is behind it in its group."""
+        """The next deliveries, in order; those that no time is left for are released, with what follows in their groups."""
         free, grouped_before = dict(self._executors.free), 0
         batch: list[Delivery] = []
         late: list[Delivery] = []
@@ -276,7 +276,7 @@ class Invocation:
                 continue
             if not may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
                 if self._settings.on_failure == "batch":
-                    break  # it waits for the one that runs, or is given back when all is over
+                    break  # it waits for the one that runs, or is released at the end
                 behind.append(self._todo.popleft())
                 continue
             job = self._known_job(one)
@@ -299,7 +299,7 @@ class Invocation:
         try:
             return self._runner.job_of(delivery)
         except errors.NotFoundError:
-            return None  # the runner gives it back
+            return None  # the runner releases it
 
     def _left_ms(self) -> int:
         return self._end_ms - self._clock.monotonic_ms()
@@ -309,23 +309,23 @@ class Invocation:
         return has_time(job.policy.timeout_ms, longest_ms, self._left_ms(), self._whole_ms, fresh=self._fresh)
 
     def _group_size(self, job: Job[Any, Any] | None) -> int:
-        """How many runs of a grouped job one thread is given at once: as many as take a few milliseconds together."""
+        """How many runs of a grouped job one thread gets at once: as many as take a few milliseconds together."""
         longest_ms = self._longest.get(job.name) if job is not None else None
         if longest_ms is None:
             return 1
         return min(GROUP_MS // longest_ms if longest_ms else _GROUP_MAX, _GROUP_MAX) or 1
 
     def _submit(self, ready: Sequence[Execution]) -> None:
-        """Hand runs to their lanes."""
+        """Pass runs to their lanes."""
         suspects = [run for run in ready if run.claimed is not None and run.claimed.crashes]
         self._suspects.extend(suspects)
         self._hand_over([run for run in ready if run not in suspects] if suspects else ready)
 
     def _perform_suspect(self) -> bool:
-        """One whose earlier run ended with its process runs alone, when all else is settled: it can take nothing with it.
+        """Run a delivery whose earlier run crashed alone, after all others are settled: then a crash affects no other.
 
         Returns:
-            Whether there is one under way now.
+            Whether there is one in progress now.
         """
         while self._suspects:
             run = self._suspects.popleft()
@@ -349,7 +349,7 @@ class Invocation:
     # -- waiting and settling ----------------------------------------------------------------------------------------
 
     def _await(self) -> None:
-        """Wait until all that runs is performed, or for a few milliseconds after the first of it."""
+        """Wait until all runs are performed, or for a few milliseconds after the first."""
         done, since_ms = self._executors.done, None
         while True:
             now_ms = self._clock.monotonic_ms()
@@ -361,16 +361,16 @@ class Invocation:
             else:
                 wait_ms = self._watch(now_ms)
             self._clock.wait(self._pool.bell, wait_ms)
-            self._pool.bell.clear()  # what set it is in `done` already
+            self._pool.bell.clear()  # the run that set it is in `done` already
 
     def _watch(self, now_ms: int) -> int:
-        """Stop what has passed its deadline; milliseconds until the next look."""
+        """Stop handlers that have passed their deadline; returns milliseconds until the next check."""
         next_ms = now_ms + _REST_MS_MAX
         for run in self._executors.running:
             if run.cut is not None:
                 continue
             deadline_ms = run.deadline_ms
-            if deadline_ms is None:  # it is about to be called
+            if deadline_ms is None:  # its handler is about to be called
                 deadline_ms = min(now_ms + run.job.policy.timeout_ms, max(self._end_ms, now_ms + 1))
             if now_ms < deadline_ms:
                 next_ms = min(next_ms, deadline_ms)
@@ -385,7 +385,7 @@ class Invocation:
         return max(next_ms - now_ms, 0)
 
     def _settle(self) -> None:
-        """Settle what has been performed, and go on with what waited behind it."""
+        """Settle what has been performed, and begin what waited behind it."""
         performed = self._executors.collect()
         for unit, error in performed.failed:
             if unit is not None:
@@ -399,13 +399,13 @@ class Invocation:
         self._go_on([*performed.ready, *self._finish(performed.runs)])
 
     def _turn_away(self, runs: list[Execution]) -> None:
-        """Runs that were claimed are not started after all."""
+        """Release runs that were claimed and are not started after all."""
         for run in runs:
             self._runner.turn_away(run, _NO_TIME)
         self._go_on(self._finish(runs))
 
     def _go_on(self, ready: Sequence[Execution]) -> None:
-        """Go on with what waited behind settled runs, where there is time."""
+        """Begin what waited behind settled runs, where there is time."""
         late = [run for run in ready if not self._has_time(run.job)]
         self._submit([run for run in ready if run not in late])
         if late:
@@ -422,7 +422,7 @@ class Invocation:
             return []
 
     def _note_settled(self) -> None:
-        """Of what was begun: what is in flight no more is done, or it stays."""
+        """Note which of the begun deliveries have ended: each is done, or its message is kept."""
         answered = self._pool.answered
         for receipt, one in list(self._open.items()):
             if not self._in_flight.keeps(one):
@@ -431,7 +431,7 @@ class Invocation:
                     self._stays.add(_group_of(one))
 
     def _note_trouble(self, error: BaseException) -> None:
-        """Nothing more is begun; what was not begun stays until its visibility ends: each try would cost it a receive."""
+        """Begin nothing else. What was not begun stays hidden until its visibility ends: each try would cost a receive."""
         if not isinstance(error, Exception):
             raise error
         if self.trouble is None or not isinstance(error, errors.OnefoldError):
@@ -448,11 +448,11 @@ class Invocation:
 
     @contextmanager
     def _beating(self) -> Iterator[None]:
-        """Extend leases and visibilities meanwhile, where that was asked for."""
+        """Extend leases and visibilities meanwhile, where `heartbeat` is set."""
         if not self._settings.heartbeat:
             yield
             return
-        from onefold.runner.heartbeat import heartbeat_of  # where it is asked for; the cold start is measured
+        from onefold.runner.heartbeat import heartbeat_of  # imported only where it is used, for the sake of cold starts
 
         thread = heartbeat_of(self._runner, self._executors.stop, HEARTBEAT_LEASE_MS, self._note_beat_failed)
         thread.start()
@@ -466,7 +466,7 @@ class Invocation:
 
 
 def _group_of(delivery: Delivery) -> str | None:
-    """The FIFO group; None on a standard queue, where a group id is a tenant's."""
+    """The FIFO group; None on a standard queue, where a group id names a tenant."""
     return delivery.group if delivery.sequence is not None else None
 
 
@@ -484,10 +484,10 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
 
     Args:
         group: its FIFO group; None on a standard queue.
-        stays: the groups of the messages that are to be named in the answer; None for those without one.
+        stays: the groups of the messages that will be named in the response; None for those without one.
         running: how many messages of the batch have begun and are not settled. Those of one group, or key, wait for each
             other by themselves.
-        on_failure: `batch`: one after the other in the order of the batch, and nothing after one that stays.
+        on_failure: `batch`: one after the other in the order of the batch, and nothing after one that is kept.
     """
     if on_failure == "batch":
         return not stays and running == 0
@@ -497,14 +497,14 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
 def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: int, *, fresh: bool) -> bool:
     """Whether there is time to start a run, so that the invocation's end does not cut it off.
 
-    A timeout that fits into an invocation is a promise, and is kept: the run starts only with all of it left. One that is
-    longer promises nothing; then what runs of the job have taken so far decides.
+    If the job's timeout fits into an invocation, the run starts only while all of it is left. If it is longer, the longest
+    run of the job so far decides.
 
     Args:
         timeout_ms: of the job.
-        longest_ms: what its runs took at most (`next_longest`); None: none has ended yet.
+        longest_ms: the longest of its runs (`next_longest`); None: none has ended yet.
         left_ms: until the invocation must begin to end. whole_ms: the same, when it began.
-        fresh: nothing has been started in this invocation: giving back would not bring more time.
+        fresh: nothing has been started in this invocation, so releasing the message would not give it more time.
     """
     if fresh:
         return True
@@ -516,5 +516,5 @@ def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: in
 
 
 def next_longest(longest_ms: int | None, took_ms: int) -> int:
-    """The longest run of a job, after one more."""
+    """The longest run of a job, updated after another one."""
     return took_ms if longest_ms is None else max(took_ms, int(longest_ms * LONGEST_KEPT))

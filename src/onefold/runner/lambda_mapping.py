@@ -1,21 +1,21 @@
-"""What an event source mapping of Lambda does: its event in, its partial batch response out, and messages that it holds.
+"""Lambda's event source mapping, seen from the handler: reading its event, its response, and the messages that it holds.
 
-Of an event only what must be right before anything is begun is looked at here: that it comes from SQS, and from queues that
-the app has jobs on. What a record holds is read by the queue's own backend.
+Here an event is checked only for what must be right before anything is begun: that it comes from SQS, and from queues that
+the app has jobs on. The content of a record is read by the queue's backend.
 
-`MappedQueue` is where the runner receives, which settles here as everywhere. Deleting costs no call: what is done
-is noted in `BatchAnswer`, and Lambda deletes whatever the answer does not name. Hiding changes the visibility, which no
-mapping does by itself; moving to the dead-letter queue is done here, and then the message is done. What cannot be hidden or
-moved now stays, and comes back when its visibility ends. Waiting costs receives here: a message that only waits and is
-about to be given up by its queue is sent again, delayed, as a new one with the same key, and then deleted (its attempts are
-in the record); not on FIFO queues, where it would lose its place.
+`MappedQueue` is the queue that the runner receives from and settles on. Deleting costs no call: what is done is noted in
+`BatchAnswer`, and Lambda deletes every message that the response does not name. Hiding changes the visibility, which a
+mapping never does by itself; moving to the dead-letter queue is done here, and then the message is done. A message that
+cannot be hidden or moved is kept, and is delivered again when its visibility ends. Waiting costs receives here: a message
+that only waits, and that its queue would dead-letter at one of the next receives, is sent again, delayed, as a new one with
+the same key, and then deleted (its attempts are in the record); not on FIFO queues, where it would lose its position.
 
-A mapping without ReportBatchItemFailures deletes what is named, too. That is looked for once in each container
-(`IgnoredAnswers`): a message that was named and hidden for a retry must still be there at the next invocation. Where it is
-not, it is moved to the dead-letter queue from memory, and the container raises from then on instead of naming, which no
-mapping ignores.
-Never here: what runs and when, what is decided about a message. Invariant: a receipt is among the done ones only when its
-message may be deleted: its effect is recorded, or it is in another queue, durably.
+A mapping without ReportBatchItemFailures deletes the named messages, too. Each container checks for that once
+(`IgnoredAnswers`): a message that was named and hidden for a retry must still be in the queue at the next invocation. If it
+is not, it is moved to the dead-letter queue from memory, and from then on the container raises an error instead of naming
+messages, which no mapping ignores.
+Never here: what runs and when, decisions about a message. Invariant: a receipt is marked as done only when its message may
+be deleted: its effect is recorded, or it is in another queue, durably.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS" (example events for standard and FIFO queues).
 """
@@ -46,7 +46,7 @@ EVENT_SOURCE: Final = "aws:sqs"
 _CONNECT = (
     "Connect the function to a queue by an event source mapping (`onefold synth` writes it); pass its event unchanged."
 )
-_OTHERS: Final = {  # what people connect by mistake, and the way that leads through a queue
+_OTHERS: Final = {  # sources that people connect by mistake, and how to connect them through a queue
     "aws:s3": "Let S3 notify a queue, and declare the job with source='s3'.",
     "aws:sns": "Subscribe the queue to the topic, and declare the job with source='sns'.",
     "aws:dynamodb": "A handler of onefold takes queues only; an EventBridge pipe can carry a stream to one.",
@@ -54,7 +54,7 @@ _OTHERS: Final = {  # what people connect by mistake, and the way that leads thr
 }
 _TEXTS: Final = ("messageId", "receiptHandle", "body")
 LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
-_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner says nothing: the message may be with another consumer
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner proves nothing: another consumer may have it
 _LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
 _LOOK_MAX: Final = 10  # of a queue; one call
 _LOST: Final = Bury(
@@ -68,19 +68,19 @@ _LOST: Final = Bury(
 
 
 class BatchAnswer:
-    """What the answer of the invocation under way will say. Safe from any thread."""
+    """The content of the present invocation's response. Safe from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._done: dict[str, str] = {}  # receipt -> queue
-        self._gone: set[str] = set()  # of these, what is in its queue no more
+        self._gone: set[str] = set()  # those of them that are no longer in their queue
         self._hidden: dict[str, int] = {}  # receipt -> monotonic instant until which it was hidden for a retry
         self._deliveries: dict[str, Delivery] = {}
         self._unstarted: set[str] = set()
 
     def begin(self, deliveries: Iterable[Delivery]) -> None:
-        """Another invocation, with these."""
+        """Begin another invocation, with these receipts."""
         with self._lock:
             self._done.clear()
             self._gone.clear()
@@ -89,11 +89,11 @@ class BatchAnswer:
             self._deliveries = {one.receipt: one for one in deliveries}
 
     def note_unstarted(self, deliveries: Iterable[Delivery]) -> None:
-        """These are about to be given back, and only wait."""
+        """These are about to be hidden without having run: they only wait."""
         self._unstarted.update(one.receipt for one in deliveries)
 
     def waiting(self, receipt: str, change: RetryIn, receives_max: int | None) -> Delivery | None:
-        """The message, when it only waits and its queue would give it up soon; else None."""
+        """The message, when it only waits and its queue would dead-letter it soon; None otherwise."""
         one = self._deliveries.get(receipt)
         waits = change.uncounted or receipt in self._unstarted
         if one is None or not waits or one.sequence is not None or receives_max is None:
@@ -105,11 +105,11 @@ class BatchAnswer:
         return receipt in self._done
 
     def hidden_until_ms(self, receipt: str) -> int | None:
-        """The monotonic instant until which a message that stays was hidden; None when it was not."""
+        """The monotonic instant until which a kept message was hidden; None when it was not."""
         return self._hidden.get(receipt)
 
     def note_done(self, queue: str, receipts: Iterable[str], *, gone: bool = False) -> None:
-        """These may be deleted. `gone`: they are in another queue now, and in this one no more."""
+        """These may be deleted. `gone`: they are in another queue now, and no longer in this one."""
         with self._lock:
             for receipt in receipts:
                 self._done[receipt] = queue
@@ -117,11 +117,11 @@ class BatchAnswer:
                     self._gone.add(receipt)
 
     def note_hidden(self, receipt: str, delay_ms: int) -> None:
-        """It stays, and was hidden."""
+        """It is kept, and was hidden."""
         self._hidden[receipt] = self._clock.monotonic_ms() + delay_ms
 
     def to_delete(self) -> dict[str, list[str]]:
-        """The receipts that are to be deleted, by queue, for one who deletes them before Lambda can. Answers each once."""
+        """The receipts to delete, by queue, for a caller that deletes them instead of Lambda. Returns each once."""
         found: dict[str, list[str]] = {}
         with self._lock:
             for receipt, queue in self._done.items():
@@ -132,7 +132,7 @@ class BatchAnswer:
 
 
 class HeldQueue:
-    """The receiver of a real queue, for messages that somebody else received and holds."""
+    """The receiver of a real queue, for messages that another party received and holds."""
 
     def __init__(self, queue: QueueReceiver) -> None:
         self.name = queue.name
@@ -140,15 +140,15 @@ class HeldQueue:
         self._queue = queue
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
-        """Nothing: somebody else receives."""
+        """Nothing: the other party receives."""
         return []
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Nothing: who holds them waits."""
+        """Nothing: the party that holds them waits."""
         return [True] * len(changes)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Nothing: who holds them deletes."""
+        """Nothing: the party that holds them deletes."""
         return [True] * len(receipts)
 
 
@@ -156,9 +156,9 @@ class MappedQueue(HeldQueue):
     """A queue whose messages an event source mapping received.
 
     Args:
-        queue: the real one. sender: the same, for copies. answered: where it is noted what is done.
+        queue: the real one. sender: the same, for copies. answered: collects what is done.
         receives_max: how many receives its dead-letter policy allows; None when it has none, or waiting costs no receive.
-        failed: is given what could not be hidden or moved, why, and how many messages of which queue.
+        failed: called with what could not be done (hide or move), the error, and how many messages of which queue.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class MappedQueue(HeldQueue):
         self._receives_max = receives_max
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """As the real queue's; what only waits and has no receives left is sent again instead.
+        """As the real queue's; a message that only waits and has no receives left is sent again instead.
 
         What cannot be changed now becomes visible when its receive ends.
         """
@@ -231,7 +231,7 @@ class MappedQueue(HeldQueue):
             sent = self._sender.send(entries)
             copied = [one.receipt for (one, _), ok in zip(waiting, sent, strict=True) if isinstance(ok, Sent)]
             self._queue.delete(copied)
-        except errors.OnefoldError as error:  # there may be both now; they have one key
+        except errors.OnefoldError as error:  # both may exist now; they have the same key
             self._failed(self.name, len(waiting), error)
             return set()
         self._answered.note_done(self.name, copied, gone=True)
@@ -239,7 +239,7 @@ class MappedQueue(HeldQueue):
 
 
 class Named(Struct, frozen=True):
-    """A message that was named in an answer, when, and until when it was hidden (monotonic)."""
+    """A message that was named in a response, when, and until when it was hidden (monotonic)."""
 
     delivery: Delivery
     named_at_ms: int
@@ -247,18 +247,18 @@ class Named(Struct, frozen=True):
 
 
 class IgnoredAnswers:
-    """What was named in this container's answers, and what is known of the mappings of its queues."""
+    """The messages named in this container's responses, and what is known about the mappings of its queues."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[Named]] = {}  # by queue
-        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep what is named
+        self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep named messages
 
     def ignored(self, queues: Sequence[str]) -> list[str]:
-        """Those of the queues whose mapping is known to delete what is named."""
+        """Those of the queues whose mapping is known to delete named messages."""
         return sorted({queue for queue in queues if self._respects.get(queue) is False})
 
     def remember(self, answered: BatchAnswer, staying: Sequence[Delivery], now_ms: int) -> None:
-        """These are named in the answer that is given now."""
+        """These are named in the present response."""
         for one in staying:
             named = self._named.setdefault(one.queue, [])
             until_ms = answered.hidden_until_ms(one.receipt)
@@ -266,7 +266,7 @@ class IgnoredAnswers:
                 named.append(Named(one, now_ms, until_ms))
 
     def look(self, open_queue: Callable[[str], QueueReceiver], reports: Reports, now_ms: int) -> None:
-        """Look in the real queues whether messages that were named are still there; `now_ms`: monotonic."""
+        """Check in the real queues whether messages that were named are still there; `now_ms`: monotonic."""
         for name, all_named in list(self._named.items()):
             named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
             self._named[name] = named
@@ -290,7 +290,7 @@ class IgnoredAnswers:
 
 
 def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
-    """The message ids that the answer names, each once, in the order of the batch.
+    """The message ids that the response names, each once, in the order of the batch.
 
     Args:
         receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
@@ -303,7 +303,7 @@ def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
 
 
 def answer(failed: Iterable[str]) -> dict[str, Any]:
-    """The answer to Lambda that keeps these messages; every other message of the batch is deleted."""
+    """The response that makes Lambda keep these messages and delete all others of the batch."""
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
@@ -323,7 +323,7 @@ def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict
         queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
 
     Raises:
-        UsageError: no event of SQS, a record that is not whole, a queue the app has no job on. Nothing was begun.
+        UsageError: not an event from SQS, an incomplete record, a queue the app has no job on. Nothing was begun.
     """
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, Sequence) or isinstance(records, str | bytes):
@@ -343,10 +343,10 @@ def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict
 
 
 def _arn_of(record: object, place: int) -> str:
-    """The queue of a record that is whole."""
+    """The queue of a record, after checking that the record is complete."""
     if not isinstance(record, Mapping):
         raise _broken(place, f"is {_shape(record)}")
-    source = record.get("eventSource", record.get("EventSource"))  # SNS writes its own with capitals
+    source = record.get("eventSource", record.get("EventSource"))  # SNS capitalises this field
     if source != EVENT_SOURCE:
         raise errors.UsageError(
             f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
@@ -374,7 +374,7 @@ def _broken(place: int, what: str) -> errors.UsageError:
 
 
 def _shape(value: object) -> str:
-    """What a value is, without what it holds."""
+    """The kind of a value, without its content."""
     if isinstance(value, Mapping):
         names = ", ".join(sorted(str(name)[:30] for name in value)[:8])
         return f"an object with {names}" if names else "an empty object"

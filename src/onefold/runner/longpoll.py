@@ -1,13 +1,13 @@
 """Receiving from a queue whose server makes a receive wait, without making the control loop wait (SQS's long polling).
 
-A `LongPoll` is between a worker and such a queue. `receive` answers at once with what has arrived, and asks for more
-in threads of its own: while handlers run and settle, the next receive is under way. Nothing is asked for that the worker
-has no room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its buffer.
-While nothing comes one poll is under way; polls are short while messages come. A worker that is to end asks for nothing
-more and does not wait for a poll that nothing comes of: what arrives then goes back to its queue.
-What arrived and was not taken within a part of its visibility is extended before it is handed out.
+A `LongPoll` sits between a worker and such a queue. `receive` returns at once with the messages that have arrived, and
+requests more in its own threads: while handlers run and settle, the next receive is in progress. It never requests more than
+the worker has room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its
+buffer. While no messages come there is one poll at a time; polls are short while messages come. A worker that is about to
+end requests nothing more and does not wait for a poll that brings nothing; messages that arrive later are returned to their
+queue. A message that was not taken within a part of its visibility is extended before it is passed on.
 
-Never here: what is done with a message. Invariant: every message that arrived is handed out once, or given back by `end`.
+Never here: processing messages. Invariant: every message that arrived is passed on once, or returned to its queue by `end`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import WaitingQueue
     from onefold.outside import Clock
 
-WAIT_MS: Final = 10_000  # of one long poll while the queue is idle, SQS: at most 20 s
-WAIT_FIRST_MS: Final = 1_000  # of the first one that finds nothing; then twice as long each time
-CALLS_MAX: Final = 4  # receives under way at one time, 10 messages each
-_FRESH_PART: Final = 6  # older than a sixth of their visibility, messages are extended before they are handed out
+WAIT_MS: Final = 10_000  # length of one long poll while the queue is idle; SQS: at most 20 s
+WAIT_FIRST_MS: Final = 1_000  # length of the first one that finds nothing; then twice as long each time
+CALLS_MAX: Final = 4  # receives in progress at one time, 10 messages each
+_FRESH_PART: Final = 6  # messages older than a sixth of their visibility are extended before they are passed on
 
 
 class LongPoll:
-    """A receiver that answers with what has arrived. The other verbs are the queue's own.
+    """A receiver that returns the messages that have arrived. The other methods are the queue's own.
 
     Args:
         queue: whose receives wait.
-        clock: for the age of what arrived.
+        clock: for the age of the messages.
         wake: called, from a thread, when something arrived.
     """
 
@@ -60,14 +60,14 @@ class LongPoll:
     # -- the worker's side -------------------------------------------------------------------------------------------
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
-        """What has arrived, at most `count_max`; more is asked for in the background. Never waits for messages.
+        """The messages that have arrived, at most `count_max`; more are requested in the background. Never waits.
 
-        A FIFO queue's are handed out all at once, also when they are more than `count_max`: what is left of a group here
-        would not be known to whoever gives the group back, and would be handed out before it.
+        Those of a FIFO queue are returned all at once, even if they are more than `count_max`: if part of a group were left
+        here while the rest of it is returned to the queue, that part would be passed on first, out of order.
 
         Raises:
-            TransientError: the last receive failed; the next call asks again.
-            Exception: a defect that ended a receive; the worker must not go on without it.
+            TransientError: the last receive failed; the next call tries again.
+            Exception: a defect that ended a receive thread; the worker must not continue without it.
         """
         with self._changed:
             failure, self._failure = self._failure, None
@@ -90,9 +90,9 @@ class LongPoll:
             thread.start()
 
     def _still_ours(self, taken: Sequence[tuple[int, Delivery]]) -> list[Delivery]:
-        """The deliveries that are handed out: those that have lain for long are extended first, or dropped.
+        """The deliveries to return: those that have waited long are extended first, or dropped.
 
-        What is behind a dropped message in its FIFO group goes back to the queue. Raises as `receive`: they are kept then.
+        What is behind a dropped message in its FIFO group is returned to the queue. Raises as `receive`; then all are kept.
         """
         now_ms = self._clock.monotonic_ms()
         old = [one for at_ms, one in taken if (now_ms - at_ms) * _FRESH_PART >= one.visible_ms]
@@ -120,7 +120,7 @@ class LongPoll:
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return deliveries to the queue, last first, so that a group keeps its order."""
         if deliveries:
-            with suppress(errors.TransientError):  # then they become visible by themselves, when their receive ends
+            with suppress(errors.TransientError):  # then they become visible by themselves when their visibility ends
                 self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(deliveries)])
 
     # -- the threads' side -------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class LongPoll:
             failure: Exception | None = None
             try:
                 arrived = self._queue.receive_within(count, self._visible_ms, self._wait_ms)
-            except errors.UsageError as error:  # a queue or permission that has gone: said again and again
+            except errors.UsageError as error:  # a queue or permission that is gone: the error is raised every time
                 failure = errors.TransientError(error.what, meaning=error.meaning, todo=error.todo)
             except Exception as error:  # noqa: BLE001 - raised by `receive`: a thread must not vanish with what it knows
                 failure = error
@@ -154,11 +154,11 @@ class LongPoll:
                 self._wake()
 
     def _next(self) -> int:
-        """How many to ask for, once there is room for them; 0: the end."""
+        """How many to request, as soon as there is room for them; 0: the thread ends."""
         with self._changed:
             while not self._ended:
                 room = self._wanted - self._under_way
-                idle = self._wait_ms > WAIT_FIRST_MS  # the last one found nothing: one at a time, each costs a call
+                idle = self._wait_ms > WAIT_FIRST_MS  # the last one found nothing: one at a time
                 if room > 0 and not (idle and self._under_way):
                     count = min(room, limits.BATCH_ENTRIES_MAX)
                     self._under_way += count
@@ -169,10 +169,10 @@ class LongPoll:
     # -- beside the worker -------------------------------------------------------------------------------------------
 
     def stop(self, *, give_back: bool = True) -> None:
-        """Ask for nothing more; what arrives from now on is given back by its thread.
+        """Request nothing more; messages that arrive from now on are returned by their thread.
 
         Args:
-            give_back: give back what has arrived, too, instead of leaving it to its lease.
+            give_back: also return what has arrived already, instead of leaving it until its lease ends.
         """
         with self._changed:
             self._ended = True
@@ -184,10 +184,10 @@ class LongPoll:
             self._give_back(left)
 
     def end(self, until_ms: int) -> None:
-        """Wait until the receives under way have ended and given back what they brought, if that is soon.
+        """Wait until the receives in progress have ended and returned their messages, if that is soon.
 
-        A receive that goes on longer is left alone: what it brings is given back if the process is there still, and is
-        visible again after its lease if not.
+        A receive that takes longer is not waited for: its messages are returned if the process still exists then, and become
+        visible after their lease if not.
 
         Args:
             until_ms: monotonic instant at which the wait is over.

@@ -1,21 +1,22 @@
 """The guard alone, on any function, in any framework: `@onefold.once(key=..., store=...)`, sync and async.
 
 The same claim, lease, fence, fingerprint and unknown-outcome rules as a job's, without queue or worker: the caller is the
-delivery. A second call with the same key answers the stored result; one that runs elsewhere is waited for or refused; an
-exception releases the key and is raised to the caller. After as many deaths as `crashes` says, a key is held for a person.
-Never here: what a call comes to (`guarded.py`), retries between calls. Invariant: a result is returned only after its record
-was written.
+delivery. A second call with the same key returns the stored result; while the first still runs, it waits or is refused; an
+exception releases the key and is raised to the caller. After `crashes` calls that died, a key is held for a person.
+Never here: the outcome of a call (`guarded.py`), retries between calls. Invariant: a result is returned only after its
+record was written.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import starmap
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
-from onefold import duration, errors
+from onefold import duration, errors, redact
 from onefold.clock import SteadyClock, SystemClock
 from onefold.contracts.store import Claimed, Completed, Running
 from onefold.contracts.verbs import Store
@@ -25,15 +26,22 @@ from onefold.interrupts import is_of_a_signal
 from onefold.options import checked_options
 from onefold.outside import Clock, Entropy
 from onefold.record.keys import KeyFunction
-from onefold.runner import once_reports
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
 from onefold.runner.handlers import Found
-from onefold.runtime.events import Sink, Sinks, checked_sinks
+from onefold.runner.hooks import Hooks, checked_hooks
+from onefold.runner.sink_queues import QueuedSinks
+from onefold.runtime.events import Sink, checked_sinks
 from onefold.runtime.names import declare
 
 A = ParamSpec("A")
 R = TypeVar("R")
+
+_NAME_CHARS_MAX: Final = 512
+_NOT_NAMES: Final = (
+    "__main__",
+    "__mp_main__",
+)  # module names of the started script; the second in a spawned child process
 
 
 @checked_options
@@ -51,42 +59,44 @@ def once(
     wait: Duration = "10m",
     crashes: int = 3,
     sinks: Iterable[Sink] = (),
+    hooks: Iterable[Hooks] = (),
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> Callable[[Callable[A, R]], Callable[A, R]]:
     """Let a function take effect once per key; a repeated call is answered with the stored result.
 
-    A parameter that is annotated `onefold.Context` gets the call's: `ctx: onefold.Context | None = None`, the last one, with
+    If the last parameter is annotated `onefold.Context` (`ctx: onefold.Context | None = None`), it gets the call's context:
     the fence, the idempotency key for a partner, and whether the lease was lost. It is not part of what identifies a call.
 
     Args:
         key: which operation a call is: a template over the argument names ("{order.id}"), a JMESPath expression
             ("jmespath:..."), or a function of the mapping of arguments.
         store: where the records are, from `onefold.store(url)`.
-        name: of the operation, a part of every key: renaming makes every key new. The function's module and name unless
-            given; it has to be given in a script that is started itself, and for lambdas and partials.
+        name: of the operation; it is part of every key, so renaming makes every key new. By default the function's module
+            and name; it must be given in a script that is run directly, and for lambdas and partials.
         tenant: scope of the key, by a rule as `key`.
-        ignore: parameters that do not say what is done (a connection, a request): calls that differ only in them are the
-            same. A method's `self` or `cls` always is; every other argument needs a JSON form.
+        ignore: parameters that do not identify the work (a connection, a request): calls that differ only in these are the
+            same. A method's `self` or `cls` is always ignored; every other argument needs a JSON form.
         keep: how long a result answers duplicates.
         lease: how long a call holds its key between two renewals.
         on_unknown: when an earlier call may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
             probe: a function of the same arguments that answers `onefold.Done(result)`, `onefold.NotDone()` or
             `onefold.StillUnknown(why)`.
-        on_running: a call whose key runs elsewhere waits for it, or raises TransientError.
-        wait: how long such a call waits before it raises TransientError all the same.
-        crashes: calls with one key that may end with their process; then it is held, whatever `on_unknown` says.
+        on_running: whether a call whose key is already running waits for it, or raises TransientError.
+        wait: how long such a call waits before it raises TransientError.
+        crashes: how many calls with one key may die with their process; then the key is held, whatever `on_unknown` says.
         sinks: receive the events of calls, as an app's sinks receive those of its jobs.
-        clock, entropy: where time and chance come from.
+        hooks: as an app's: their `around` and `error` are called. `start` and `stop` are not: the process is its program's.
+        clock, entropy: sources of time and of random numbers.
 
     Raises:
-        UsageError: an option that cannot be right, or a generator function, when it decorates.
-        ConflictError: another function of this program has the name on the same store, when it decorates.
+        UsageError: an invalid option, or a generator function; raised when decorating.
+        ConflictError: another function of this program has the name on the same store; raised when decorating.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
         ConflictError: the key came with other arguments, or `name` is that of an app's job on the same store.
         OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
-        UsageError: called from within its own call; or it returned an iterator, or what has to be awaited.
+        UsageError: called from within its own call; or it returned an iterator or an awaitable.
         Exception: whatever the function raised; the key is free again.
     """
 
@@ -95,7 +105,7 @@ def once(
             function,
             key=key,
             store=store,
-            name=once_reports.named(name, function, store),
+            name=_named(name, function, store),
             tenant=tenant,
             ignore=ignore,
             keep_ms=duration.to_ms(keep, "keep", least_ms=1),
@@ -104,12 +114,13 @@ def once(
             on_running=on_running,
             wait_ms=duration.to_ms(wait, "wait", least_ms=0),
             crashes=crashes,
-            sinks=Sinks(checked_sinks(sinks)),
+            sinks=QueuedSinks(checked_sinks(sinks), at_exit=True),
+            hooks=checked_hooks(hooks),
             clock=clock or getattr(store, "clock", None) or SteadyClock(SystemClock()),
             entropy=entropy or SystemEntropy(),
         )
         if inspect.iscoroutinefunction(function):
-            from onefold.runner import once_async  # 36 ms for asyncio; a program with coroutines has it already
+            from onefold.runner import once_async  # imports asyncio: 36 ms
 
             guarded: Callable[A, R] = once_async.asynchronous(function, guard)
         else:
@@ -139,15 +150,18 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
                 return answer
             given = kwargs if guard.context_parameter is None else guard.with_context(found, args, kwargs)
             call = functools.partial(function, **given) if given else function
+            if guard.hooks.has_any:
+                call = guard.within_hooks(found, call)
             inside.set((*outside, found.hold))
             runs = True
-            values.extend(starmap(call, (args,)))  # in C: no exception of a signal between the effect and its result
-            if guard.generation == generation:  # else the function forked, and both came back: the parent records it
+            values.extend(starmap(call, (args,)))  # in C: no signal handler can raise between the effect and its result
+            if guard.generation == generation:  # else it forked, and both returned: the parent records
                 guard.finished(found, values[0])
         except BaseException as error:
             if guard.generation != generation:
                 raise
-            # What `finished` raised itself is all that is to be said; anything else came between two steps.
+            # An error of `finished` itself is raised as it is; anything else was raised by a signal handler between two
+            # steps.
             is_said = bool(values) and isinstance(error, errors.OnefoldError) and not is_of_a_signal(error)
             if isinstance(found, Claimed | Execution) and not is_said:
                 guard.ended(found, values, error, runs=runs)
@@ -158,3 +172,74 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
         return values[0]
 
     return guarded
+
+
+def _named(name: Any, function: Any, store: object) -> str:
+    """The name of an operation, after checking function, store and name.
+
+    Raises:
+        UsageError: a class, or not a function; a generator function, whose call does not run it yet; a URL instead of a
+            store; a name that is not a text, or has unprintable characters.
+    """
+    if not callable(function) or isinstance(function, type):
+        kind = "a class" if isinstance(function, type) else "no function"
+        raise errors.UsageError(
+            f"@onefold.once was put on {function!r:.80}, which is {kind}.",
+            todo="Put it on the function, or the method, that has the effect.",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise errors.UsageError(
+            f"{name or ''} is a generator function.",
+            meaning="Its call does nothing: the work is done when the caller goes through it, unseen by onefold.once.",
+            todo="Decorate a function that returns a list of what it yields.",
+        )
+    if isinstance(store, str):
+        raise errors.UsageError(
+            f"store={store!r} is a URL, not a store.", todo=f"Write store=onefold.store({redact.masked(store)!r})."
+        )
+    if not hasattr(store, "claim"):
+        raise errors.UsageError(
+            f"store={store!r:.80} is not a store.",
+            todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
+        )
+    if name is None:
+        return _name_of(function)
+    if isinstance(name, str) and name.isprintable() and len(name) <= _NAME_CHARS_MAX:
+        return name
+    raise errors.UsageError(
+        f"name={name!r:.80} cannot name an operation.", todo=f"Use at most {_NAME_CHARS_MAX} printable characters."
+    )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The default name of an operation: the function's module and qualified name.
+
+    It is part of every key, so it must be the same in each process that calls the function, and unique to the function.
+
+    Raises:
+        UsageError: it would not be: a function of the script that is run, a lambda, a partial, a callable object.
+    """
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None or "<lambda>" in qualname:
+        raise errors.UsageError(
+            f"@onefold.once cannot name {function!r:.120}.",
+            meaning="The name is part of every key, and a lambda, a functools.partial or an object has none of its own.",
+            todo='Give it one: @onefold.once(name="...", ...).',
+        )
+    if module in _NOT_NAMES:
+        proposed = ".".join(filter(None, (_script(function), qualname)))
+        raise errors.UsageError(
+            f"@onefold.once needs name= for {qualname}: it is in the script that was started, whose module is {module}.",
+            meaning=f"Every script has that name: another one's {qualname} would be answered from the records of this one,"
+            " and imported under its own name this one would run again.",
+            todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
+            f' here, write name="__main__.{qualname}".',
+        )
+    return f"{module}.{qualname}"
+
+
+def _script(function: Callable[..., Any]) -> str:
+    """The name under which the started script would be imported; empty for a notebook or a prompt."""
+    space = getattr(function, "__globals__", {})
+    spec, file = space.get("__spec__"), space.get("__file__")
+    return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""

@@ -1,20 +1,20 @@
-"""`@onefold.once` around an `async def`: whatever a call asks of the store is asked in a thread, and ends without the task.
+"""`@onefold.once` around an `async def`: store calls run in threads, and finish even if the task does not wait for them.
 
-A task can be cancelled wherever it waits; its loop can be closed, its coroutine thrown away, an exception out of a signal's
-handler come between any two steps. So nothing that has begun needs somebody who waits for it:
+A task can be cancelled wherever it waits; its loop can be closed, its coroutine discarded, and a signal handler can raise
+between any two steps. So whatever has begun must complete even if nothing waits for it:
 
-    claiming     what nobody waits for any more is given back, by the thread that claimed it
-    running      what the function returned or raised, its cancellation too, is recorded before the call ends
-    recording    a call that is cancelled meanwhile waits for its record, `_CANCELLED_WAITS_S` at most; its thread goes on,
+    claiming a claim that nothing waits for any more is released, by the thread that made it running what the function
+    returned or raised (also its cancellation) is recorded before the call ends recording a call that is cancelled meanwhile
+    waits for its record, `_CANCELLED_WAITS_S` at most; its thread goes on,
                  and where none has begun by then, the record is written here
 
-The threads are the module's own: neither the program's work in the threads of the loop nor claims that wait for the store
-are in the way of a record, and calls that wait are not in the way of the program's. They are waited for when the interpreter
-ends. The thread of a loop and these share no lock that is written in Python, as a `concurrent.futures.Future` has one: an
-exception of a signal's handler in there would leave it taken for ever.
-Never here: what a claim or a record is: that is `guarded.GuardedFunction`, which is handed in.
-Invariant: a function that was called has its record written, by a thread or by whoever ends its call, unless the process
-dies.
+The module has its own threads: neither the program's work in the threads of the loop nor claims that wait for the store can
+delay the write of a record, and waiting calls do not delay the program's work. The interpreter waits for these threads when
+it ends. They share no lock written in Python with the thread of a loop (a `concurrent.futures.Future` has one): an exception
+from a signal handler inside it would leave it locked for ever.
+Never here: what a claim or a record is (`guarded.GuardedFunction`, which is passed in).
+Invariant: the record of a function that was called is written, by a thread or by the code that ends its call, unless the
+process dies.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from onefold import errors, forks
 from onefold.contracts.store import Claimed, Completed, Running
 from onefold.runner.execution import Execution
+from onefold.runner.guarded import inside
 
 if TYPE_CHECKING:
     from onefold.runner.guarded import Begun, GuardedFunction
@@ -41,22 +42,22 @@ if TYPE_CHECKING:
 A = ParamSpec("A")
 R = TypeVar("R")
 
-_CANCELLED_WAITS_S: Final = 5.0  # a record that a store refuses is tried again for 1.6 s
+_CANCELLED_WAITS_S: Final = 5.0  # a record that a store refuses is retried for 1.6 s
 _LOOK_S: Final = 1.0
 _log = logging.getLogger("onefold")
 
 
 class _Call(Generic[R]):
-    """A call that a thread makes, unless whoever asked for it takes it back first.
+    """A call to be made in a thread, unless its caller withdraws it first.
 
-    Each step is one operation in C: it has happened or not, whatever comes in between.
+    Each step is one operation in C: it has happened or not, even if a signal handler raises.
 
     Attributes:
         ending: what it returned, or None, and what it raised, once it has ended.
         refused: why no thread will make it.
         wakes: called in the thread when it has ended.
-        left: called then, too, when nobody waits for it any more; perhaps twice.
-        is_let_go: what it returned is given back.
+        left: called then as well, if nothing waits for it any more; perhaps twice.
+        is_let_go: what it returned has been released.
     """
 
     def __init__(self) -> None:
@@ -68,15 +69,15 @@ class _Call(Generic[R]):
         self.is_let_go = False
 
     def take(self, by: str = "caller") -> bool:
-        """Whether it is this one's to make: who comes first. May be asked again."""
+        """Whether the caller may make it: the first one that asks. May be asked again."""
         return self._taken.setdefault("by", by) == by
 
     def is_over(self) -> bool:
-        """Whether a thread has made it, or none will."""
+        """Whether a thread has made it, or no thread will."""
         return bool(self.ending) or self.refused is not None
 
     def perform(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """In a thread: make it, unless it was taken back."""
+        """In a thread: make it, unless it was withdrawn."""
         if self.take("thread"):
             try:
                 self.ending.append((function(*args), None))
@@ -91,7 +92,7 @@ class _Call(Generic[R]):
             self._tell()
 
     def leave(self, left: Callable[[_Call[R]], None]) -> None:
-        """Nobody waits for it any more."""
+        """Note that nothing waits for it any more."""
         self.left = left
         if self.ending:
             left(self)
@@ -115,7 +116,7 @@ class _Call(Generic[R]):
 
 
 class _Threads:
-    """Threads of this process, started when they are needed, and by a thread: an executor has locks written in Python."""
+    """Threads of this process, started on demand. A thread submits to the executor, which has locks written in Python."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -123,13 +124,13 @@ class _Threads:
         forks.in_child(self.start_anew)
 
     def start_anew(self) -> None:
-        """In a forked child the parent's are not here."""
+        """In a forked child: the parent's threads do not exist here."""
         self._pool = ThreadPoolExecutor(thread_name_prefix=self._name)  # as many as a loop has: 4 more than processors
         self._asked: SimpleQueue[tuple[_Call[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
         self._feeder: dict[str, int] = {}
 
     def submit(self, call: _Call[Any], function: Callable[..., Any], *args: object) -> None:
-        """Have a call made in one of them; it is refused when no thread can be started, or the interpreter ends."""
+        """Make a call in one of them; it is refused when no thread can be started, or the interpreter is ending."""
         self._asked.put((call, contextvars.copy_context().run, (function, *args)))
         if not self._feeder:
             try:
@@ -138,7 +139,7 @@ class _Threads:
                 call.refuse(error)
 
     def _feed(self) -> None:
-        """In a thread that nobody waits for: pass on what was asked for."""
+        """In a daemon thread: pass the submitted calls on to the executor."""
         if self._feeder.setdefault("thread", _thread.get_ident()) != _thread.get_ident():
             return
         while True:
@@ -157,9 +158,9 @@ _records: Final = _Threads("onefold-once-record")
 async def _until_over(
     call: _Call[Any], at_most_s: float = math.inf, nobody_waits: Callable[[_Call[Any]], None] | None = None
 ) -> None:
-    """Wait until `call` is over; `nobody_waits` is called with it in its thread when the loop is closed by then.
+    """Wait until `call` is over; if the loop is closed by then, `nobody_waits` is called with it in its thread.
 
-    A loop forgets whom it was about to wake when an exception of a signal's handler comes there: this looks now and then.
+    When a signal handler raises inside a loop, the loop may lose a wake-up, so this also checks now and then.
     """
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
@@ -182,7 +183,7 @@ async def _until_over(
 
 
 class _Pauses:
-    """Waits of duplicates until they look again: all that wait share one thread, which nobody waits for."""
+    """The pauses of duplicates between two checks: all of them share one daemon thread."""
 
     def __init__(self, guard: GuardedFunction) -> None:
         self._guard = guard
@@ -193,12 +194,12 @@ class _Pauses:
         self._pause = None
 
     async def wait(self) -> None:
-        """Wait until the pause is over that somebody is making, or one of one's own."""
+        """Wait until the pause in progress is over, or start one."""
         pause, guard = self._pause, self._guard
         if pause is None or pause.is_over():
             pause = _Call()
             _thread.start_new_thread(pause.perform, (guard.clock.wait, (guard.never, guard.look_again_ms)))
-            self._pause = pause  # after its start: an exception of a signal may come between
+            self._pause = pause  # only after its start: a signal handler may raise in between
         await _until_over(pause)
         pause.result()
 
@@ -208,7 +209,7 @@ async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Comp
 
     def let_go(call: _Call[Begun | Completed | Running]) -> None:
         if call.ending and not call.is_let_go:
-            with suppress(errors.OnefoldError):  # then it is free when its lease is over
+            with suppress(errors.OnefoldError):  # then it is free when its lease ends
                 guard.give_back(call.ending[0][0])
             call.is_let_go = True
 
@@ -218,7 +219,7 @@ async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Comp
         await _until_over(call, nobody_waits=let_go)
         return call.result()
     except BaseException:
-        call.take()  # no thread begins any more
+        call.take()  # no thread can be started any more
         call.leave(let_go)
         raise
 
@@ -230,10 +231,10 @@ async def _write(
     ending: Any,
     cancelled: asyncio.CancelledError | None = None,
 ) -> None:
-    """As `GuardedFunction.finished` or `failed`, in a thread; returns or raises when the record is written.
+    """As `GuardedFunction.finished` or `failed`, in a thread; returns or raises once the record is written.
 
     Args:
-        call: noted here when it was asked for. ending: what the function returned or raised.
+        call: set to the thread's call once it is submitted. ending: what the function returned or raised.
         cancelled: the call is being cancelled already.
 
     Raises:
@@ -265,13 +266,13 @@ async def _write(
 
 
 def _log_error(call: _Call[None]) -> None:
-    """The caller hears of its cancellation; what went wrong with the record is said here."""
+    """Log what went wrong with the record: the caller only gets its cancellation."""
     if (error := call.ending[0][1]) is not None:
         _log.error("A call that was cancelled: %s", error)
 
 
 def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable[A, Any]:
-    """The function under its guard."""
+    """Call the function under the guard."""
     pauses = _Pauses(guard)
 
     @functools.wraps(function)
@@ -281,7 +282,6 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
         since_ms: int | None = None
         late = 0
         generation = guard.generation
-        inside = guard.inside
         outside, within = inside.get(), None
         writing: _Call[None] = _Call()
         try:
@@ -290,7 +290,7 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
                 if isinstance(found, Running):
                     since_ms = guard.wait_from(found, since_ms, args, kwargs)
                     await pauses.wait()
-                else:  # rare, and one write: this process stood still
+                else:  # rare: this process was stopped for a while; one write
                     late, found = guard.given_back(found, late), None
                 found = await _claim(guard, args, kwargs)
             if isinstance(found, Completed):
@@ -299,24 +299,26 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
             inside.set(within)
             try:
                 given = guard.with_context(found, args, kwargs)
-                values.append(await function(*args, **given))  # no exception of a signal before it is kept
+                call: Callable[..., Any] = functools.partial(function, **given)
+                call = guard.within_hooks(found, call, is_async=True) if guard.hooks.has_any else call
+                values.append(await call(*args))  # no signal handler can raise before it is kept
             except (Exception, asyncio.CancelledError) as error:
                 if not values and guard.generation == generation:
                     cancelled = error if isinstance(error, asyncio.CancelledError) else None
                     with suppress(errors.OnefoldError):  # the function's own error counts
                         await _write(writing, guard.failed, found, error, cancelled)
                 raise
-            if guard.generation == generation:  # else the function forked, and both came back: the parent records it
+            if guard.generation == generation:  # else the function forked, and both returned: the parent records it
                 await _write(writing, guard.finished, found, values[0])
             return values[0]
         except BaseException as error:
-            # No thread has begun to write: for too long, or an exception of a signal came, or the coroutine is thrown away.
+            # No thread has begun to write: for too long, or a signal handler raised, or the coroutine is being discarded.
             is_unwritten = not writing.ending and writing.take()
             if is_unwritten and isinstance(found, Claimed | Execution) and guard.generation == generation:
                 guard.ended(found, values, error, runs=within is not None)
             raise
         finally:
-            if inside.get() is within:  # else the garbage collector throws it away, in somebody else's context
+            if inside.get() is within:  # otherwise the garbage collector would discard it, in another context
                 inside.set(outside)
 
     return guarded

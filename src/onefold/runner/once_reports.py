@@ -1,9 +1,9 @@
-"""What `@once` says to its caller: what it refuses at the decorator, and the errors of calls.
+"""Reading the signature of a function under `@once`, and the errors of its calls.
 
-Functions and results whose work is done later, waits without end, arguments without a form and held keys are refused here;
-each function answers an error or raises one, and changes no record.
-Never here: records, when a call is refused (`guarded.py`). Invariant: a text says what happened to the call, and what is
-true of its key afterwards.
+Annotations, parameters and keys are refused here when the function is decorated, arguments and results without a form when
+it is called; each function returns an error or raises one, and changes no record.
+Never here: records, when a call is refused (`guarded.py`), what may be decorated (`once.py`). Invariant: an error says what
+happened to the call, and what state its key is in afterwards.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import os
 import typing
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from onefold import codec, duration, errors, owner_process, payload_errors, redact
 from onefold.codec import outline
@@ -25,123 +24,17 @@ from onefold.record.keys import KeyRule
 from onefold.runner.context import Context
 from onefold.runtime.events import kept_text
 
-if TYPE_CHECKING:
-    from onefold.contracts.verbs import Store
-
-
 LAZY = (Iterator, AsyncIterator, Awaitable)
-"""What a call may return before it has done its work."""
-NAME_CHARS_MAX = 512
-_NOT_NAMES = (
-    "__main__",
-    "__mp_main__",
-)  # of the script that was started, whichever it is; the second in spawned processes
-
-
-def named(name: str | None, function: Callable[..., Any], store: Store) -> str:
-    """The name of an operation, where function, store and name are what they should be.
-
-    Raises:
-        UsageError: they are not.
-    """
-    check_function(function, name or "")
-    check_store(store)
-    if name is None:
-        return name_of(function)
-    check_name(name)
-    return name
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The name of an operation that was given none: the function's module and qualified name.
-
-    It is part of every key, so it must be the same in each process that calls the function, and no other function's.
-
-    Raises:
-        UsageError: it would not be: a function of the script itself, a lambda, a partial, a callable object.
-    """
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None or "<lambda>" in qualname:
-        raise errors.UsageError(
-            f"@onefold.once cannot name {function!r:.120}.",
-            meaning="The name is part of every key, and a lambda, a functools.partial or an object has none of its own.",
-            todo='Give it one: @onefold.once(name="...", ...).',
-        )
-    if module in _NOT_NAMES:
-        proposed = ".".join(filter(None, (_script(function), qualname)))
-        raise errors.UsageError(
-            f"@onefold.once needs name= for {qualname}: it is in the script that was started, whose module is {module}.",
-            meaning=f"Every script has that name: another one's {qualname} would be answered from the records of this one,"
-            " and imported under its own name this one would run again.",
-            todo=f'Write @onefold.once(name="{proposed}", ...). To keep records that an earlier version of onefold made'
-            f' here, write name="__main__.{qualname}".',
-        )
-    return f"{module}.{qualname}"
-
-
-def _script(function: Callable[..., Any]) -> str:
-    """The name under which the started script would be imported; empty for a notebook or a prompt."""
-    space = getattr(function, "__globals__", {})
-    spec, file = space.get("__spec__"), space.get("__file__")
-    return spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else ""
-
-
-def check_function(function: Any, name: str) -> None:
-    """Refuse a function whose call does nothing yet.
-
-    Raises:
-        UsageError: it is a generator function.
-    """
-    if not callable(function) or isinstance(function, type):
-        kind = "a class" if isinstance(function, type) else "no function"
-        raise errors.UsageError(
-            f"@onefold.once was put on {function!r:.80}, which is {kind}.",
-            todo="Put it on the function, or the method, that has the effect.",
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise errors.UsageError(
-            f"{name} is a generator function.",
-            meaning="Its call does nothing: the work is done when the caller goes through it, unseen by onefold.once.",
-            todo="Decorate a function that returns a list of what it yields.",
-        )
-
-
-def check_name(name: object) -> None:
-    """Refuse a name that cannot be one.
-
-    Raises:
-        UsageError: no text, or characters that cannot be printed.
-    """
-    if not isinstance(name, str) or not name.isprintable() or len(name) > NAME_CHARS_MAX:
-        raise errors.UsageError(
-            f"name={name!r:.80} cannot name an operation.", todo=f"Use at most {NAME_CHARS_MAX} printable characters."
-        )
-
-
-def check_store(store: object) -> None:
-    """Refuse what is not a record store, before a first call does.
-
-    Raises:
-        UsageError: a URL, None, or something else.
-    """
-    if isinstance(store, str):
-        raise errors.UsageError(
-            f"store={store!r} is a URL, not a store.", todo=f"Write store=onefold.store({redact.masked(store)!r})."
-        )
-    if not hasattr(store, "claim"):
-        raise errors.UsageError(
-            f"store={store!r:.80} is not a store.",
-            todo="Write store=onefold.store(URL), for example onefold.store('sqlite:///records.db').",
-        )
+"""Types of results whose work is not done yet."""
 
 
 def fingerprinted(
     function: Callable[..., Any], signature: inspect.Signature, ignore: object, name: str
 ) -> frozenset[str]:
-    """The parameters whose values do not identify an operation: those that are ignored, and a method's own object.
+    """The parameters whose values do not identify an operation: the ignored ones, and `self` or `cls` of a method.
 
     Raises:
-        UsageError: not a list of names, or not those of parameters.
+        UsageError: not a list of names, or a name that is not a parameter.
     """
     names = list(signature.parameters)
     if isinstance(ignore, str) or not isinstance(ignore, Iterable):
@@ -161,21 +54,21 @@ def fingerprinted(
 
 
 def defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
-    """What the parameters are where a call does not give them."""
+    """The defaults of the parameters."""
     left: dict[Any, object] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
     given = {one.name: left.get(one.kind, one.default) for one in signature.parameters.values()}
     return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
 
 
 def is_alike(arguments: Mapping[str, Any], own: str, first: str, defaults: Mapping[str, object]) -> bool:
-    """Whether two fingerprints are of the same arguments, with others left to their defaults."""
-    from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
+    """Whether two fingerprints are of the same arguments, apart from omitted defaults."""
+    from onefold import payload_defaults  # imports dataclasses; needed only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(arguments, own, first, defaults)
 
 
 def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:
-    """The error for arguments that have no JSON form, with the one that has none."""
+    """The error for arguments without a JSON form; names the argument."""
     for parameter, value in arguments.items():
         try:
             outline(value)
@@ -191,7 +84,7 @@ def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadE
 
 
 def check_crashes(crashes: object) -> None:
-    """Refuse a bound of deaths that is none.
+    """Refuse an invalid value of `crashes`.
 
     Raises:
         UsageError: not a whole number of 1 or more.
@@ -201,7 +94,7 @@ def check_crashes(crashes: object) -> None:
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The types that a function's annotations say.
+    """The types in a function's annotations.
 
     Raises:
         UsageError: its annotations name something that is not defined.
@@ -220,7 +113,7 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def context_parameter(hints: Mapping[str, Any]) -> str | None:
-    """The parameter that takes the call's `Context`: the one that is annotated so, `Context | None` too."""
+    """The parameter that takes the call's `Context`: the one annotated with `Context` or `Context | None`."""
     for name, kind in hints.items():
         if name != "return" and (kind is Context or Context in typing.get_args(kind)):
             return name
@@ -228,10 +121,10 @@ def context_parameter(hints: Mapping[str, Any]) -> str | None:
 
 
 def signature_of(function: Callable[..., Any], context: str | None) -> inspect.Signature:
-    """How a function is called: its context may be left out.
+    """A function's signature for its callers, who may leave out the context.
 
     Raises:
-        UsageError: the context is before a parameter that may not.
+        UsageError: the context comes before other parameters.
     """
     signature = inspect.signature(function)
     found = signature.parameters.get(context) if context is not None else None
@@ -249,7 +142,7 @@ def signature_of(function: Callable[..., Any], context: str | None) -> inspect.S
 
 
 def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> Any:
-    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` where no annotation says."""
+    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` without an annotation."""
     various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     kinds = {
         one.name: Any if one.kind in various else hints.get(one.name, Any) for one in signature.parameters.values()
@@ -258,7 +151,7 @@ def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any])
 
 
 def warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) -> None:
-    """Warn, at the function, of a key made of what differs at every call."""
+    """Warn, at the function, of a key that differs at every call."""
     if key.volatile:
         text = (
             f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
@@ -274,12 +167,12 @@ def _place_of(function: Callable[..., Any], name: str) -> tuple[str, int]:
 
 
 class Replays:
-    """Whether a function that does not say what it returns answers repeated calls with another type than the first.
+    """Warns if a function without a return annotation answers repeated calls with another type than the first.
 
-    The first result that does is warned about, after its record is written, at the function: its annotation is missing.
+    It warns once, after the record of the first such result is written, at the function, which lacks the annotation.
 
     Attributes:
-        same: types of results that need no look. is_over: it was warned about.
+        same: types of results that need no check any more. is_over: the warning was given.
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -289,7 +182,7 @@ class Replays:
         self.is_over = False
 
     def look(self, value: object, back: object) -> None:
-        """Warn if `back`, which a repeated call gets, has other types than `value`. Lists and dicts are looked at once."""
+        """Warn if `back`, which a repeated call gets, has other types than `value`. Each type is checked until it fits."""
         found = payload_errors.retyped(value, back)
         if found is None:
             self.same = {*self.same, type(value)}
@@ -309,13 +202,13 @@ _SETTLE: Final = "--done --result JSON --url URL"
 
 
 def _settle(key: RecordKey) -> str:
-    """The command that settles this operation, whatever others have its key."""
+    """The command that settles this operation and no other one with the same key."""
     tenant = f" --tenant {redact.shell_word(key.scope)}" if key.scope else ""
     return redact.command("onefold held settle", key.key, f"{_SETTLE} --job {redact.shell_word(key.job)}{tenant}")
 
 
 def not_recorded(key: RecordKey, error: errors.PayloadError) -> errors.PayloadError:
-    """`error` about a result, which is its caller's, with the way out for this call."""
+    """`error` about a result, extended by what to do about this call."""
     return errors.PayloadError(
         error.what,
         meaning=error.meaning,
@@ -324,10 +217,10 @@ def not_recorded(key: RecordKey, error: errors.PayloadError) -> errors.PayloadEr
 
 
 def unencoded(error: Exception) -> errors.PayloadError:
-    """What an encoder raised for a result. A result's own methods may raise anything; the effect has happened all the same.
+    """The error for what an encoder raised. A result's own methods may raise anything; the effect has happened anyway.
 
     Raises:
-        Exception: `error`, where it is that of a signal's handler.
+        Exception: `error` itself, where a signal handler raised it.
     """
     if isinstance(error, errors.PayloadError):
         return error
@@ -342,9 +235,9 @@ def unencoded(error: Exception) -> errors.PayloadError:
 
 
 def lazy_result(name: str, value: object) -> errors.UsageError:
-    """The error for a result that is only a promise of its work."""
+    """The error for a result whose work is not done yet, such as a generator."""
     if inspect.iscoroutine(value):
-        value.close()  # nobody will await it
+        value.close()  # nothing will await it
     return errors.UsageError(
         f"{name} returned a {type(value).__name__}.",
         meaning="Its work is done when the caller goes through it or awaits it, unseen by onefold.once. The key is free.",
@@ -353,7 +246,7 @@ def lazy_result(name: str, value: object) -> errors.UsageError:
 
 
 def unfit(name: str, key: RecordKey, error: errors.PayloadError) -> errors.PayloadError:
-    """The error for a stored result that is not what the function says it returns."""
+    """The error for a stored result that does not fit the function's return annotation."""
     return errors.PayloadError(
         f"The result stored for {name} {key.key!r} is not what the function returns: {error.what}",
         meaning="The call is done and was not repeated. Its record was settled by hand with another result, or the"
@@ -375,10 +268,10 @@ def own_call(name: str, key: str) -> errors.UsageError:
 def running(
     name: str, key: str, found: Running, now_ms: int, *, waited_ms: int | None, own: bool
 ) -> errors.TransientError:
-    """The error for a duplicate of a running call that does not want to wait, or has waited for as long as it may.
+    """The error for a duplicate of a running call that does not wait, or has waited as long as allowed.
 
     Args:
-        waited_ms: how long it has waited; None when it does not want to.
+        waited_ms: how long it has waited; None when it does not wait.
         own: the running call is one of this process.
     """
     meaning, todo = "", 'Try again later, or let calls wait with on_running="wait".'
@@ -390,8 +283,12 @@ def running(
             todo = (
                 "Try again later. Two calls that wait for each other never end: make them in the same order everywhere."
             )
+    stopped = ""
+    if found.stopped is not None:
+        stopped = f" Its process {found.stopped} stands still."
+        todo = f"Continue that process (kill -CONT {found.stopped}), or end it: then on_unknown decides."
     return errors.TransientError(
-        f"{name} {key!r} is already running in another call (owner {found.owner}, fence {found.fence}).",
+        f"{name} {key!r} is already running in another call (owner {found.owner}, fence {found.fence}).{stopped}",
         meaning=meaning,
         todo=todo,
         retry_in_ms=max(found.until_ms - now_ms, 0),
@@ -399,7 +296,7 @@ def running(
 
 
 def taken_over(found: Claimed, crashes: int) -> str:
-    """What is known of the call before this one, which started and whose outcome nobody recorded."""
+    """What is known about the previous call, which started and left no outcome."""
     owner, which = found.previous_owner, "an earlier call"
     if owner_process.ended([owner] if owner else []):
         text = f"the process of {which}, owner {owner}, ended before an outcome was recorded"
@@ -410,7 +307,7 @@ def taken_over(found: Claimed, crashes: int) -> str:
 
 
 def late(key: RecordKey, lease_ms: int, times: int) -> errors.TransientError:
-    """What is raised to a call whose lease was over `times` times before it could begin."""
+    """The error for a call whose lease ended `times` times before it could begin."""
     return errors.TransientError(
         f"{key.job} {key.key!r} was not called: {times} times in a row its lease of {duration.to_text(lease_ms)} was over"
         " before the call could begin.",

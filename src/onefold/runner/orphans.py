@@ -1,10 +1,10 @@
-"""Messages that no job here takes: nobody declares their job on this queue, or they are another app's.
+"""Messages that no job here takes: this app declares no such job on their queue, or they belong to another app.
 
-They wait for a worker that takes them, as during a deployment, longer each time; they are reported, first at once and then
-every ten minutes; and well before their retention ends they go to the dead-letter queue with the reason, from where they can
-be redriven. Where every look costs a receive (SQS), the last receive that the queue allows ends the wait too.
-What waits is noted in State under `no-job/<queue>`, for `onefold status` and `onefold stuck`.
-Never here: settling. Invariant: whoever sends messages for many made-up jobs fills neither State nor ledger.
+They wait for a worker that takes them (during a deployment, for example), longer each time. They are reported at once and
+then every ten minutes. Well before their retention ends they are moved to the dead-letter queue with the reason, from where
+they can be redriven. Where every check costs a receive (SQS), they are moved at the last receive that the queue allows.
+Waiting messages are noted in State under `no-job/<queue>`, for `onefold status` and `onefold stuck`.
+Never here: settling. Invariant: a sender that invents many job names can fill neither State nor ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PLACE: Final = "no-job/"  # and the queue, in State
 REPORT_MS: Final = 10 * limits.MINUTE_MS
-FRESH_MS: Final = 3 * REPORT_MS  # what was noted longer ago waits no more, or no worker looks
+FRESH_MS: Final = 3 * REPORT_MS  # messages noted longer ago no longer wait, or no worker checks
 _FIRST_MS: Final = limits.SECOND_MS
 _LONGEST_MS: Final = 5 * limits.MINUTE_MS
 _COUNTED_FIRST_MS: Final = 30 * limits.SECOND_MS
@@ -40,14 +40,15 @@ _COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
 _NAMES_MAX: Final = 20  # jobs of one queue that are listed
 _NAME_CHARS_MAX: Final = 128
 _OTHERS: Final = "(others)"
-_HIDDEN_MIN: Final = 1_000  # so many are remembered before those that are visible again are forgotten
+_HIDDEN_MIN: Final = 1_000  # how many are remembered before those that are visible again are dropped
 
 
 class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is noted of messages that wait for one job.
+    """A note about messages that wait for one job.
 
     Args:
-        at_ms: when one was seen last. message_id: of that one. why: nobody takes it. ends_at_ms: when it is given up.
+        at_ms: when one was last seen. message_id: of that one. why: the reason that no job takes it. ends_at_ms: when it is
+            moved to the dead-letter queue.
     """
 
     at_ms: int
@@ -57,11 +58,11 @@ class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted: bool) -> int | None:
-    """How long a message waits for somebody who takes it, ms; None when it has waited long enough.
+    """How long to hide a message that no job takes, ms; None when it has waited long enough.
 
     Args:
         settings: of its queue. age_ms: since it was sent. receive_count: this receive included.
-        counted: whether each look costs one of the receives that the queue allows.
+        counted: whether each check costs one of the receives that the queue allows.
     """
     if settings.dead_letter is not None:
         worn = counted and settings.receives_max is not None and receive_count >= settings.receives_max
@@ -73,7 +74,7 @@ def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted
 
 
 def patience_ms(settings: QueueSettings) -> int:
-    """How old a message of this queue becomes before it is given up, ms."""
+    """The age at which a message of this queue is moved to the dead-letter queue, ms."""
     return settings.retention_ms // 2
 
 
@@ -111,7 +112,7 @@ class Orphans:
         return found
 
     def hide(self, queue: str, receipts: Collection[str], until_ms: int) -> None:
-        """Remember that messages were given back that stay hidden until a monotonic instant."""
+        """Remember that messages were returned that stay hidden until a monotonic instant."""
         with self._lock:
             hidden = self._hidden.setdefault(queue, {})
             hidden.update(dict.fromkeys(receipts, until_ms))
@@ -136,7 +137,7 @@ class Orphans:
         wall_ms = self._clock.now_ms()
         self._report(delivery, {"job": name, "why": why[:500], "given_up_in_ms": ends_at_ms - wall_ms})
         note = WaitingForJob(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
-        with ignored(errors.OnefoldError):  # it was reported; another worker, or the next time, notes it
+        with ignored(errors.OnefoldError):  # it was reported; another worker, or the next call, notes it
             self._note(queue, name, note)
 
     def _note(self, queue: str, name: str, note: WaitingForJob) -> None:
@@ -156,7 +157,7 @@ def _later(hidden: Mapping[str, int], now_ms: int) -> dict[str, int]:
 
 
 def decoded(value: bytes) -> dict[str, WaitingForJob]:
-    """What was noted of a queue, by job; empty where another version wrote it otherwise."""
+    """The notes about a queue, by job; empty where another version wrote them in another form."""
     try:
         return msgspec.json.decode(value, type=dict[str, WaitingForJob])
     except msgspec.MsgspecError:
@@ -164,14 +165,14 @@ def decoded(value: bytes) -> dict[str, WaitingForJob]:
 
 
 def name_of(attributes: Mapping[str, Attribute]) -> str:
-    """Under which name a message waits: that of its job, and of its app where it says so."""
+    """The name under which a message waits: that of its job, and of its app where the message names one."""
     job, app = attributes.get(JOB_ATTRIBUTE), attributes.get(APP_ATTRIBUTE)
     named = str(job.value) if job is not None else "(none)"
     return (f"{named} of {app.value!s}" if app is not None else named)[:_NAME_CHARS_MAX]
 
 
 class _Nobody:
-    """What a run needs of a job that does not exist."""
+    """A stand-in for a job that does not exist: what a run needs of it."""
 
     dispatches = False
     limit = None

@@ -1,9 +1,9 @@
-"""Where deliveries come from: the queues of a worker in turn, a buffer for each, and the only wait of the control loop.
+"""Receiving: the queues of a worker in turn, a buffer for each, and the only wait of the control loop.
 
-Each queue is a `Feed` with a buffer of its own, so that none starves: a queue whose jobs are slow fills its own buffer and
-nobody else's. How much may lie in it, and how many deliveries make a group, follows from how long its runs take (learned as
-they go): enough to keep the threads busy while the next receive is under way, and no more, because what lies here is
-work that another worker could have begun.
+Each queue is a `Feed` with its own buffer, so that none starves: a queue whose jobs are slow fills only its own buffer. How
+much may be buffered, and how many deliveries make a group, follows from the measured duration of its runs: enough to keep
+the threads busy while the next receive is in progress, and no more, because another worker could have begun what is buffered
+here.
 Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in flight (`execution.py`)
 before it is in a buffer.
 """
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from onefold.runner.runner import Runner
 
 IDLE_POLL_MS = 200  # see `Poller`
-AHEAD_MS = 20  # buffered work should last for so long; a receive takes 0.3 to 3 ms here, 10 to 30 ms over a network
-OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is asked again after this
-_PACE_RUNS = 8  # runs after which the pace is as good as replaced
-_BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for so long wait behind others
-_RECEIVES_MS = 500  # at the end, for receives under way: where messages come they take milliseconds, else up to 10 s
-GATHER_MS = 5  # a look at a steady stream comes so long after the one before
-_STEADY_MS = 20  # a stream is steady that brought
-_STEADY = 6  # so many messages within that time, a few at a time: 300 a second for each worker
+AHEAD_MS = 20  # how long buffered work should last; a receive takes 0.3 to 3 ms locally, 10 to 30 ms over a network
+OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is polled again after this
+_PACE_RUNS = 8  # runs after which older measurements hardly count
+_BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for this long wait behind others
+_RECEIVES_MS = 500  # at the end, for receives in progress: with messages they take milliseconds, otherwise up to 10 s
+GATHER_MS = 5  # pause between two receives from a steady stream
+_STEADY_MS = 20  # a stream is steady if it brought
+_STEADY = 6  # at least so many messages within this time, a few at a time: 300 a second for each worker
 
 
 class Feed:
     """One queue as a worker sees it.
 
     Attributes:
-        queue: to receive from. weight: how often its turn comes, 1 or more.
+        queue: to receive from. weight: its share of the turns, 1 or more.
         buffer: received and not begun, oldest first.
         credit: for the turns, see `Poller.turn_of`.
-        due_at_ms: monotonic instant of the next look. dry: the last look found less than was asked for.
-        gathers_until_ms: no look before that monotonic instant, see `gather`.
+        due_at_ms: monotonic instant of the next receive. dry: the last receive found less than was asked for.
+        gathers_until_ms: no receive before that monotonic instant, see `gather`.
     """
 
     def __init__(self, queue: QueueReceiver, weight: int) -> None:
@@ -70,11 +70,11 @@ class Feed:
         self._pace_ms += (ms / count - self._pace_ms) * share
 
     def gather(self, count: int, now_ms: int) -> None:
-        """Decide when the next look may be, after one that found `count` messages and no more.
+        """Decide when the next receive may be, after one that found only `count` messages.
 
-        A steady stream of single messages, looked at whenever one comes, costs a receive, a claim and a settlement for every
-        two or three, and each takes the file from the sender. So it is looked at every GATHER_MS; a message that comes
-        now and then is received at once.
+        If a steady stream of single messages were received as they come, every two or three of them would cost a receive, a
+        claim and a settlement, each of which blocks the sender on the file. So such a queue is polled every GATHER_MS; an
+        occasional message is received at once.
         """
         self._found.append((now_ms, count))
         while self._found[0][0] < now_ms - _STEADY_MS:
@@ -95,10 +95,10 @@ class Feed:
 class Poller:
     """Receives from several queues in turn and keeps what was received until it is begun.
 
-    A look happens when a sender, or a finished run, woke the worker; when the last look found as much as was asked for; and
-    otherwise every IDLE_POLL_MS, because messages also become visible without anyone sending them (a delay, a retry, a
-    visibility that ended elsewhere). 200 ms is below what a person notices and below the shortest default retry pause;
-    a look at an empty queue is one read of about 0.05 ms, so an idle worker uses 0.03 % of a core per queue.
+    A receive is made when a sender or a finished run woke the worker; when the last one found as much as was asked for; and
+    otherwise every IDLE_POLL_MS, because messages also become visible without a send (a delay, a retry, a visibility that
+    ended elsewhere). 200 ms is below what a person notices and below the shortest default retry pause; polling an empty
+    queue is one read of about 0.05 ms, so an idle worker uses 0.03 % of a core per queue.
 
     Args:
         queues: to receive from, in the order of the first turn.
@@ -106,7 +106,7 @@ class Poller:
         visible_ms: how long a receive hides a message: the lease, so that a dead host's messages come back within it.
 
     Attributes:
-        not_taken: by queue, how many messages `is_empty` has left out.
+        not_taken: by queue, how many messages `is_empty` ignored.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Poller:
         self.not_taken: dict[str, int] = {}
 
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
-        """Whose turn it is among `feeds` (at least one): over many turns, each as often as its weight, well mixed."""
+        """The feed whose turn it is (`feeds`: at least one): over many turns, each as often as its weight, evenly spread."""
         for feed in feeds:
             feed.credit += feed.weight
         chosen = max(feeds, key=lambda feed: feed.credit)
@@ -137,13 +137,13 @@ class Poller:
         return chosen
 
     def refill(self, wanted: Callable[[Feed], int]) -> int:
-        """Receive for every feed whose look is due and whose buffer is less than half full; how many were received.
+        """Receive for every feed that is due and whose buffer is less than half full; returns how many were received.
 
         Args:
             wanted: how many deliveries a feed may have in its buffer now.
 
         Raises:
-            TransientError: the backend could not; what other feeds received is in their buffers.
+            TransientError: a receive failed; what other feeds received is in their buffers.
         """
         received = 0
         self._turns.rotate(-1)
@@ -170,7 +170,7 @@ class Poller:
         return len(deliveries)
 
     def first(self, feed: Feed) -> Delivery | None:
-        """The oldest buffered delivery that is still ours; None when there is none."""
+        """The oldest buffered delivery that this worker still holds; None when there is none."""
         while feed.buffer:
             delivery = feed.buffer[0]
             if self._in_flight.keeps(delivery):
@@ -179,7 +179,7 @@ class Poller:
         return None
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries that could not be begun, in order; they come first again."""
+        """Put back deliveries that could not be begun, in order, at the front."""
         for one in reversed(list(deliveries)):
             self.feeds[one.queue].buffer.appendleft(one)
 
@@ -191,10 +191,10 @@ class Poller:
         return buffered
 
     def pause(self, waiter: Waiter, at_most_ms: int, wanted: Callable[[Feed], int]) -> None:
-        """Wait until woken, until a look is due that there is room for, or for `at_most_ms`; woken: all looks are due."""
+        """Wait until woken, until a feed with room is due, or for `at_most_ms`; when woken, all feeds are due."""
         now_ms = self._clock.monotonic_ms()
         gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
-        if gathers_ms > 0 and not len(self._in_flight):  # nothing can end meanwhile, and senders need not wake it
+        if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and senders need not wake it
             self._clock.wait(self._never, min(gathers_ms, at_most_ms))
             return
         for feed in self.feeds.values():
@@ -206,14 +206,14 @@ class Poller:
                 feed.due_at_ms = 0
 
     def is_empty(self, runner: Runner, *, wait_for_delayed: bool) -> bool:
-        """Whether nothing is left to receive, and nothing in flight here or elsewhere, that the runner's jobs take."""
+        """Whether no message for the runner's jobs is left to receive or in flight, here or elsewhere."""
         if len(self._in_flight) or not all(feed.dry for feed in self.feeds.values()):
             return False
         not_taken: dict[str, int] = {}
         blocked = False
         for name in self.feeds:
             depth = runner.backend.open_queue(name).depth()
-            hidden = runner.orphans(name)  # after the depth: what is hidden still was hidden then
+            hidden = runner.orphans(name)  # read after the depth: what is still hidden was hidden then too
             if hidden:
                 not_taken[name] = hidden
             if depth.in_flight > hidden or (depth.delayed and wait_for_delayed):
@@ -225,26 +225,26 @@ class Poller:
         return not blocked or self._stays_blocked()
 
     def _stays_blocked(self) -> bool:
-        """Whether what is visible cannot be received for a while now: it waits behind messages that no job here takes."""
+        """Whether the visible messages cannot be received for a while: they wait behind messages that no job here takes."""
         now_ms, received = self._clock.monotonic_ms(), self._in_flight.counts().get("received", 0)
         if self._blocked is None or self._blocked[0] != received:
             self._blocked = received, now_ms
         return now_ms - self._blocked[1] >= _BLOCKED_MS
 
     def stop(self, *, give_back: bool = True) -> None:
-        """Ask for nothing more, where receives wait on the server. `give_back`: what has arrived, too."""
+        """Stop polling, where receives wait on the server. `give_back`: also return what has arrived."""
         for poll in self._polls:
             poll.stop(give_back=give_back)
 
     def end(self) -> None:
-        """Wait, not for long, until receives under way have ended and given back what they brought."""
+        """Wait briefly until the receives in progress have ended and returned their messages."""
         until_ms = self._clock.monotonic_ms() + _RECEIVES_MS
         for poll in self._polls:
             poll.end(until_ms)
 
 
 class Allotment:
-    """What is begun, and buffered ahead, for the free slots of a worker's executors.
+    """Decides how much to begin, and to buffer ahead, for the free slots of a worker's executors.
 
     Args:
         jobs: all that may come.
@@ -262,11 +262,11 @@ class Allotment:
         self._mixed = {name for name in queues if queues.count(name) > 1}
 
     def group_size(self, run: Execution) -> int:
-        """How many runs of this one's queue one slot should be given at once."""
+        """How many runs of this run's queue one slot should get at once."""
         return self._poller.feeds[run.delivery.queue].group_size(self._group_max)
 
     def wanted(self, feed: Feed) -> int:
-        """How many deliveries of a feed should lie in its buffer now: for the free slots, and ahead of the busy ones."""
+        """How many deliveries of a feed should be buffered now: for the free slots, and ahead for the busy ones."""
         lane, grouped = self._feed_ways.get(feed.queue.name, (self._executors.plain, False))
         unit = feed.group_size(self._group_max) if grouped else 1
         ahead = self._prefetch

@@ -1,8 +1,8 @@
-"""A lane of child processes: for CPU work, and for handlers that must be stoppable whatever they do.
+"""A lane of child processes: for CPU work, and for handlers that must be stoppable at any time.
 
 Each slot is a thread here and a fresh `python -m onefold.runner.child` beside it; the child runs handlers and probes, this
 process does all queue and store work. A child that must be stopped is killed with everything it started, and replaced. What
-a killed handler had done is not known: the outcome is unknown, with the evidence, and counts as a crash.
+a killed handler had done is not known, so its outcome is unknown, with how the process ended, and counts as a crash.
 Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is killed only for the run it is performing.
 """
 
@@ -43,7 +43,7 @@ class Spawn(Struct, frozen=True, kw_only=True):
 
     Args:
         target: the app, as `module:attribute`; its `jobs` are looked up by name.
-        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not thought
+        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not taken for
             dead while a child still runs; None where the backend has no such lock.
     """
 
@@ -63,7 +63,7 @@ class Child:
                     [sys.executable, "-m", "onefold.runner.child", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    process_group=0,  # Ctrl-C is for the parent; and what a handler has started dies with it
+                    process_group=0,  # Ctrl-C is for the parent; and what a handler has started is killed with it
                 )
         except OSError:
             self._end.close()
@@ -81,6 +81,12 @@ class Child:
         said = wire.receive(self._end, wire.Ready | wire.Broken)
         if isinstance(said, wire.Broken):
             self.bury()
+            if said.hook:
+                raise errors.UsageError(
+                    f"A child process of the worker did not start: {said.why}",
+                    meaning="Handlers run in processes of their own, and each calls the start hooks of the app.",
+                    todo="Repair what it names, and start the worker again.",
+                )
             raise errors.UsageError(
                 f"A child process of the worker could not load the app: {said.why}",
                 meaning="Handlers run in processes of their own, which import the app afresh.",
@@ -88,7 +94,7 @@ class Child:
             )
 
     def ask(self, order: wire.Order) -> wire.Reply:
-        """Have an order carried out.
+        """Send an order and wait for its reply.
 
         Raises:
             EOFError: the child ended in the middle.
@@ -118,13 +124,13 @@ class Child:
         self.bury()
 
     def kill(self) -> None:
-        """Kill the child and everything in its process group. Its number is its own until `bury`."""
+        """Kill the child and everything in its process group. Its process id is not reused before `bury`."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def bury(self) -> str:
-        """After its end: remove what is left of it, and say how it ended."""
+        """After its end: clean up, and return how it ended."""
         self._end.close()
         self.kill()
         code = self._process.wait()
@@ -148,7 +154,7 @@ class Slot:
         self.thread = threading.Thread(target=self._serve, name=f"onefold-child-{number}", daemon=True)
 
     def call(self, run: Execution, ctx: Context) -> Outcome:
-        """Have the handler called in the child."""
+        """Call the handler in the child."""
         try:
             reply = self._ask("call", run, ctx)
         except EOFError:
@@ -158,7 +164,7 @@ class Slot:
         return reply.outcome
 
     def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
-        """Have the probe asked in the child."""
+        """Ask the probe in the child."""
         try:
             reply = self._ask("probe", run, ctx)
         except EOFError:
@@ -184,6 +190,7 @@ class Slot:
             if self._child is None or run.cut is not None:  # stopped before it began
                 raise EOFError
             child, self._current = self._child, run
+        tracing = self._lane.runner.tracing
         try:
             return child.ask(
                 wire.Order(
@@ -194,6 +201,7 @@ class Slot:
                     attempt=ctx.attempt,
                     attempts_max=ctx.attempts_max,
                     remaining_ms=ctx.remaining_ms or 0,
+                    trace=tracing.carried() if tracing is not None else None,
                 )
             )
         finally:
@@ -235,7 +243,7 @@ class Slot:
             self._lane.report(LaneReport(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
-        """Start a child and report its slot; False when the lane has ended meanwhile.
+        """Start a child and report its slot; False when the lane has ended in the meantime.
 
         Raises:
             UsageError: it cannot be started, or cannot load the app.
@@ -296,7 +304,7 @@ class Children:
             slot.thread.start()
 
     def submit(self, unit: Unit) -> None:
-        """Hand a unit to the next free child."""
+        """Pass a unit to the next free child."""
         self._inbox.put(unit)
 
     def stop(self, run: Execution) -> None:
@@ -316,10 +324,10 @@ class Children:
         self._clock.wait(self._over, pause_ms)
 
     def end(self, *, wait: bool) -> None:
-        """End all children: idle ones in good order; with `wait` False all are killed."""
+        """End all children: idle ones gracefully; with `wait` False all are killed."""
         self.ended = True
         self.killing = not wait
-        self._over.set()  # every slot that pauses waits on it
+        self._over.set()  # every slot that is pausing waits on it
         for _ in self._slots:
             self._inbox.put(None)
         for slot in self._slots:

@@ -1,7 +1,7 @@
-"""Reporting what a runner does: to the sinks at once, into the history as much of it as its level keeps; a worker's numbers.
+"""Reports of what a runner does: to the sinks at once, and to the history if its level keeps them; and a worker's counters.
 
-Rows that belong to a settlement are only made here; they are written with it. All others are appended at once, and a history
-that cannot be written does not stop the work: the sinks have had the event.
+Rows that belong to a settlement are only built here; they are written with it. All others are appended at once. A history
+that cannot be written does not stop the work, because the sinks have received the event.
 Never here: what the events mean (`events.py`), decisions. Invariant: a lost lease is reported once.
 """
 
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from msgspec import Struct
 
 from onefold import errors
+from onefold.contracts.ledger import counts_of
 from onefold.interrupts import ignored, let_through
+from onefold.record import attempt as script
+from onefold.record.error_text import error_name, trace_of
 from onefold.runner.handlers import run_of
-from onefold.runtime.events import EVENTS, Event, kept
+from onefold.runtime.events import EVENTS, Event, kept, kept_text
 
 _KEPT: Final = frozenset(
     {"failed", "unknown", "held", "lease-lost", "record-gone", "takeover", "probe", "completion-failed"}
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Reports:
-    """Reports what one owner does to sinks and ledger.
+    """Reports the events of one owner to sinks and ledger.
 
     Args:
         ledger: the history. history: what it keeps.
@@ -43,18 +46,20 @@ class Reports:
 
     def __init__(self, sinks: Sinks, ledger: Ledger, *, history: History, clock: Clock, owner: str) -> None:
         self._sinks = sinks
+        self._tracing = sinks.tracing
         self._ledger = ledger
         self._history = history
         self._clock = clock
         self._owner = owner
+        self.request_id: str | None = None  # of the current invocation, on Lambda
 
     def of_decision(self, run: Execution) -> tuple[list[Event], list[Row]]:
-        """What a run's decision reports once it is written, and the rows to be written with it."""
+        """The events of a run's decision, to be emitted once it is written, and the rows to be written with it."""
         events, rows = [], []
         for note in run.decided().notes:
             if note.event == "lease-lost":
-                continue  # reported by `lease_lost`: at once, and once
-            keep = kept(note.event, self._history, run=run.facts.run)
+                continue  # reported by `lease_lost`: at once, and only once
+            keep = kept(note.event, self._history, run=run.facts.run) or bool(counts_of(note.detail))
             if keep or self._sinks:
                 event = self.event(note.event, run.delivery, run, note.detail)
                 events.append(event)
@@ -63,40 +68,58 @@ class Reports:
         return events, rows
 
     def released(self, deliveries: Sequence[Delivery], why: str) -> None:
-        """Deliveries were returned that were not begun."""
+        """Report that deliveries were returned without being begun."""
         if self._sinks:
             for one in deliveries:
                 self._sinks.emit(self.event("released", one, None, {"why": why}))
 
     def event(self, name: str, delivery: Delivery, run: Execution | None, detail: Detail) -> Event:
         """One fact about a delivery."""
+        now_ms, took_ms, wait_ms = self._clock.now_ms(), None, None
+        trace_id, span_id = (None, None) if self._tracing is None else self._tracing.ids(run, delivery)
+        if run is not None and run.ctx is not None and isinstance(run.step, script.Commit):
+            took_ms = run.took_ms
+            if run.attempt == 1 and delivery.message_id:
+                wait_ms = now_ms - took_ms - delivery.sent_at_ms
         return Event(
-            at_ms=self._clock.now_ms(),
+            at_ms=now_ms,
             name=name,
             key=run.facts.key if run is not None else None,
-            queue=delivery.queue or None,  # of a call: none
+            queue=delivery.queue or None,  # a call has none
             message_id=delivery.message_id or None,
             group=delivery.group,
             receive_count=delivery.receive_count or None,
             run=run.facts.run if run is not None else run_of(delivery),
             actor=self._owner,
             detail=detail,
-        )
+            took_ms=took_ms,
+            wait_ms=wait_ms,
+            request_id=self.request_id,
+            trace_id=trace_id,
+            span_id=span_id,
+        ).carrying(run.raised if run is not None and EVENTS[name].severity not in ("debug", "info") else None)
+
+    def unwritten(self, name: str, run: Execution) -> Event:
+        """The event that a run's decision could not be written, with the backend's last error."""
+        detail: Detail = {"attempt": run.attempt}
+        if run.error is not None:
+            detail = {**detail, "error": error_name(run.error), "summary": kept_text(run.error)}
+        return self.event(name, run.delivery, run, detail)
 
     def emit(self, event: Event) -> None:
-        """To the sinks; a lost lease or record also into the history, as no settlement says so."""
+        """Send the event to the sinks; a lost lease or record also goes to the history, because no settlement writes it."""
         self._sinks.emit(event)
         if event.name in ("lease-lost", "record-gone"):
             self.append([event.row()])
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Into the history, where any is kept and can be written."""
+        """Add rows to the history, if one is kept and can be written to."""
         if rows and self._history != "off":
-            with ignored(errors.OnefoldError):  # the store is what failed; the sinks have heard it
+            with ignored(errors.OnefoldError):  # the store has failed; the sinks have received it
                 self._ledger.append(rows)
 
     def lease_lost(self, run: Execution) -> None:
-        """A run lost its lease: its handler can see it from now on, which is reported once."""
+        """Mark a run's lease as lost, which its handler can see from now on, and report it once."""
         if run.ctx is not None:
             run.ctx.lease_lost = True
         if not run.lost:
@@ -104,12 +127,12 @@ class Reports:
             self.emit(self.event("lease-lost", run.delivery, run, {"attempt": run.attempt}))
 
     def record_gone(self, run: Execution) -> None:
-        """The record of a run was gone from the store, and was put back."""
+        """Report that a run's record had disappeared from the store and was restored."""
         detail: Detail = {"attempt": run.attempt, "fence": run.hold.fence}
         self.emit(self.event("record-gone", run.delivery, run, detail))
 
     def begun(self, runs: Sequence[Execution]) -> None:
-        """At history `full`: that messages were received, and which of their handlers are called now."""
+        """At history level `full`: report which messages were received, and which handlers are called now."""
         if not kept("started", self._history):
             return
         events = []
@@ -124,13 +147,13 @@ class Reports:
             self._ledger.append([event.row() for event in events])
 
     def of_run(self, name: str, run: Execution, detail: Detail) -> None:
-        """Report something of a run that is not part of its settlement; what only `full` keeps, only at `full`."""
+        """Report an event of a run that is not part of its settlement; events of level `full` only at that level."""
         if EVENTS[name].kept == "full" and not kept(name, self._history):
             return
         self._keep(self.event(name, run.delivery, run, detail))
 
     def waits_for_job(self, delivery: Delivery, detail: Detail) -> None:
-        """Report that a message waits for somebody who takes it."""
+        """Report that a message waits for a worker that has its job."""
         self._keep(self.event("waits-for-job", delivery, None, detail))
 
     @property
@@ -138,9 +161,15 @@ class Reports:
         """How many times a sink raised."""
         return self._sinks.failures
 
-    def of_process(self, name: str, detail: Detail) -> None:
-        """Report something of this process."""
-        self._keep(Event(at_ms=self._clock.now_ms(), name=name, actor=self._owner, detail=detail))
+    def end_sinks(self) -> None:
+        """End reporting: wait briefly for sinks that are behind."""
+        self._sinks.end()
+
+    def of_process(self, name: str, detail: Detail, error: BaseException | None = None) -> None:
+        """Report an event of this process."""
+        at_ms = self._clock.now_ms()
+        event = Event(at_ms=at_ms, name=name, actor=self._owner, detail=detail, request_id=self.request_id)
+        self._keep(event.carrying(error))
 
     def overrun(self, run: Execution) -> None:
         """Report that a handler still runs after its timeout."""
@@ -148,19 +177,25 @@ class Reports:
         running_ms = now_ms + timeout_ms - (run.deadline_ms if run.deadline_ms is not None else now_ms)
         self.of_run("overrun", run, {"timeout_ms": timeout_ms, "running_ms": running_ms})
 
+    def thread_failed(self, name: str, error: Exception) -> None:
+        """Report that a background thread raised an unexpected error and is retried."""
+        kept_trace = trace_of(error, kept_text)
+        detail: Detail = {"thread": name, "error": type(error).__name__, "summary": kept_text(error)}
+        self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)
+
     def busy(self, error: errors.OnefoldError, **where: str | int) -> None:
         """Report that the backend could not do something for now."""
-        self.of_process("engine-busy", {**where, "error": error.code, "summary": str(error)[:500]})
+        self.of_process("engine-busy", {**where, "error": error.code, "summary": str(error)[:500]}, error)
 
     def _keep(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with ignored(errors.TransientError):  # the sinks have heard it; a full disk must not stop the work
+            with ignored(errors.TransientError):  # the sinks have received it; a full disk must not stop the work
                 self._ledger.append([event.row()])
 
 
 class CallReports(Reports):
-    """Of calls of one guarded function: what did not simply complete is kept after its record, where there is a history."""
+    """For calls of one guarded function: outcomes other than plain completion go to the history, if there is one."""
 
     def __init__(self, name: str, sinks: Sinks, ledger: Ledger | None, clock: Clock, owner: str) -> None:
         super().__init__(sinks, cast("Ledger", ledger), history="off", clock=clock, owner=owner)
@@ -178,26 +213,26 @@ class CallReports(Reports):
         ], []
 
     def emit(self, event: Event) -> None:
-        """To the sinks and, if it is one of those, into the history."""
+        """Send the event to the sinks and, if the history keeps such events, to the history."""
         self._sink_events.emit(event)
         if self.has_ledger and event.name in _KEPT:
             self.append([event.row()])
 
     def record_gone(self, run: Execution) -> None:
-        """As `Reports.record_gone`; it is logged, too, since most calls have no sink."""
+        """As `Reports.record_gone`; it is also logged, since most calls have no sink."""
         super().record_gone(run)
         import logging  # as below
 
         logging.getLogger("onefold").warning(
-            "%s %r: its record was gone from the store while it ran (flushed, evicted, deleted or restored from a backup). "
-            "It was put back, and the call counts. Records of other keys may be lost, too, and calls with these would run "
-            "again: have the store keep its records.",
+            "%s %r: its record disappeared from the store while it ran (a flush, eviction, delete or restored backup). "
+            "It was written again, and the call counts. Records of other keys may be lost too, and calls with them would "
+            "run again: configure the store so that it keeps its records.",
             self._name,
             run.hold.key.key,
         )
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Into the history, where it can be written; a row that is refused does not fail the call."""
+        """Add rows to the history, if it can be written to; a refused row does not fail the call."""
         if rows and self.has_ledger:
             try:
                 self._ledger.append(rows)
@@ -206,22 +241,22 @@ class CallReports(Reports):
                 self.warn(error)
 
     def warn(self, error: errors.OnefoldError) -> None:
-        """Once, of a history that refuses rows for good."""
+        """Warn, once, that the history refuses rows permanently."""
         if not self._warned and not isinstance(error, errors.TransientError):
             self._warned = True
-            import logging  # 8 ms to import, and most stores take their rows
+            import logging  # 8 ms to import, and most stores accept their rows
 
             logging.getLogger("onefold").warning(
-                "The history of %s is not kept: %s %s Its calls go on, but one whose process has died cannot be made again "
-                "until the store takes the row that says so.",
+                "The history of %s is not kept: %s %s Its calls continue, but a call whose process died cannot be repeated "
+                "until the store accepts the row that records this.",
                 self._name,
                 error.what,
                 error.todo,
             )
 
 
-RATE_MS = 5_000  # `per_second` looks back so far,
-_POINTS = 20  # over so many points
+RATE_MS = 5_000  # `per_second` covers this much time,
+_POINTS = 20  # in this many points
 _BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
 
 
@@ -229,11 +264,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """A worker's numbers since it started.
 
     Args:
-        received: deliveries. started: handlers (and probes) handed to a lane.
-        completed, duplicates, retried: settled so. buried: to a dead-letter queue, for whatever reason.
-        held: to a held queue. given_back: not begun. lost: leases.
-        in_hand: received and not settled. running: handed to a lane and not settled.
-        per_second: completed, over the last 5 s. sink_failures: how many times a sink of the app raised.
+        received: deliveries. started: handlers (and probes) passed to a lane.
+        completed, duplicates, retried: settled that way. buried: moved to a dead-letter queue, for whatever reason.
+        held: moved to a held queue. given_back: returned without being started. lost: leases lost.
+        in_hand: received, not yet settled. running: passed to a lane, not yet settled.
+        per_second: completed, over the last 5 s. sink_failures: events that a sink raised on or was too slow for.
+        progress_age_ms: time since the worker last made progress, or had nothing to do.
     """
 
     received: int
@@ -249,15 +285,16 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     running: int
     per_second: float
     sink_failures: int = 0
+    progress_age_ms: int = 0
 
 
 class ExitReport(Struct, frozen=True, kw_only=True):
     """How a worker ended.
 
     Args:
-        code: 0 drained; 3 stopped at once, or after the grace time, with work in hand.
-        left: what still ran then, as `job key`; whoever takes over decides by the job's policy.
-        counts: the last numbers.
+        code: 0 drained; 3 stopped at once, or after the grace time, with work in progress.
+        left: what was still running, as `job key`; the worker that takes over decides by the job's policy.
+        counts: the final numbers.
         not_taken: with `until_empty`, by queue: messages that were left because no job here takes them, and on a FIFO
             queue those behind them that were received.
     """
@@ -269,10 +306,10 @@ class ExitReport(Struct, frozen=True, kw_only=True):
 
 
 class Numbers:
-    """Counts what a worker does, and how fast. Noted by one thread, read by any.
+    """Counts what a worker does, and how fast. Written by one thread, read by any.
 
     Attributes:
-        started: handlers (and probes) handed to a lane.
+        started: handlers (and probes) passed to a lane.
     """
 
     def __init__(self, in_flight: InFlight, clock: Clock) -> None:
@@ -280,9 +317,14 @@ class Numbers:
         self._clock = clock
         self._points: deque[tuple[int, int]] = deque()
         self.started = 0
+        self._progress_ms = clock.monotonic_ms()
+
+    def progressed(self) -> None:
+        """Note that the worker made progress, or had nothing to do."""
+        self._progress_ms = self._clock.monotonic_ms()
 
     def note(self, now_ms: int) -> None:
-        """Note how much is completed, now and then, at a monotonic instant."""
+        """Note how many runs are completed at a monotonic instant; calls that follow too closely do nothing."""
         if self._points and now_ms - self._points[-1][0] < RATE_MS // _POINTS:
             return
         self._points.append((now_ms, self._in_flight.counts().get("completed", 0)))
@@ -290,7 +332,7 @@ class Numbers:
             self._points.popleft()
 
     def snapshot(self, running: int, sink_failures: int) -> Snapshot:
-        """The numbers of this moment."""
+        """The current numbers."""
         counts = self._in_flight.counts()
         now_ms, completed = self._clock.monotonic_ms(), counts.get("completed", 0)
         since_ms, before = next(iter(self._points.copy()), (now_ms, completed))
@@ -308,4 +350,17 @@ class Numbers:
             running=running,
             per_second=(completed - before) * 1000 / max(now_ms - since_ms, 1),
             sink_failures=sink_failures,
+            progress_age_ms=max(now_ms - self._progress_ms, 0),
         )
+
+
+def thread_fault(error: Exception) -> errors.InvariantBroken:
+    """The error that a worker ends with when one of its background threads could not continue."""
+    fault = errors.InvariantBroken(
+        f"A background thread of the worker failed repeatedly: {type(error).__name__}: {kept_text(error)}",
+        meaning="Without it, leases are not extended, deadlines not enforced, or dead owners not noticed. So the worker"
+        " drained and ended; nothing is lost, and other workers continue.",
+        todo="Read the `thread-failed` events before this one, fix what they name, and start the worker again.",
+    )
+    fault.__cause__ = error
+    return fault

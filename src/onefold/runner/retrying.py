@@ -1,8 +1,8 @@
 """Retry inside a call: `onefold.retrying(...)` on any function or block, and the object behind `ctx.retry`.
 
-For calls that fail for a moment: 50 ms x 2^n, +-50 %, 3 tries (design 11.11). Only failures that are known to be passing are
-tried again: listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything else, and
-the last failure, is raised as it was; retries between deliveries are the job's (`record/delivery.py`).
+For calls that fail for a moment: 50 ms x 2^n, +-50 %, 3 tries. Only failures that are known to be transient are tried again:
+listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything else, and the last
+failure, is raised as it was; retries between deliveries are the job's (`record/delivery.py`).
 
 A try is not begun when the pause before it would pass the deadline or the trusted end of the lease: the exception is
 raised at once, while there is time to record it. Where a lost answer must not be repeated (`on_unknown` is not `rerun`),
@@ -40,16 +40,16 @@ ASK_MS_MAX = 10_000  # a dependency that asks for a longer pause is left to the 
 
 
 class Retrying:
-    """Calls a function, and again while it fails for a moment. Immutable; safe from any thread.
+    """Calls a function, and repeats the call after transient failures. Immutable; safe from any thread.
 
     Args:
         clock, entropy: pauses and jitter.
         tries: calls in all, 1 or more.
         pauses: how long to wait between them.
-        on: exception classes, or dotted names, that are tried again beside those known to be passing.
+        on: exception classes, or dotted names, that are tried again in addition to the known transient ones.
         remaining_ms: answers how many milliseconds are left of deadline and lease, None for no limit; asked before a wait.
-        sent: what a failure after the request was sent means: `transient` tries again, `unknown` raises.
-        stop: woken when waiting makes no sense any more (drain, lease lost).
+        sent: how to treat a failure after the request was sent: `transient` tries again, `unknown` raises.
+        stop: woken when there is no point in waiting any more (drain, lease lost).
         async_wait: waits in coroutines; without it the clock waits in a thread of the loop's executor.
     """
 
@@ -162,7 +162,7 @@ class Retrying:
         if self._async_wait is not None:
             await self._async_wait(pause_ms)
             return False
-        import asyncio  # 36 ms to import; only coroutines pay it
+        import asyncio  # 36 ms to import; only coroutines need it
 
         over = threading.Event()
         try:
@@ -172,11 +172,11 @@ class Retrying:
 
 
 class Try:
-    """One turn of a loop over `Retrying`: `with` it around the block that may fail.
+    """One iteration of a loop over `Retrying`: use it as `with` around the block that may fail.
 
     Attributes:
         number: 1 or more.
-        pause_ms: how long the loop waits before the next turn; None when there is none.
+        pause_ms: how long the loop waits before the next iteration; None when there is none.
     """
 
     __slots__ = ("_retrying", "failed", "number", "pause_ms")
@@ -210,7 +210,7 @@ def retrying(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> Retrying:
-    """Retry a call that fails for a moment: a decorator, a loop around a block, or `.call(function, ...)`.
+    """Retry a call after transient failures: as a decorator, as a loop around a block, or by `.call(function, ...)`.
 
         @onefold.retrying(tries=4, on=(KeyError,))
         def quote(order): ...
@@ -225,7 +225,7 @@ def retrying(
         tries: calls in all, the first one included.
         base, factor, cap: the pause before call n+1 is base x factor^(n-1), at most cap.
         jitter: `half` (+-50 %), `full` or `none`.
-        on: exception classes, or dotted names, tried again beside the ones that are known to be passing.
+        on: exception classes, or dotted names, tried again in addition to the known transient ones.
         clock, entropy: for tests; the machine's own otherwise.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The way of every delivery: begin a batch, perform each run, finish the batch.
+"""The path of every delivery: begin a batch, perform each run, finish the batch.
 
     begin    open     read the message, find its job; a stopped group, a malformed message are decided here, by the script
              admit    limits and breakers; the others are decided as "not now"
@@ -9,9 +9,9 @@
              settle   record, outbox, history and message of all of them together, then events
              begin    the deliveries that waited behind these
 
-Who makes deliveries is a source (`settlement.DeliverySource`): a worker's queues, a Lambda event, a queue on a manual clock.
-Their loops call these three. Deliveries of one key, and of one FIFO group, are chained: the second begins when the first
-has been settled, so nobody waits out a lease that ends a moment later.
+Deliveries come from a source (`settlement.DeliverySource`): a worker's queues, a Lambda event, a queue on a manual clock.
+The loops of the sources call these three methods. Deliveries of one key, and of one FIFO group, are chained: the second
+begins as soon as the first has been settled, instead of waiting for the end of its lease.
 Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
 left alone because its lease was lost.
 """
@@ -19,7 +19,6 @@ left alone because its lease was lost.
 from __future__ import annotations
 
 import copy
-import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -40,14 +39,13 @@ from onefold.runner.context import Context, watch_threads
 from onefold.runner.execution import Execution, InFlight, KeyOrder
 from onefold.runner.handlers import run_of
 from onefold.runner.reports import Reports
-from onefold.runner.settlement import Settler, effect_happened
+from onefold.runner.settlement import Settler, effect_happened, gone_of
 from onefold.runtime.events import kept_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from onefold.contracts.commit import Verdict
-    from onefold.contracts.engine import Engine
     from onefold.contracts.ledger import History, Row
     from onefold.contracts.settings import QueueSettings
     from onefold.contracts.state import Versioned
@@ -56,28 +54,29 @@ if TYPE_CHECKING:
     from onefold.record.delivery import Outcome
     from onefold.record.fates import ProbeAnswer
     from onefold.runner.admission import Admission
-    from onefold.runner.completion import Closer
     from onefold.runner.handlers import Job
+    from onefold.runner.late_closer import LateCloser
     from onefold.runner.orphans import Orphans
     from onefold.runner.settlement import Backend, DeliverySource
     from onefold.runtime.events import Event, Sinks
+    from onefold.runtime.tracing import Tracing
 
     Settled = Sequence[tuple[Execution, Verdict | None]]
-    """Runs whose settlement was tried, each with its outcome; None when it could not be written."""
+    """Runs whose settlement was tried, each with the result; None when it could not be written."""
 
     class Caller(Protocol):
-        """Where handlers and probes run; unless set otherwise, in the thread that performs."""
+        """Calls handlers and probes; by default in the thread that performs the run."""
 
         def call(self, run: Execution, ctx: Context) -> Outcome:
-            """Call the run's handler; what it did."""
+            """Call the run's handler; returns its outcome."""
             ...
 
         def probe(self, run: Execution, ctx: Context) -> ProbeAnswer:
-            """Ask the job's probe; what it found."""
+            """Ask the job's probe; returns its answer."""
             ...
 
 
-_START_AGAIN_MS = 1_000  # a run whose start could not be marked, because the backend was busy, comes back after that
+_START_AGAIN_MS = 1_000  # delay of a message whose run could not be marked as started, because the backend was busy
 
 
 class Runner:
@@ -85,20 +84,21 @@ class Runner:
 
     Args:
         backend: the wired contracts.
-        job_of: the job a delivery is for; None answers who it might be for people.
+        job_of: the job of a delivery; raises NotFoundError, whose text goes into reports, where there is none.
         owner: id of this process; names its leases.
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
-        closer: gets the runs of which something was settled, and closes them; the caller has it look now and then.
-        settings: of the app's queues: how long a message may wait for a job that nobody here has.
-        in_flight: knows what was claimed and what is over; a worker's heartbeat reads it.
+        closer: collects the runs of which something was settled, and closes them when its caller asks it to, now and then.
+        settings: of the app's queues: they bound how long a message may wait for a job that is not declared here.
+        in_flight: tracks what was claimed and what has ended; a worker's heartbeat reads it.
         reports: instead of one made of `sinks` and `history`.
 
     Attributes:
         backend, job_of, clock, entropy, admission, closer, in_flight: as given. lease_ms: of the next claims.
-        source: what its deliveries come from, and go back to when they are not begun.
-        deadline_ms: monotonic instant at which every run must be over, whatever its timeout.
-        dropped_ms: a FIFO message that could not be begun, because the backend failed, comes back after so long.
+        source: where its deliveries come from, and are returned to when they are not begun.
+        deadline_ms: monotonic instant at which every run must have ended, whatever its timeout.
+        buffers: deliveries wait before they are begun, as in a worker: their messages may be deleted meanwhile.
+        dropped_ms: delay after which a FIFO message comes back that could not be begun because the backend failed.
     """
 
     def __init__(
@@ -128,6 +128,8 @@ class Runner:
         self.lease_ms = lease_ms
         self.deadline_ms: int | None = None
         self.dropped_ms = 0
+        self.buffers = False
+        self.tracing: Tracing | None = sinks.tracing
         self.admission = admission
         self.closer = closer
         self._jobs: dict[str, Job[Any, Any]] = {}
@@ -141,9 +143,9 @@ class Runner:
 
     @property
     def _orphans(self) -> Orphans:
-        """One for all threads that begin: it knows what was said already."""
+        """One for all threads that begin deliveries: it remembers what was already reported."""
         if not self._made:
-            from onefold.runner.orphans import Orphans  # most messages have a job; the cold start is measured
+            from onefold.runner.orphans import Orphans  # most messages have a job; cold starts are measured
 
             made = Orphans(self._settings, self.backend.state, self.clock, self.reports.waits_for_job)
             self._made.setdefault("orphans", made)
@@ -156,11 +158,11 @@ class Runner:
     # -- begin -------------------------------------------------------------------------------------------------------
 
     def begin(self, deliveries: Sequence[Delivery]) -> list[Execution]:
-        """Claim deliveries together. Answers the runs whose handler (or probe) is to be performed now.
+        """Claim deliveries together. Returns the runs whose handler (or probe) is to be called now.
 
         Raises:
-            TransientError: the backend could not write. What was not begun is among `in_flight.dropped()`, was released
-                (FIFO), or (never taken into `in_flight`) becomes visible again by itself.
+            TransientError: the backend could not be written. Deliveries that were not begun are in `in_flight.dropped()`,
+                were released (FIFO), or (if they were never in `in_flight`) become visible again by themselves.
         """
         watch_threads()
         return self._advance(deliveries, [])
@@ -192,12 +194,13 @@ class Runner:
                 continue
             facts, payload = _read(job, delivery)
             run = Execution(job, delivery, facts, payload)
+            if facts.malformed is not None and isinstance(payload, Exception):
+                run.error = payload
             if stopped and delivery.group is not None:
                 flag = stopped.get(group_flag(delivery.queue, delivery.group))
                 if flag is not None and flag.value.decode(errors="replace") == delivery.message_id:
-                    run.stopping = (
-                        flag.version
-                    )  # also of a job that stops no group: a redrive begins with the group's first
+                    # Also for a job that stops no group: a redrive begins with the group's first message.
+                    run.stopping = flag.version
                 elif flag is not None and job.policy.after_failure == "stop":
                     facts = msgspec.structs.replace(facts, stopped=flag.value.decode(errors="replace"))
                     run = Execution(job, delivery, facts, payload)
@@ -205,7 +208,7 @@ class Runner:
         return runs
 
     def _suited(self, job: Job[Any, Any], queue: str) -> Job[Any, Any]:
-        """The job as its queue can serve it: where every look costs a receive, who waits looks less often."""
+        """The job, adapted to its queue: where each wait costs a receive (SQS), a waiting message is hidden for longer."""
         found = self._jobs.get(job.name)
         if found is None or found.handler is not job.handler:
             found = job
@@ -216,27 +219,22 @@ class Runner:
         return found
 
     def _stopped_groups(self, deliveries: Sequence[Delivery]) -> dict[str, Versioned]:
-        flags = sorted(
-            {
-                group_flag(one.queue, one.group)
-                for one in deliveries
-                if one.sequence is not None and one.group is not None
-            }
-        )
+        named = {group_flag(one.queue, one.group) for one in deliveries if one.sequence and one.group is not None}
+        flags = sorted(named)
         if not flags:
             return {}
         found = self.backend.state.get(flags)
         return {flag: value for flag, value in zip(flags, found, strict=True) if value is not None}
 
     def _advance(self, deliveries: Sequence[Delivery], settled: Settled) -> list[Execution]:
-        """Begin deliveries, and what waited behind settled runs; settle what ends there; the runs to be performed."""
+        """Begin deliveries, and those behind runs that were settled at once; returns the runs to be performed."""
         ready: list[Execution] = []
         while deliveries or settled:
             try:
                 with self._key_order.order:
                     waiting = [*self._free(settled), *deliveries]
                     try:
-                        runs = self._key_order.enter(self._open(waiting))
+                        runs = self._key_order.enter(self._open(self._present(waiting)))
                     except errors.TransientError:
                         self._drop(waiting)
                         raise
@@ -251,9 +249,15 @@ class Runner:
                 let_through(error)
                 if not ready:
                     raise
-                return ready  # these must be performed; the next call meets the backend again
+                return ready  # these must be performed; the next call will see the error again
             deliveries, settled = [], self.settle(over)
         return ready
+
+    def _present(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """All except those whose messages were deleted (a purge) or moved while they waited here: these have ended."""
+        gone = gone_of(self.backend, deliveries, self.clock.now_ms()) if self.buffers else set()
+        self.in_flight.over([one for one in deliveries if one.receipt in gone], ["gone"] * len(gone))
+        return [one for one in deliveries if one.receipt not in gone] if gone else deliveries
 
     def _drop(self, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
@@ -264,7 +268,7 @@ class Runner:
                 back |= self._hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
 
     def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
-        """Claim what is to be claimed and add to `ready` what is to be performed; the runs that are over already."""
+        """Claim, and add the runs that are to be performed to `ready`; returns those that are over already."""
         over = [run for run in runs if isinstance(run.step, script.Commit)]
         claiming = [run for run in runs if isinstance(run.step, script.Claim)]
         admitted, refused = self.admission.admit(claiming)
@@ -311,7 +315,7 @@ class Runner:
     def _claim_alike(
         self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
-        """Claim; once more, under the payload that came first, what differs from it only in defaults."""
+        """Claim; where a payload differs from the first only in defaults, claim again with the first one's fingerprint."""
         answers, refused = self._claim_all(runs, asks, now_ms)
         same = {
             place: found.fingerprint
@@ -329,7 +333,7 @@ class Runner:
     def _claim_all(
         self, runs: Sequence[Execution], asks: Sequence[Ask], now_ms: int
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
-        """Claim; the answers, and the indexes of runs that must not be performed, with why."""
+        """Claim; returns the answers, and the indexes of runs that must not be performed, with the reason."""
 
         def event_of(place: int, note: fate.Note) -> Event:
             return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
@@ -342,7 +346,7 @@ class Runner:
         refused = {
             place: f"the history could not be written before the handler: {error}"[:500]
             for place, error in failed.items()
-            if isinstance(found := answers[place], Claimed) and found.doubt  # else it may be a start already
+            if isinstance(found := answers[place], Claimed) and found.doubt  # else the claim may already be a start
         }
         return answers, refused
 
@@ -354,6 +358,13 @@ class Runner:
         Args:
             caller: calls handler and probe somewhere else, for example in a child process.
         """
+        if self.tracing is None:
+            self._perform(run, caller)
+        else:
+            with self.tracing.processing(run):
+                self._perform(run, caller)
+
+    def _perform(self, run: Execution, caller: Caller | None) -> None:
         since_ms = self.clock.monotonic_ms()
         call = self.prepare(run, caller)
         if call is not None:
@@ -369,7 +380,7 @@ class Runner:
         run.took_ms = self.clock.monotonic_ms() - since_ms
 
     def prepare(self, run: Execution, caller: Caller | None = None) -> script.Call | None:
-        """Perform what comes before the handler is called: asking the probe, marking the start. None: do not call it."""
+        """Perform the steps before the handler is called: asking the probe, marking the start. None: do not call it."""
         while not self.is_over(run):
             match run.step:
                 case script.Call():
@@ -388,13 +399,13 @@ class Runner:
         return None
 
     def is_over(self, run: Execution) -> bool:
-        """Whether neither handler nor probe is to be called any more; asked before each: a process can stand still."""
+        """Whether handler and probe must no longer be called; checked before each, because a process can be suspended."""
         if not isinstance(run.step, script.Commit) and self.clock.monotonic_ms() >= run.trusted_until_ms:
             self.turn_away(run, "its lease was over before its handler could be called: its process had stood still")
         return isinstance(run.step, script.Commit)
 
     def start(self, run: Execution) -> None:
-        """Mark a run as started, durably. A backend that is busy leaves it unstarted: its message comes back soon."""
+        """Mark a run as started, durably. If the backend is busy the run is not started, and its message comes back soon."""
         step = run.step
         assert isinstance(step, script.Start)
         assert step.hold is not None
@@ -407,17 +418,17 @@ class Runner:
             step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
     def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
-        """A run that was claimed is not started after all: its record is released, and its message comes back."""
+        """Do not start a run that was claimed: its record is released, and its message comes back."""
         assert run.claimed is not None
         run.refuse(why, delay_ms, self.clock.now_ms())
 
     def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
-        """Note what the handler did."""
+        """Note the handler's outcome."""
         call.fraction = self.entropy.fraction()
         call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
 
     def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
-        """What it comes to. One operation that alone is refused has failed; it does not pause its job again."""
+        """The final outcome. If the dependency refuses only this operation, it has failed; its job is not paused again."""
         if not isinstance(outcome, Failed):
             return outcome
         if outcome.kind == "dependency-down" and not run.job.policy.is_call and self.admission.is_to_blame(run):
@@ -433,7 +444,7 @@ class Runner:
     def open_context(self, run: Execution, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
-        if not run.job.policy.is_call:  # whose time is its caller's
+        if not run.job.policy.is_call:  # its deadline is its caller's
             run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
             if self.deadline_ms is not None:
                 run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
@@ -458,15 +469,15 @@ class Runner:
     # -- finish ------------------------------------------------------------------------------------------------------
 
     def finish(self, runs: Sequence[Execution]) -> list[Execution]:
-        """Settle performed runs together. Answers the runs that were waiting behind them and are ready now."""
+        """Settle performed runs together. Returns the runs that waited behind them and are ready now."""
         try:
             return self._advance([], self.settle(list(runs)))
         except errors.TransientError as error:
             let_through(error)
-            return []  # the runs are settled; who waited behind them was dropped
+            return []  # the runs are settled; deliveries that waited behind them were dropped
 
     def withdraw(self) -> list[Delivery]:
-        """Take back the deliveries that wait behind others, in order; for a worker that is to end."""
+        """Remove and return the deliveries that wait behind others, in order; for a worker that is about to end."""
         return self._key_order.withdraw()
 
     def release(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0) -> None:
@@ -476,7 +487,12 @@ class Runner:
         self.reports.released(deliveries, why)
 
     def settle(self, runs: list[Execution]) -> Settled:
-        """Write what was decided, and report it. Keys and groups stay taken until `_free`."""
+        """Write the decisions, and report them. Keys and groups stay taken until `_free`."""
+        if self.tracing is None:
+            return self._settle(runs)
+        return self.tracing.settled(runs, lambda: self._settle(runs))
+
+    def _settle(self, runs: list[Execution]) -> Settled:
         built = [self.settler.built(run) for run in runs]
         open_places = [place for place, run in enumerate(runs) if run.verdict is None]
         verdicts: list[Verdict | None] = [run.verdict for run in runs]
@@ -488,7 +504,7 @@ class Runner:
         for run, (built_one, events), verdict in zip(runs, built, verdicts, strict=True):
             if verdict is None:
                 name = "completion-failed" if effect_happened(built_one) else "unsettled"
-                event = self.reports.event(name, run.delivery, run, {"attempt": run.attempt})
+                event = self.reports.unwritten(name, run)
                 self.reports.emit(event)
                 unwritten.append(event.row())
                 names.append(name)
@@ -496,21 +512,22 @@ class Runner:
                 self.reports.lease_lost(run)
                 names.append("lease-lost")
             else:
-                as_built = run.decided().settle is built_one.settle  # else decided again by `Settler`
+                as_built = run.decided().settle is built_one.settle  # otherwise decided again by `Settler`
                 for event in events if as_built else self.settler.built(run)[1]:
                     self.reports.emit(event)
                 names.extend(note.event for note in run.decided().notes)
                 belongs = run.facts.run
                 if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
                     self.closer.touch(belongs)
-            with ignored(errors.TransientError):  # what a gate then still counts ends with the lease
+            with ignored(errors.TransientError):  # what admission still counts then ends with the lease
                 self.admission.settled(run, run.decided(), self.reports.of_run)
+            run.forget_errors()
         self.reports.append(unwritten)
         self.in_flight.over([run.delivery for run in runs], names)
         return list(zip(runs, verdicts, strict=True))
 
     def _free(self, settled: Settled) -> list[Delivery]:
-        """Free keys and groups; what waited behind them, in order. What is behind in a group that is not done goes back."""
+        """Free keys and groups; returns what waited behind them. What follows in a group that is not done is returned."""
         followers: list[Delivery] = []
         for run, verdict in settled:
             behind_key, behind_group = self._key_order.free(run)
@@ -523,13 +540,13 @@ class Runner:
         return followers
 
     def _hold_up(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0) -> set[str]:
-        """Give back, in order, all that is here of the first delivery's FIFO group: of these, and of what is only in flight.
+        """Return, in order, all deliveries here of the first one's FIFO group: of these, and of those only in flight.
 
         Args:
-            besides: how many at the head are not to be given back, because they are settled.
+            besides: how many at the head are not to be returned, because they are settled.
 
         Returns:
-            The receipts that were given back.
+            The receipts of the returned deliveries.
         """
         queue, group = deliveries[0].queue, deliveries[0].group
         known = {one.receipt for one in deliveries}
@@ -543,7 +560,7 @@ class Runner:
 
 
 def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
-    """As `job.read`; whatever a payload's own validators raise makes it malformed, and never ends the worker."""
+    """As `job.read`; an exception from a payload's own validators makes it malformed, and never ends the worker."""
     try:
         return job.read(delivery)
     except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
@@ -552,47 +569,10 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
             key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,
             receive_count=delivery.receive_count,
         )  # fmt: skip
-        return facts, None
+        return facts, error
 
 
 def _is_alike(run: Execution, found: Conflict) -> bool:
-    from onefold import payload_defaults  # and dataclasses: asked only when two fingerprints of one key differ
+    from onefold import payload_defaults  # imports dataclasses; needed only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)
-
-
-class LateCloser:
-    """A `Closer` that is made when it is first needed: most functions settle messages of no run.
-
-    Args:
-        as `Closer`.
-    """
-
-    def __init__(self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock) -> None:
-        self._engine = engine
-        self._jobs = jobs
-        self._clock = clock
-        self._since_ms = clock.monotonic_ms()
-        self._lock = threading.Lock()
-        self._made: Closer | None = None
-
-    @property
-    def in_use(self) -> bool:
-        """Something of a run was ever settled here."""
-        return self._made is not None
-
-    def touch(self, name: str) -> None:
-        """As `Closer.touch`."""
-        self._closer().touch(name)
-
-    def look(self, *, turns: bool = True) -> int:
-        """As `Closer.look`."""
-        return self._closer().look(turns=turns)
-
-    def _closer(self) -> Closer:
-        from onefold.runner.completion import Closer  # with `runs`, a tenth of a cold start that few apps need
-
-        with self._lock:
-            if self._made is None:
-                self._made = Closer(self._engine, self._jobs, self._clock, self._since_ms)
-            return self._made

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
+_WAITED_MS = 20  # since its receive: longer than a busy worker of quick jobs keeps a delivery before it begins it
 _PUT_BACK_MS = 30_000  # of the lease of a record that is put back to be settled: longer than all tries take
 
 
@@ -93,6 +94,27 @@ class DeliverySource(Protocol):
     def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
         """Return deliveries that were not begun, last first, so that a FIFO group keeps its order."""
         ...
+
+
+def gone_of(backend: Backend, deliveries: Sequence[Delivery], now_ms: int) -> set[str]:
+    """The receipts of those whose messages are not in their queues any more, where a queue can say so.
+
+    What was received a moment ago is not asked about: a purge that comes now finds it begun.
+
+    Raises:
+        TransientError: the backend could not answer.
+    """
+    waited: dict[str, list[str]] = defaultdict(list)
+    for one in deliveries:
+        if now_ms - one.received_at_ms >= _WAITED_MS:
+            waited[one.queue].append(one.receipt)
+    gone: set[str] = set()
+    for name, receipts in waited.items():
+        queue = backend.open_queue(name)
+        if queue.capabilities.inspectable:
+            found = zip(receipts, queue.standing(receipts), strict=True)
+            gone.update(receipt for receipt, standing in found if standing == "gone")
+    return gone
 
 
 def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, again: bool = False) -> list[Verdict]:
@@ -305,6 +327,7 @@ class Settler:
         if not settling:
             return []
         verdicts: list[Verdict | None] = [None] * len(settling)
+        failed: errors.OnefoldError | None = None
         for number in range(_WRITE_TRIES):
             try:
                 verdicts = list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
@@ -314,6 +337,7 @@ class Settler:
                 back = [place for place in refused if self.put_back(runs[place], _PUT_BACK_MS)]
             except errors.TransientError as error:
                 let_through(error)
+                failed = error
                 verdicts = [one if one is not None and one.written else None for one in verdicts]
                 if not self._pause(number):
                     break
@@ -327,6 +351,8 @@ class Settler:
                     (verdict,) = self.write([settling[place]], [runs[place]], puts_back=False)
                     verdicts[place] = verdict if verdict is not None and verdict.written else None
                 return verdicts
+        for run, verdict in zip(runs, verdicts, strict=True):
+            run.error = failed if verdict is None else run.error
         return verdicts
 
     def put_back(self, run: Execution, lease_ms: int) -> bool:
@@ -366,6 +392,7 @@ class Settler:
 
     def _write_as_unknown(self, settlement: Settlement, run: Execution, error: errors.UsageError) -> Verdict | None:
         """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
+        run.error = error
         if not effect_happened(settlement) or run.claimed is None:
             return None
         run.decide_again(Unstorable(summary=str(error)[:500]), self._clock.now_ms(), 0.0)

@@ -14,7 +14,8 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.state import group_flag
 from onefold.runner.admission import CACHE_MS, Admission
 from onefold.runner.handlers import Job
-from onefold.runner.runner import LateCloser, Runner
+from onefold.runner.late_closer import LateCloser
+from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
 from onefold.runtime.events import Sinks
 from onefold.runtime.runtime import Runtime

@@ -9,9 +9,10 @@ an outcome: what its run was cut for, or what it raised.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onefold import errors, forks
 from onefold.record import attempt as script
@@ -20,7 +21,6 @@ from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, context
 from onefold.runner.context import Context
 from onefold.runner.execution import Execution, LaneReport, Unit
-from onefold.runner.handlers import Job
 from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -30,12 +30,20 @@ if TYPE_CHECKING:
 
 async def perform(runner: Runner, run: Execution) -> None:
     """Perform one run up to its Commit."""
+    if runner.tracing is None:
+        await _perform(runner, run)
+    else:
+        with runner.tracing.processing(run):
+            await _perform(runner, run)
+
+
+async def _perform(runner: Runner, run: Execution) -> None:
     clock = runner.clock
     since_ms = clock.monotonic_ms()
     while not runner.is_over(run):
         match run.step:
             case script.Probe() as probe:
-                probe.answer = await _probe(run.job, run.payload, runner.open_context(run, run.attempt), clock)
+                probe.answer = await _probe(run, runner.open_context(run, run.attempt), clock)
             case script.Start():
                 await asyncio.to_thread(runner.start, run)
             case script.Call() as call:
@@ -52,27 +60,33 @@ async def _call(run: Execution, ctx: Context, clock: Clock) -> Outcome:
     context.watch_pools()
     token, born = context.current.set(ctx), forks.generation()
     try:
-        value = await run.job.invoke(run.payload, ctx)
-        if forks.generation() != born:
-            calling.leave_child(None)
+        invoke = functools.partial(calling.invoked_async, run.job, run.payload, ctx, born)
+        if run.job.hooks.has_any:
+            value = await run.job.hooks.call_async(ctx, invoke)
+        else:
+            ctx.is_called = True
+            value = await invoke()
     except BaseException as error:  # noqa: BLE001 - CancelledError too: the task must live on to settle
         if forks.generation() != born:
             calling.leave_child(error)
-        return run.cut or calling.raised(run.job, error, clock)
+        ctx.raised = error
+        return run.cut or calling.raised(run.job, error, clock, called=ctx.is_called)
     finally:
         context.current.reset(token)
         ctx.end()
     return calling.returned(run.job, value, ctx)
 
 
-async def _probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
+async def _probe(run: Execution, ctx: Context, clock: Clock) -> ProbeAnswer:
     """Ask the job's probe."""
+    job = run.job
     try:
-        found = await asyncio.to_thread(job.ask, payload, ctx)
+        found = await asyncio.to_thread(job.ask, run.payload, ctx)
         if hasattr(found, "__await__"):
             found = await found
         return job.probe_answer(found)
     except BaseException as error:  # noqa: BLE001 - a probe that was cancelled has not answered either
+        ctx.raised = error
         return calling.unanswered(error, clock.now_ms())
 
 

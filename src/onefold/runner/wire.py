@@ -45,9 +45,10 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """The child cannot run this app."""
+    """The child cannot run this app; `hook`: one of its start hooks raised."""
 
     why: str
+    hook: bool = False
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class Order(Struct, frozen=True, kw_only=True):
         what: which.
         job: its name. message: the fields of its delivery; the child reads the payload from it as the parent did.
         hold, attempt, attempts_max: of the run.
-        remaining_ms: until its deadline.
+        remaining_ms: until its deadline. trace: the span that the parent processes it in, while tracing is on.
     """
 
     what: Literal["call", "probe"]
@@ -67,6 +68,7 @@ class Order(Struct, frozen=True, kw_only=True):
     attempt: int
     attempts_max: int
     remaining_ms: int
+    trace: str | None = None
 
 
 def fields_of(delivery: Delivery) -> dict[str, Any]:

@@ -7,8 +7,7 @@ A turn of the control loop:
     refill the buffers of the queues whose turn it is
     otherwise wait: for a finished run, for a sender anywhere, or for the next look
 
-Runs of repeatable and transactional jobs go to a thread as groups, which that thread also finishes; while one group runs,
-the control thread receives and begins the next.
+Runs of repeatable and transactional jobs go to a thread as groups, which that thread also finishes.
 To end: `drain` gives back what was not begun, last first, and finishes what runs, for at most the grace time; `stop_now`
 leaves what runs to whoever takes over. Both only set a flag and wake the loop, so a signal handler may call them.
 Never here: decisions about a delivery, storage, signals. Invariant: every delivery that was received is begun, given back,
@@ -30,19 +29,20 @@ from onefold.runner.execution import Execution
 from onefold.runner.executors import Executors
 from onefold.runner.handlers import Job
 from onefold.runner.heartbeat import Beside
+from onefold.runner.hooks import HookSet
 from onefold.runner.poll import Allotment, Poller
 from onefold.runner.processes import Children, Spawn
 from onefold.runner.reports import ExitReport, Numbers, Snapshot
 from onefold.runner.runner import Runner
 
 if TYPE_CHECKING:
-    from onefold.contracts.engine import WakeableWaiter
+    from onefold.contracts.engine import RenewalMark, WakeableWaiter
     from onefold.contracts.verbs import QueueReceiver
+    from onefold.record.delivery import Detail
 
 _PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
-_CALM_MS = 50  # after the backend failed: 50 ms x 2^n, at most
-_CALM_MS_MAX = 5_000
+_CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the backend failed: 50 ms x 2^n, at most 5 s
 
 
 class Worker:
@@ -51,8 +51,10 @@ class Worker:
     Args:
         runner: begins and finishes. queues: to receive from. jobs: all that may come from them.
         waiter: woken by senders of any process and by its `wake`, which must be safe to call from a signal handler.
-        maintain: what the engine wants done every 500 ms. hurry: as `Engine.hurry`.
-        spawn: how child processes are started.
+        maintain: what the engine wants done every 500 ms. ended: called when the work is over. hurry: as `Engine.hurry`.
+        spawn: how child processes are started. hooks: are started and stopped with it.
+        mark: as of `Heartbeat`.
+        about: what the event of its start says beside its queues.
 
     Raises:
         UsageError: a setting out of range; processes without `spawn`.
@@ -66,20 +68,28 @@ class Worker:
         jobs: Sequence[Job[Any, Any]],
         waiter: WakeableWaiter,
         maintain: Callable[[], object] | None = None,
+        ended: Callable[[], object] | None = None,
         hurry: Callable[[int | None], None] | None = None,
         settings: WorkerSettings = WorkerSettings(),  # noqa: B008 - frozen
         spawn: Spawn | None = None,
+        hooks: HookSet | None = None,
+        mark: RenewalMark | None = None,
+        about: Detail = {},  # noqa: B006 - read only
     ) -> None:
+        self._hooks = hooks
         settings.check([queue.name for queue in queues])
         watch_pools(load=True)
         self._generation = forks.generation()
         self._runner, self._in_flight, self._clock = runner, runner.in_flight, runner.clock
-        self._waiter, self._hurry, self._settings = waiter, hurry, settings
+        runner.buffers = True
+        self._waiter, self._hurry, self._settings, self._ended = waiter, hurry, settings, ended
+        self._about = about
         longest_ms = max((job.policy.timeout_ms for job in jobs), default=0)
         self._grace_ms = longest_ms if settings.grace_ms is None else settings.grace_ms
         self._poller = Poller(
             queues, settings.weights, visible_ms=settings.lease_ms, in_flight=self._in_flight, clock=self._clock
         )
+        self._is_empty = partial(self._poller.is_empty, runner, wait_for_delayed=settings.wait_for_delayed)
         children = partial(Children, settings.processes, spawn, runner, self._clock)
         self._executors = executors = Executors(
             runner, jobs, threads=settings.threads, tasks=settings.tasks, woken=self._woken,
@@ -90,13 +100,13 @@ class Worker:
         self.draining = self._stopping = self._gave_back = self._idle = False  # draining: it was asked to end
         self._grace_end_ms: int | None = None
         self._calm_until_ms = self._failures = 0
-        self._beside = Beside(runner, executors, settings.lease_ms, maintain)
+        self._beside = Beside(runner, executors, settings.lease_ms, maintain, self.drain, mark)
 
-    def drain(self) -> None:
-        """Stop receiving, give back what was not begun, finish what runs; then `run` returns. From any thread or signal."""
+    def drain(self, at_most_ms: int | None = None) -> None:
+        """Stop receiving, give back what was not begun, finish what runs (in the grace time or less), let `run` return."""
         self.draining = True
         if self._grace_end_ms is None:
-            self._end_within(self._grace_ms)
+            self._end_within(self._grace_ms if at_most_ms is None else min(at_most_ms, self._grace_ms))
         with suppress(OSError):  # the worker has ended, and its waiter is closed
             self._waiter.wake()
 
@@ -122,7 +132,8 @@ class Worker:
 
         Raises:
             StorageError, UsageError: the backend cannot be used, or a child process cannot load the app.
-            InvariantBroken: a defect of onefold.
+            UsageError: a start hook raised; nothing was received.
+            InvariantBroken: a defect of onefold; or a thread beside the work could not go on, and the worker has drained.
         """
         if forks.generation() != self._generation:
             raise errors.UsageError(
@@ -131,7 +142,9 @@ class Worker:
                 todo="Make the worker in the process that runs it.",
             )
         reports, executors = self._runner.reports, self._executors
-        reports.of_process("worker-started", {"queues": ", ".join(self._poller.feeds)})
+        if self._hooks is not None:
+            self._hooks.start("worker")
+        reports.of_process("worker-started", {"queues": ", ".join(self._poller.feeds), **self._about})
         in_good_order = False
         try:
             self._beside.start()
@@ -148,11 +161,18 @@ class Worker:
             self._poller.stop(give_back=in_good_order)
             if in_good_order:
                 self._poller.end()
+            if self._ended is not None:
+                self._ended()
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in executors.running)
             with ignored(errors.OnefoldError):  # an engine that failed must not hide why
                 reports.of_process("worker-stopped", {"left": len(left)})
+            if self._hooks is not None and in_good_order:
+                self._hooks.stop("worker")
+            reports.end_sinks()
             if self._hurry is not None:
                 self._hurry(None)  # the program may go on without this worker
+        if self._beside.fault is not None:
+            raise self._beside.fault
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._poller.not_taken)
 
     def _turn(self) -> bool:
@@ -183,6 +203,8 @@ class Worker:
                 self._failures += 1
                 if self._failures == 1:
                     self._runner.reports.busy(error)
+        if busy or not (self._failures or len(self._in_flight)):
+            self._numbers.progressed()
         return busy
 
     def _finish(self) -> bool:
@@ -208,9 +230,6 @@ class Worker:
         self._numbers.started += len(ready)
         self._executors.submit(ready, self._allotment.group_size)
         self._beside.watch(min(run.job.policy.timeout_ms for run in ready))
-
-    def _is_empty(self) -> bool:
-        return self._poller.is_empty(self._runner, wait_for_delayed=self._settings.wait_for_delayed)
 
     def _pause(self) -> None:
         """Wait for something to do."""

@@ -6,10 +6,13 @@ Invariant: the presence lock is taken before the first receive.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from onefold import errors, limits
+from onefold import errors, limits, redact
 from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.interrupts import ignored
@@ -19,17 +22,22 @@ from onefold.runner import completion  # noqa: F401 - same: the first message of
 from onefold.runner.handlers import Job
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.processes import Spawn
+from onefold.runner.roster import QUEUES_MAX, Roster, WorkerEntry, forget
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import Backend, backend_of
 from onefold.runner.setup import make_runner
+from onefold.runner.sink_queues import QueuedSinks
 from onefold.runner.worker import Worker
-from onefold.runtime.events import Event, Sink, Sinks
+from onefold.runtime.events import Event, Sink
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver, WaitingQueue
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
+
+_NAMES_CHARS_MAX: Final = 1_000  # of the jobs that the line of a worker's start names
+_HOST_CHARS_MAX = 100
 
 
 def make_worker(
@@ -67,20 +75,55 @@ def make_worker(
     lock_file = engine.appear()
     backend = backend_of(engine) if backend is None else backend
     runner = make_runner(
-        runtime, jobs, job_of, lease_ms=settings.lease_ms, sinks=Sinks(sinks), history=history, backend=backend
+        runtime,
+        jobs,
+        job_of,
+        lease_ms=settings.lease_ms,
+        sinks=QueuedSinks(sinks),
+        history=history,
+        backend=backend,
     )
+    tracing = runner.tracing
+
+    def traced(queue: QueueReceiver) -> QueueReceiver:
+        return queue if tracing is None else tracing.receiver(queue)
+
     mine = [job for job in jobs.values() if job.policy.queue in names]
     waiter = engine.waiter()
-    return Worker(
+    now_ms = runtime.now_ms()
+    entry = WorkerEntry(
+        owner=runtime.owner, app=runtime.registry.name, host=socket.gethostname()[:_HOST_CHARS_MAX], pid=os.getpid(),
+        queues=tuple(names[:QUEUES_MAX]), started_at_ms=now_ms, seen_at_ms=now_ms,
+    )  # fmt: skip
+    roster = Roster(engine.state, entry, runtime.steady, embedded=engine.commit is not None)
+    worker = Worker(
         runner,
-        queues=[_polled(backend.open_queue(name), runtime.steady, waiter.wake) for name in names],
+        queues=[_polled(traced(backend.open_queue(name)), runtime.steady, waiter.wake) for name in names],
         jobs=mine,
         waiter=waiter,
-        maintain=Maintenance(runtime, runner, names, mine).look,
+        maintain=Maintenance(runtime, runner, names, mine, roster).look,
+        ended=roster.leave,
         hurry=engine.hurry,
         settings=settings,
         spawn=Spawn(target=target, join=engine.join, lock_file=lock_file) if target is not None else None,
+        hooks=runtime.hooks,
+        mark=engine.renewal_mark(),
+        about={
+            "jobs": ", ".join(sorted(job.name for job in mine))[:_NAMES_CHARS_MAX],
+            "place": _place(engine.url),
+            "threads": settings.threads,
+            "pid": os.getpid(),
+            "version": metadata.version("onefold"),
+        },
     )
+    roster.asked = worker.drain
+    return worker
+
+
+def _place(url: str) -> str:
+    """Where the engine is, for a log: a file's whole path, else its URL without what may be a password."""
+    path = url.removeprefix("sqlite:///")
+    return os.path.abspath(path.partition("?")[0]) if path != url else redact.shown_url(url).strip("'")
 
 
 def _polled(queue: QueueReceiver, clock: Clock, wake: Callable[[], None]) -> QueueReceiver:
@@ -89,16 +132,19 @@ def _polled(queue: QueueReceiver, clock: Clock, wake: Callable[[], None]) -> Que
 
 
 class Maintenance:
-    """What a worker does for its engine every half second: free the work of dead owners, close runs.
+    """What a worker does for its engine every half second: free the work of dead owners, close runs, say that it is there.
 
     Once an hour, where looking receives nothing: remove what limits left behind, warn of dead letters and held messages
     before they are gone.
 
     Args:
-        queues: names of those that it works on. jobs: on these.
+        queues: names of those that it works on. jobs: on these. roster: its own document.
     """
 
-    def __init__(self, runtime: Runtime, runner: Runner, queues: Sequence[str], jobs: Sequence[Job[Any, Any]]) -> None:
+    def __init__(
+        self, runtime: Runtime, runner: Runner, queues: Sequence[str], jobs: Sequence[Job[Any, Any]], roster: Roster
+    ) -> None:
+        self._roster = roster
         self._jobs = jobs
         self._runtime = runtime
         self._runner = runner
@@ -118,7 +164,8 @@ class Maintenance:
         for by_ms in clock.steps[self._steps_reported :]:
             self._emit("clock-set", {"by_ms": by_ms})
             self._steps_reported += 1
-        self._runtime.engine.maintain(lambda owner: self._emit("owner-dead", {"owner": owner}))
+        self._runtime.engine.maintain(self._buried)
+        self._roster.look()
         self._runner.closer.look()
         if clock.monotonic_ms() >= self._hourly_due_ms:
             self._hourly_due_ms = clock.monotonic_ms() + limits.HOUR_MS
@@ -126,6 +173,10 @@ class Maintenance:
                 self._runner.admission.sweep(self._jobs)
             for name in self._expiring:
                 self._warn_of_expiring(name)
+
+    def _buried(self, owner: str) -> None:
+        self._emit("owner-dead", {"owner": owner})
+        forget(self._runtime.engine.state, [owner])
 
     def _emit(self, name: str, detail: Detail) -> None:
         runtime = self._runtime

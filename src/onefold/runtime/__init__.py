@@ -1,1 +1,1 @@
-"""Private: what is opened: engine, clock, chance, sinks. May change with any release."""
+"""Private: what a process opens: engine, clock, random numbers, sinks. May change with any release."""

@@ -1,11 +1,11 @@
 """What runners and workers report: one frozen event type, one table of names, one `Sink` to receive them.
 
 An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
-ledger, are the history behind `why`; `EVENTS` says how loud each is and at which history level it is kept. What exceptions
-say goes into records, dead letters, logs and events only as `kept_text` and `is_kept` let it: one line, cut and masked, or
-nothing where the user switched it off.
-Never here: decisions, formatting, or anything that changes because someone listens. Invariant: a sink that fails does not
-fail the job (`Sinks` catches, counts and logs), and no text of an exception that is switched off passes.
+ledger, are the history behind `why`; `EVENTS` has the severity of each and the history level at which it is kept. The text
+of an exception gets into records, dead letters, logs and events only through `kept_text` and `is_kept`: one line, cut and
+masked, or nothing where the user switched it off.
+Never here: decisions, formatting, or anything that depends on which sinks there are. Invariant: a sink that fails does not
+fail the job (`Sinks` catches, counts and logs), and where texts of exceptions are switched off, none is emitted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -21,7 +21,10 @@ from onefold import limits
 from onefold.contracts.ledger import FATES, History, Row
 from onefold.contracts.store import RecordKey
 from onefold.errors import UsageError
-from onefold.record.error_text import summary_of
+from onefold.record.error_text import summary_of, text_of, trace_of
+
+if TYPE_CHECKING:
+    from onefold.runtime.tracing import Tracing
 
 Severity = Literal["debug", "info", "warning", "error", "critical"]
 
@@ -30,8 +33,8 @@ class Meaning(Struct, frozen=True):
     """What an event's name means.
 
     Args:
-        severity: how loud it is in logs.
-        kept: the history level from which the ledger keeps it (`brief` includes `off` never).
+        severity: its level in logs.
+        kept: the lowest history level at which the ledger keeps it.
         text: one line for people.
     """
 
@@ -63,25 +66,30 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "untrusted": Meaning(
         "error", "brief", "its attributes claim what only onefold of the app may say; moved to the dead-letter queue"
     ),
-    "no-job": Meaning("error", "brief", "nobody declares its job on its queue; moved to the dead-letter queue"),
+    "no-job": Meaning("error", "brief", "its job is not declared on its queue; moved to the dead-letter queue"),
     "dead-letters-expire": Meaning(
         "warning", "brief", "the first messages of a dead-letter or held queue expire within a day"
     ),
     "waits-for-job": Meaning("warning", "brief", "messages wait for a worker that declares their job"),
-    "discarded": Meaning("info", "brief", "no job at all (a test event of its sender); deleted"),
+    "discarded": Meaning("info", "brief", "not meant for a job (a test event of its sender); deleted"),
     "group-stopped": Meaning("warning", "brief", "its group is stopped; followed to the dead-letter queue"),
-    "group-resumed": Meaning("info", "brief", "a stopped group goes on: none of its dead letters was left"),
-    "released": Meaning("info", "brief", "given back without having been started"),
+    "group-resumed": Meaning("info", "brief", "a stopped group runs again: none of its dead letters was left"),
+    "released": Meaning("info", "brief", "returned to its queue without having been started"),
     "dependency-down": Meaning("error", "brief", "the dependency refuses everything; no attempt was used"),
     "paused": Meaning("error", "brief", "the job is paused by its circuit breaker"),
-    "name-given": Meaning("info", "brief", "a person gave the name of an operation to another app"),
+    "name-given": Meaning("info", "brief", "a person transferred the name of an operation to another app"),
     "resumed": Meaning("info", "brief", "the job's circuit breaker closed again"),
-    "overrun": Meaning("error", "brief", "the handler passed its timeout; in a thread it goes on, and keeps its key"),
+    "overrun": Meaning(
+        "error", "brief", "the handler passed its timeout; in a thread it keeps running, and keeps its key"
+    ),
     "lease-lost": Meaning("error", "brief", "the run lost its lease; nothing of it was recorded"),
     "record-gone": Meaning(
         "error",
         "off",
         "the record of a run under way was gone from the store (flushed, evicted, deleted); it was put back",
+    ),
+    "record-unreadable": Meaning(
+        "error", "brief", "what is stored under its key is not a record that can be read; nothing ran, and it waits"
     ),
     "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
     "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
@@ -95,12 +103,23 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "brief",
         "messages that the Lambda handler named as failed were deleted: ReportBatchItemFailures is not set",
     ),
+    "relay-failed": Meaning(
+        "error", "brief", "the relay cannot pass on what waits in the outbox for now; nothing is lost, it tries again"
+    ),
+    "outbox-refused": Meaning(
+        "error", "brief", "its queue refused a message of the outbox; the row was put aside, and waits for a person"
+    ),
+    "thread-failed": Meaning(
+        "critical", "brief", "a background thread of the worker raised an unexpected error; it is tried again"
+    ),
     "dispatched": Meaning("debug", "full", "a message of a run was accepted"),
     "dispatch-restarted": Meaning(
-        "warning", "off", "the dispatcher yielded others than before its interruption; all is sent again, same keys"
+        "warning",
+        "off",
+        "the dispatcher yielded other messages than before its interruption; all are sent again, under their keys",
     ),
     "ticked": Meaning("info", "brief", "a schedule's tick was sent to its queue"),
-    "ticks-missed": Meaning("warning", "brief", "ticks whose time passed while no scheduler ran were passed over"),
+    "ticks-missed": Meaning("warning", "brief", "ticks whose time passed while no scheduler ran were skipped"),
     "tick-refused": Meaning("warning", "brief", "its queue did not take the tick; it is sent again"),
     "tick-dropped": Meaning(
         "critical", "brief", "A TICK WAS GIVEN UP: neither its queue nor a dead-letter queue took it"
@@ -121,10 +140,10 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "scheduler-started": Meaning("info", "full", "a scheduler started"),
     "scheduler-stopped": Meaning("info", "full", "a scheduler ended"),
     "sent": Meaning("debug", "full", "a message was accepted"),
-    "reconciled": Meaning("info", "brief", "a run was looked at afterwards: everything exists, once"),
+    "reconciled": Meaning("info", "brief", "a run was checked afterwards: everything exists, once"),
     "reconcile-failed": Meaning("error", "brief", "A RUN IS NOT AS IT SHOULD BE: missing, twice, or not done in time"),
     "look-refused": Meaning(
-        "error", "brief", "A RUN WILL NOT BE LOOKED AT: its reconciliation's queue does not take the message"
+        "error", "brief", "A RUN WILL NOT BE CHECKED: its reconciliation's queue does not take the message"
     ),
     "missing": Meaning(
         "error", "brief", "a reconciliation found that it was dispatched, is not done, and has no message"
@@ -136,12 +155,17 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "purge": Meaning("warning", "off", "an operator emptied a queue"),
     "settled": Meaning("warning", "off", "an operator settled an unknown outcome"),
     "settings": Meaning("warning", "off", "an operator changed a queue's settings"),
+    "schedule-paused": Meaning("warning", "off", "an operator paused the schedule: it sends no ticks"),
+    "schedule-resumed": Meaning("warning", "off", "an operator let the schedule go on"),
+    "tick-by-hand": Meaning("warning", "off", "an operator had a tick sent, under its own key"),
+    "drain-asked": Meaning("warning", "off", "an operator asked a worker to finish what it runs and end"),
+    "alarm-silenced": Meaning("warning", "off", "an operator silenced an alarm for a while"),
 }
 _RANK: Final[Mapping[str, int]] = {"off": 0, "brief": 1, "full": 2}
 
 
-class Event(Struct, frozen=True, kw_only=True, gc=False):
-    """One fact.
+class Event(Struct, frozen=True, kw_only=True, dict=True):
+    """One fact. What was raised is no field of it, so that no encoder, comparison or `repr` of an event finds it.
 
     Args:
         at_ms: wall time.
@@ -151,6 +175,10 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
         run: the tick or map run that its message belongs to.
         actor: owner id of the process, or `person:<login>`.
         detail: the numbers and rules that decided.
+        took_ms: how long the handler ran, where it was called.
+        wait_ms: from the send of the message until its handler was first called; negative where clocks differ.
+        trace_id, span_id: of OpenTelemetry, in hexadecimal, while tracing is on: the span in which it happened.
+        request_id: Lambda's, of the invocation.
     """
 
     at_ms: int
@@ -163,10 +191,38 @@ class Event(Struct, frozen=True, kw_only=True, gc=False):
     run: str | None = None
     actor: str | None = None
     detail: Mapping[str, str | int | bool | None] = {}
+    took_ms: int | None = None
+    wait_ms: int | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+    request_id: str | None = None
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What was raised, for sinks in the process where it was; its frames keep their values alive while you keep it."""
+        found: BaseException | None = self.__dict__.get("exception_")
+        return found
+
+    @property
+    def traceback(self) -> str:
+        """Frames without locals, at most 4,000 characters, as Python prints them; empty where nothing was raised.
+
+        It ends with the exceptions' own texts, bounded and masked, unless ONEFOLD_ERROR_TEXT is `off`.
+        """
+        kept_trace = self.detail.get("trace")
+        if isinstance(kept_trace, str) or self.exception is None:
+            return kept_trace if isinstance(kept_trace, str) else ""
+        return trace_of(self.exception, text_of if is_kept() else _nothing_of).text
+
+    def carrying(self, error: BaseException | None) -> Event:
+        """The same event, with what was raised for sinks in this process."""
+        if error is not None:
+            self.__dict__["exception_"] = error
+        return self
 
     @property
     def severity(self) -> Severity:
-        """How loud it is."""
+        """Its level in logs."""
         return EVENTS[self.name].severity
 
     def row(self) -> Row:
@@ -199,6 +255,11 @@ class Sink(Protocol):
         ...
 
 
+def tracing_of(sinks: Iterable[object]) -> Tracing | None:
+    """The tracing that one of the sinks brings."""
+    return next((found for sink in sinks if (found := getattr(sink, "tracing", None)) is not None), None)
+
+
 class Sinks:
     """Several sinks as one. A sink's exception is counted and logged, never passed on to the job.
 
@@ -208,22 +269,42 @@ class Sinks:
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
+        self.tracing: Tracing | None = tracing_of(self._sinks)
         self._logged: dict[
             int, tuple[int, int]
-        ] = {}  # of each sink: when its failure was logged last, and how many since
+        ] = {}  # for each sink: when its failure was last logged, and how many failures since
         self.failures: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._sinks)
 
     def emit(self, event: Event) -> None:
-        """Hand the event to every sink."""
-        for index, sink in enumerate(self._sinks):
-            try:
-                sink.emit(event)
-            except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
-                with suppress(Exception):  # nor must the logging of it
-                    self._failed(index, event, error)
+        """Pass the event to every sink."""
+        if self.tracing is not None and event.trace_id is None:
+            event = self.tracing.stamped(event)
+        for index in range(len(self._sinks)):
+            self._deliver(index, event)
+
+    def flush(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - of those that queue
+        """Wait until what was emitted is delivered, at most so long for all sinks together; whether it is.
+
+        A sink that is quick and collects what it writes has a method `flush`, which is called then.
+        """
+        for sink in self._sinks:
+            if getattr(sink, "is_quick", False) and callable(write := getattr(sink, "flush", None)):
+                with suppress(Exception):
+                    write()
+        return True
+
+    def end(self) -> None:
+        """End emitting."""
+
+    def _deliver(self, index: int, event: Event) -> None:
+        try:
+            self._sinks[index].emit(event)
+        except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
+            with suppress(Exception):  # logging it must not fail the job either
+                self._failed(index, event, error)
 
     def _failed(self, index: int, event: Event, error: Exception) -> None:
         """Count it; log each sink's first failure, and then at most one a minute."""
@@ -247,11 +328,14 @@ class Sinks:
         )
 
 
-def checked_sinks(sinks: object) -> tuple[Sink, ...]:
-    """What `sinks=` was given, as a tuple.
+def checked_sinks(sinks: object, app: str | None = None) -> tuple[Sink, ...]:
+    """The value of `sinks=`, as a tuple.
+
+    Args:
+        app: the name of their app, which is passed to sinks with a method `for_app`.
 
     Raises:
-        UsageError: not a list, or something in it cannot be called with events.
+        UsageError: not a list, or one of its items is not a sink.
     """
     if not isinstance(sinks, Iterable) or isinstance(sinks, str):
         raise UsageError(f"sinks={sinks!r:.80} is not a list.", todo="Write for example sinks=[onefold.LogSink()].")
@@ -263,16 +347,23 @@ def checked_sinks(sinks: object) -> tuple[Sink, ...]:
                 f"sinks= has {sink!r:.80}, which is not a sink.",
                 todo=f"A sink is an object with a method emit(event).{called}",
             )
+    for sink in found:
+        if app is not None and callable(told := getattr(sink, "for_app", None)):
+            told(app)
     return found
 
 
-ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: what exceptions say is kept nowhere; child processes inherit it
+ERROR_TEXT: Final = "ONEFOLD_ERROR_TEXT"  # `off`: texts of exceptions are kept nowhere; child processes inherit it
 SWITCHED_OFF: Final = "(its text is switched off)"
 
 
 def is_kept() -> bool:
-    """Whether what exceptions say may be kept."""
+    """Whether texts of exceptions may be kept."""
     return os.environ.get(ERROR_TEXT, "on") != "off"
+
+
+def _nothing_of(_: BaseException) -> str:
+    return ""
 
 
 def kept_text(error: BaseException) -> str:

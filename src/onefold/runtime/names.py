@@ -1,13 +1,14 @@
-"""Whose the names of operations are: one app's jobs, or guarded calls'.
+"""Ownership of operation names: a name belongs to the jobs of one app, or to guarded calls.
 
-A record's key has the name of its job and not the app's, so that two apps with jobs of one name on one store would answer
-each other's duplicates. The name is therefore taken once for each store, by whoever uses it first: a value in State under
-`operation/<name>`, which each process reads once, before its first claim. Guarded calls of one name in several programs are
-one operation on purpose; a job and a guard are not. Within one program two functions of one name are a decorator that was
-copied: the second would be answered with what the first has done, so it is refused when it is decorated (`declare`).
+A record's key contains the name of its job and not of its app, so two apps with jobs of the same name on one store would
+answer each other's duplicates. So each name is taken once per store, by the app that uses it first: a value in State under
+`operation/<name>`, which each process reads once, before its first claim. Guarded calls with the same name in several
+programs are one operation on purpose; a job and a guarded function with the same name are not. Two functions with the same
+name in one program are usually a copied decorator: the second would be answered with the results of the first, so it is
+refused when it is decorated (`declare`).
 
-Where a role may not read or write State nothing is compared. Never here: records.
-Invariant: nothing of two apps is claimed under one name, but where a person has given it to both.
+A role without access to State compares nothing. Never here: records.
+Invariant: two apps never claim operations under one name, unless a person has given it to both.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ PREFIX: Final = "operation/"
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    """Who uses a name.
+    """The owner of a name.
 
     Args:
         name: of the operations. kind: `job`, or `guard` for calls under @once. apps: which declare the job; mostly one.
-        since_ms: when it was taken or given.
+        since_ms: when it was taken or transferred.
     """
 
     name: str
@@ -51,12 +52,12 @@ class Taken(Struct, frozen=True, kw_only=True):
 
 
 def place_of(name: str) -> str:
-    """Where State has the taker of a name."""
+    """The name in State of an operation name's owner."""
     return bounded_name(PREFIX, name)
 
 
 def decoded(value: bytes | None) -> Taken | None:
-    """Who has a name; None: nobody, or what another version of onefold wrote there cannot be read."""
+    """The owner of a name; None: there is none, or another version of onefold wrote a value that cannot be read."""
     try:
         return msgspec.json.decode(value, type=Taken) if value is not None else None
     except msgspec.MsgspecError:
@@ -64,12 +65,12 @@ def decoded(value: bytes | None) -> Taken | None:
 
 
 def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> None:
-    """Have names belong to the jobs of an app; or, with `app` None, to guarded calls. Once for each process.
+    """Take names for the jobs of an app or, with `app` None, for guarded calls. Once for each process.
 
     Raises:
         ConflictError: one is another app's, or a job's where this is a guard, or the other way round; none was taken,
-            unless another process took one in the same moment.
-        TransientError: the store cannot be used now, or others take names just now.
+            unless another process took one at the same moment.
+        TransientError: the store cannot be used now, or other processes are taking names.
     """
     try:
         for _ in range(TRIES):
@@ -84,7 +85,7 @@ def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> 
                 return
     except errors.ConflictError:
         raise
-    except errors.UsageError:  # this role may not; a store that is not there says so at the claim
+    except errors.UsageError:  # this role may not; a missing store is reported at the claim
         return
     raise errors.TransientError("Names of operations are being taken by other processes.", todo="Start it again now.")
 
@@ -117,11 +118,11 @@ def _check(found: Mapping[str, Versioned | None], app: str | None) -> None:
 
 
 class _Declared:
-    """The function that has a name on a store.
+    """The function that owns a name on a store.
 
     Attributes:
-        module, qualname: as Python calls it. file: that it was read from; empty at a prompt or in a notebook.
-        alive: it, decorated, each time that it was defined and is still there.
+        module, qualname: as in Python. file: its source file; empty at a prompt or in a notebook.
+        alive: the decorated functions, one for each time it was defined, as long as they exist.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -134,7 +135,7 @@ class _Declared:
         self.alive: WeakSet[Callable[..., Any]] = WeakSet()
 
     def is_same(self, other: _Declared) -> bool:
-        """Whether both are one function that is defined again: a module reloaded, or started and imported too."""
+        """Whether both are one function, defined twice: a module that is reloaded, or both run and imported."""
         is_one_file = bool(self.file) and self.file == other.file
         return self.qualname == other.qualname and (self.module == other.module or is_one_file)
 
@@ -146,13 +147,13 @@ _by_store: Final[WeakKeyDictionary[Store, dict[str, _Declared]]] = WeakKeyDictio
 def declare(
     store: Store, name: str, function: Callable[..., Any], guarded: Callable[..., Any], *, is_given: bool
 ) -> None:
-    """Note which function has a name on a store, in this process, for as long as the function is there.
+    """Note which function has a name on a store, in this process, for as long as the function exists.
 
-    Stores with one `location` are one store. The same function may be defined again. One inside of another function that
-    is made again is warned about, unless its name `is_given`: what it has from the outer one is not in its name.
+    Stores with one `location` are one store. The same function may be defined again. A nested function that is made again
+    causes a warning, unless its name `is_given`: what it uses from the outer function is not part of its name.
 
     Args:
-        guarded: the function as its callers have it.
+        guarded: the decorated function.
 
     Raises:
         ConflictError: another function has the name.
@@ -160,7 +161,7 @@ def declare(
     location: str | None = getattr(store, "location", None)
     try:
         on_store = _by_store.setdefault(store, {}) if location is None else _by_location.setdefault(location, {})
-    except TypeError:  # a store from elsewhere that cannot be hashed, or not be referred to weakly
+    except TypeError:  # a third-party store that is not hashable, or has no weak references
         return
     mine, found = _Declared(function), on_store.get(name)
     if found is not None and not found.is_same(mine) and found.alive:

@@ -1,20 +1,20 @@
-"""Messages from an app into its queues: what a job makes of a payload, and how all of one call are accepted, or none.
+"""Messages from an app to its queues: building them, and sending all messages of one call or none.
 
-A job (`handlers.py`) says what the message is for and what it holds; here it becomes an entry of a queue. Inside a handler
+A job (`handlers.py`) decides the operation and content of a message; here it becomes an entry of a queue. Inside a handler
 it waits in the outbox of its run. Elsewhere it is sent at once (`send_all`), in one transaction where the engine has them,
-and idle workers are woken once what they are to find has been committed, and not before.
-The queue checks what it is sent, and nobody else does, but for messages to several queues of an engine without transactions.
+and idle workers are woken after the commit, not before. Only the queue checks an entry, except for messages to several
+queues of an engine without transactions, which are checked first.
 Never here: storage, rules, payload types.
-Invariants: one operation with one payload is one deduplication id, whoever sends it; when `send_all` returns, each receipt
-that is not a duplicate names a message that survives a crash of the machine.
+Invariants: one operation with one payload has one deduplication id, whichever process sends it; when `send_all` returns,
+each receipt that is not a duplicate names a message that survives a crash of the machine.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from msgspec import Struct
@@ -37,16 +37,18 @@ if TYPE_CHECKING:
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What `send` answers.
+    """The result of `send`.
 
     Args:
         job, key: the operation.
         message_id: the queue's id; None while the message waits in a handler's outbox, and where `unique=True` added none.
         duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
-        found: what was known of the operation before: `new` (nothing, or the job is not `unique` and nobody looked),
+        found: what was known about the operation before: `new` (nothing, or the job is not `unique` and it was not checked),
             `deduplicated` (a FIFO queue took the same message less than five minutes ago; SQS does not say so), or with
             `unique=True` `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held`
             (for a person).
+
+    Of a send with `connection=`, all of it holds once that transaction has committed.
     """
 
     job: str
@@ -111,10 +113,10 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
     """When a message is due, milliseconds since the epoch; None: at once.
 
     Args:
-        job: its name, for errors. delay, run_at: as `Job.send` was given them. now_ms: asked where there is a delay.
+        job: its name, for errors. delay, run_at: as passed to `Job.send`. now_ms: called where there is a delay.
 
     Raises:
-        UsageError: both are given, or one is not a duration, no datetime or without a zone.
+        UsageError: both are given, or one is not a duration, not a datetime, or has no time zone.
     """
     if delay is None and run_at is None:
         return None
@@ -127,7 +129,7 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
 
 
 def keep(outgoing: Sequence[Outgoing], kept: Callable[[list[OutboxItem]], None]) -> list[Receipt]:
-    """Put messages into the outbox of a run; they leave when it completes. `kept`: its `Context.keep`; errors as there."""
+    """Put messages into the outbox of a run; they are sent when it completes. `kept`: its `Context.keep`."""
     kept([_outbox_item(one) for one in outgoing])
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
@@ -148,21 +150,22 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
 def derived_dedup_id(record: RecordKey, fingerprint: str, attributes: Mapping[str, Attribute]) -> str:
     """The FIFO deduplication id of an operation: no two operations share one, whatever characters their keys have.
 
-    Before it leaves for SQS it is made unforeseeable (`engines/aws/signing.py`): who sends another message with the id
-    first has the operation swallowed.
+    Before it is sent to SQS it is made unpredictable (`engines/aws/signing.py`): otherwise anyone who sent another message
+    with the same id first could make SQS drop the real one as a duplicate.
     """
     app = attributes.get(APP_ATTRIBUTE)
     text = codec.encode([app and app.value, record.scope, record.job, record.key, fingerprint])
     return f"{DERIVED_DEDUP}{codec.digest(text)}"
 
 
-_RESERVE_LEASE_MS = 5_000  # keeps two senders of one key apart, until the record is there
+_RESERVE_LEASE_MS = 5_000  # separates two senders of one key until the record exists
 _SENDING_MS = (
-    60_000  # how long a sender that dies leaves it open whether a key was sent, where no transaction decides it
+    60_000  # how long it stays unknown whether a sender that died had sent a key, on engines without transactions
 )
 _KNOWN_MS = 90 * DAY_MS
-_LOOKED_AT_MAX = 1_000  # messages with one business key; where there are so many, one is taken to be this job's
+_LOOKED_AT_MAX = 1_000  # messages with one business key; if there are this many, one is assumed to be this job's
 
+T = TypeVar("T")
 Known = Literal["waiting", "running", "done", "failed", "held"]
 
 
@@ -177,15 +180,15 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
     engine = runtime.engine
     unique = [one for one in outgoing if one.unique]
     several = len(outgoing) > 1 and len({one.queue for one in outgoing}) > 1
-    if several and engine.commit is None:  # nothing takes back what one queue has accepted when another refuses
+    if several and engine.commit is None:  # what one queue has accepted cannot be undone when another refuses
         for one in outgoing:
-            refused = check_entry(one.entry, runtime.settings[one.queue])
-            if refused is not None:
-                raise _refused(one, refused)
+            wrong = check_entry(one.entry, runtime.settings[one.queue])
+            if wrong is not None:
+                raise refused(one, wrong)
     if unique:
         for app in {str(one.entry.attributes[APP_ATTRIBUTE].value) for one in unique}:
             runtime.take_names([one.record.job for one in unique], app)
-        # A key is known together with its message, or not at all.
+        # A key becomes known together with its message, or not at all.
         receipts = transaction(engine, lambda: _send_unique(runtime, outgoing))
     elif several:
         receipts = transaction(engine, lambda: _deliver(engine, outgoing, {}))
@@ -207,9 +210,9 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
 
 
 def _send_unique(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-    """Reserve what is `unique`, then send; what was reserved and could not be sent is free again."""
-    if runtime.engine.commit is not None:  # one transaction: what fails here takes everything back
-        now_ms = runtime.steady.now_ms()  # of the record, too: no message is older than its reservation
+    """Reserve the `unique` keys, then send; keys that were reserved and could not be sent are released."""
+    if runtime.engine.commit is not None:  # one transaction: a failure here undoes everything
+        now_ms = runtime.steady.now_ms()  # also the record's time: no message is older than its reservation
         known, free = _look(runtime, outgoing, now_ms)
         receipts = _deliver(runtime.engine, outgoing, known)
         _record_sent(runtime, outgoing, free, receipts, now_ms)
@@ -221,14 +224,14 @@ def _send_unique(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt
         with suppress(errors.OnefoldError):  # then they are free in a minute
             _keep(runtime, mine, None)
         raise
-    with suppress(errors.OnefoldError):  # they are sent; a worker that claims one keeps it as long as any
+    with suppress(errors.OnefoldError):  # they are sent; a worker's claim gives the record its usual lifetime
         places = {one.record: place for place, one in reversed([*enumerate(outgoing)]) if one.unique}
         _keep(runtime, mine, {one.record: receipts[places[one.record]].message_id for one in mine})
     return receipts
 
 
 def _deliver(engine: Engine, outgoing: Sequence[Outgoing], known: Mapping[int, Known]) -> list[Receipt]:
-    """Put into their queues all but those whose keys are known; the receipts of all, in order."""
+    """Enqueue all messages except those whose keys are known; returns the receipts of all, in order."""
     receipts = {
         place: Receipt(
             job=outgoing[place].record.job, key=outgoing[place].record.key, message_id=None, duplicate=True, found=found
@@ -245,7 +248,7 @@ def _deliver(engine: Engine, outgoing: Sequence[Outgoing], known: Mapping[int, K
 
 
 def _put(engine: Engine, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-    """Put messages of one queue into it, all or none."""
+    """Enqueue the messages of one queue, all or none."""
     if not outgoing:
         return []
     answers = engine.queues.open(outgoing[0].queue).send([one.entry for one in outgoing], whole=True)
@@ -263,23 +266,24 @@ def _put(engine: Engine, outgoing: Sequence[Outgoing]) -> list[Receipt]:
                 )
             )
         elif answer is not NOT_SENT:
-            raise _refused(one, answer)
+            raise refused(one, answer)
     return receipts
 
 
-def _refused(one: Outgoing, refused: Refused) -> errors.PayloadError:
+def refused(one: Outgoing, why: Refused) -> errors.PayloadError:
+    """The error for a message that its queue does not take."""
     return errors.PayloadError(
-        f"Queue {one.queue} does not take the message of {one.record.job} {one.record.key!r}: {refused.message}",
-        meaning=f"Code {refused.code}. Nothing was sent.",
+        f"Queue {one.queue} does not take the message of {one.record.job} {one.record.key!r}: {why.message}",
+        meaning=f"Code {why.code}. Nothing was sent.",
         todo="Correct the payload and send it again.",
     )
 
 
 def _firsts(outgoing: Sequence[Outgoing]) -> tuple[dict[RecordKey, int], dict[int, Known]]:
-    """Where in `outgoing` each `unique` key comes first, and the places of its repetitions.
+    """The index in `outgoing` of each `unique` key's first message, and the indexes of its repetitions.
 
     Raises:
-        ConflictError: a key comes with two payloads.
+        ConflictError: one key with two payloads.
     """
     first: dict[RecordKey, int] = {}
     known: dict[int, Known] = {}
@@ -293,13 +297,13 @@ def _firsts(outgoing: Sequence[Outgoing]) -> tuple[dict[RecordKey, int], dict[in
 def _look(
     runtime: Runtime, outgoing: Sequence[Outgoing], now_ms: int
 ) -> tuple[dict[int, Known], dict[int, Record | None]]:
-    """What is known of `unique` keys where records and messages are in one file, in the transaction of the send.
+    """What is known about `unique` keys where records and messages are in one file, in the transaction of the send.
 
     A key is known while its record is done, held or running, or while a message of it is somewhere in the file. Where its
     message was purged, or its retention has ended, it is free to be sent.
 
     Returns:
-        Index in `outgoing` -> what is known of it, and of the others -> the record that is there, if any.
+        Index in `outgoing` -> what is known about it; and for the others, index -> the existing record, if any.
 
     Raises:
         ConflictError: a key has a record of another payload.
@@ -312,7 +316,7 @@ def _look(
         if record is None:
             free[place] = None
             continue
-        found = _known(record)
+        found = known_of(record)
         is_settled = found in ("done", "held") or (record.status == "in_progress" and now_ms < record.lease_until_ms)
         if is_settled or _has_message(runtime, record):
             known[place] = found
@@ -328,7 +332,7 @@ def _has_message(runtime: Runtime, record: Record) -> bool:
     queues = runtime.engine.queues
     if record.message_id is not None and queues.find([record.message_id])[0] is not None:
         return True
-    # Sent on under another id, or recorded by a version that did not note the id: a look through the whole file.
+    # Sent again under another id, or recorded by a version that did not note the id: search the whole file.
     messages = queues.find_key(record.key.key, _LOOKED_AT_MAX)
     jobs = {one.attributes[JOB_ATTRIBUTE].value if JOB_ATTRIBUTE in one.attributes else None for one in messages}
     return None in jobs or record.key.job in jobs or len(messages) == _LOOKED_AT_MAX
@@ -341,14 +345,14 @@ def _record_sent(
     receipts: Sequence[Receipt],
     now_ms: int,
 ) -> None:
-    """Make the records of `unique` keys that were sent just now, for the worker to claim."""
+    """Create the records of `unique` keys that were sent just now, for the worker to claim."""
     store, asks = runtime.engine.store, []
     for place, record in free.items():
-        if record is None or record.status in ("released", "failed"):  # a run without an outcome is its next worker's
+        if record is None or record.status in ("released", "failed"):  # a run without an outcome: its next worker's
             ask = _ask(runtime, outgoing[place], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
             fingerprint = ask.fingerprint if record is None else record.fingerprint
             asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[place].message_id))
-    if not asks:  # most sends; each verb of a store is a transaction, also with an empty list
+    if not asks:  # most sends; each store call is a transaction, even with an empty list
         return
     answers = store.claim(asks, now_ms)
     holds = [one.hold for one in answers if isinstance(one, Claimed)]
@@ -356,10 +360,10 @@ def _record_sent(
 
 
 def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgoing], dict[int, Known]]:
-    """Make the records of `unique` keys that were never sent, known for as long as a send may take.
+    """Create the records of `unique` keys that were never sent; they expire after the time a send may take.
 
     Returns:
-        What was reserved, and what is known already: index in `outgoing` -> what is known of it.
+        What was reserved, and what is known already: index in `outgoing` -> what is known about it.
 
     Raises:
         ConflictError: a key is known with another payload; nothing stays reserved.
@@ -376,13 +380,13 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
         elif _being_sent(record, now_ms):
             raise _busy(outgoing[place])
         else:
-            known[place] = _known(record)
+            known[place] = known_of(record)
             _refuse_other_payload(outgoing[place], record.fingerprint, known[place])
     answers = store.claim([_ask(runtime, one, now_ms, _RESERVE_LEASE_MS, _SENDING_MS) for one in mine], now_ms)
     writes: list[tuple[Hold, Outcome]] = []
     quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]
     for answer in answers:
-        if isinstance(answer, Claimed):  # what another sender reserved between the two calls stays its own
+        if isinstance(answer, Claimed):  # what another sender reserved between the two calls is left to it
             lasts_ms = 0 if quicker and _is_new(answer) else _SENDING_MS
             writes.append((answer.hold, Release(expires_at_ms=now_ms + lasts_ms)))
     store.write(writes, now_ms)
@@ -391,8 +395,8 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
     return mine, known
 
 
-def _known(record: Record) -> Known:
-    """What a record says of its operation, in a sender's words."""
+def known_of(record: Record) -> Known:
+    """The state of a record's operation, as `Receipt.found` words it."""
     match record.status:
         case "completed":
             return "done"
@@ -422,7 +426,7 @@ def _is_new(answer: Answer) -> bool:
 
 
 def _lasts_ms(runtime: Runtime, one: Outgoing) -> int:
-    """How long a message may wait, where nobody can look whether it still does: then its key is free."""
+    """How long a message may wait on an engine whose queues cannot be searched; after that its key is free."""
     queue = runtime.settings[one.queue]
     dead = runtime.settings.get(queue.dead_letter) if queue.dead_letter is not None else None
     wait_ms = max(one.entry.delay_ms or 0, (one.entry.run_at_ms or 0) - runtime.clock.now_ms(), 0)
@@ -430,17 +434,17 @@ def _lasts_ms(runtime: Runtime, one: Outgoing) -> int:
 
 
 def _keep(runtime: Runtime, reserved: Sequence[Outgoing], sent: Mapping[RecordKey, str | None] | None) -> None:
-    """Know keys that no worker has claimed yet for as long as their messages may wait.
+    """Extend the records of keys that no worker has claimed yet to the time that their messages may wait.
 
     Args:
-        sent: the ids of their messages; None: they were not sent, and were never known.
+        sent: the ids of their messages; None: they were not sent, and the records expire at once.
     """
     store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     records = store.read([one.record for one in reserved], now_ms)
     waiting = [
         one for one, record in zip(reserved, records, strict=True) if record is not None and _being_sent(record, now_ms)
     ]
-    asks = [_ask(runtime, one, now_ms, 0, _SENDING_MS) for one in waiting]  # no worker waits for it
+    asks = [_ask(runtime, one, now_ms, 0, _SENDING_MS) for one in waiting]  # no lease: no worker has to wait for it
     answers = store.claim([replace(ask, message_id=sent[ask.key] if sent else None) for ask in asks], now_ms)
     store.write(
         [
@@ -464,7 +468,7 @@ def _ask(runtime: Runtime, one: Outgoing, now_ms: int, lease_ms: int, keep_ms: i
 
 
 def _being_sent(record: Record, now_ms: int) -> bool:
-    """Whether a sender made this record, and neither it nor a worker has gone on with it."""
+    """Whether a sender made this record, and neither that sender nor a worker has changed it since."""
     lasts = record.expires_at_ms is None or record.expires_at_ms > now_ms + _SENDING_MS
     return record.message_id is None and record.status in ("in_progress", "released") and not lasts
 
@@ -477,21 +481,23 @@ def _busy(one: Outgoing) -> errors.TransientError:
     )
 
 
-T = TypeVar("T")
-
-
 class _ThisThread(threading.local):
-    """Whether this thread makes a call of a transaction now, and whether messages were sent in it."""
+    """Whether this thread makes a call of a transaction now, and whether messages were sent in it.
+
+    Attributes:
+        of_caller: that transaction is the caller's own, who commits it later, or does not.
+    """
 
     inside = False
     sent = False
+    of_caller = False
 
 
 _here = _ThisThread()
 
 
 def transaction(engine: Engine, write: Callable[[], T]) -> T:
-    """Make one call's changes together, where the engine can; what the call answered.
+    """Make one call's changes in one transaction, where the engine can; returns the call's result.
 
     Idle workers are woken afterwards when `write` has sent messages.
 
@@ -500,7 +506,7 @@ def transaction(engine: Engine, write: Callable[[], T]) -> T:
     """
     sent = False
 
-    def call() -> T:  # by whichever thread writes for those that wait
+    def call() -> T:  # in the thread that writes for all that wait
         nonlocal sent
         outer, _here.inside, before, _here.sent = _here.inside, True, _here.sent, False
         try:
@@ -517,8 +523,23 @@ def transaction(engine: Engine, write: Callable[[], T]) -> T:
     return cast("T", answer)
 
 
+@contextmanager
+def of_caller() -> Iterator[None]:
+    """What is sent in here is committed by the caller later, or never: no worker is woken for it."""
+    before, _here.inside, _here.of_caller = _here.inside, True, True
+    try:
+        yield
+    finally:
+        _here.inside, _here.of_caller, _here.sent = before, False, False
+
+
+def is_of_caller() -> bool:
+    """Whether this thread sends in a transaction of the caller's."""
+    return _here.of_caller
+
+
 def wake_workers(engine: Engine) -> None:
-    """Messages were sent: wake idle workers of all processes, after the transaction that this is in."""
+    """Messages were sent: wake idle workers of all processes, after the present transaction has committed."""
     if _here.inside:
         _here.sent = True
     else:

@@ -1,16 +1,16 @@
-"""What a process has opened for an app: an engine with the app's queues, the clock, chance, and who hears of events.
+"""What a process has opened for an app: an engine with the app's queues, the clock, random numbers, and sinks.
 
-A `Runtime` opens its engine when something is first sent, run or asked, once, whatever thread that is in. Jobs, schedules,
-maps and buses hold it from their declaration on, so that importing a module that declares an app opens nothing.
-Never here: what is declared (`registry.py`), how messages are treated, output.
+A `Runtime` opens its engine at the first use, once, in whichever thread that happens. Jobs, schedules, maps and buses hold
+it from their declaration on, so that importing a module that declares an app opens nothing.
+Never here: what is declared (`registry.py`), processing messages, output.
 Invariant: nothing is opened before it is needed, and everything that was opened is closed by `close`.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onefold import errors, forks
 from onefold.clock import Never, steady
@@ -18,6 +18,7 @@ from onefold.contracts.settings import differences, is_workable
 from onefold.engines import urls
 from onefold.registry import Registry
 from onefold.runtime import outgoing as sending
+from onefold.runtime.events import tracing_of
 from onefold.runtime.names import take
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ if TYPE_CHECKING:
     from onefold.contracts.settings import QueueSettings
     from onefold.outside import Clock, Entropy, Waiter
     from onefold.runner.handlers import Job
+    from onefold.runner.hooks import HookSet
+    from onefold.runtime.asynchronous import LoopThreads
     from onefold.runtime.events import Sink, Sinks
     from onefold.runtime.outgoing import Outgoing, Receipt
+    from onefold.runtime.tracing import Tracing
+
+T = TypeVar("T")
 
 
 class Runtime:
@@ -38,14 +44,15 @@ class Runtime:
 
     Args:
         registry: what the app declares. Its queues are created when the engine is opened, unless a deployment makes them;
-            one that is there with other times or limits stays as it is, so that two versions work side by side.
+            one that exists with other times or limits stays as it is, so that two versions of an app can run side by side.
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
-        clock, entropy: where time and chance come from.
-        history: what the ledger keeps. app_sinks: the sinks that the app names.
+        clock, entropy: sources of time and of random numbers.
+        history: what the ledger keeps. app_sinks, hooks: those that the app names.
         records_alone: the URL may be that of a store for records, which has no queues.
         looks: to look at what is there: a file may be one that this user can only read.
+        outbox_url: the database with the app's outbox table; None: there is none.
 
-    What needs the engine opens it, and raises as `open` does.
+    Methods that need the engine open it, and raise as `open` does.
     """
 
     def __init__(
@@ -57,45 +64,64 @@ class Runtime:
         entropy: Entropy,
         history: History = "brief",
         app_sinks: Sequence[Sink] = (),
+        hooks: HookSet | None = None,
         records_alone: bool = False,
         looks: bool = False,
+        outbox_url: str | None = None,
     ) -> None:
         self.registry = registry
+        self.outbox_url: str | None = outbox_url
         self.url: str = url
         self.clock: Clock = clock
         self.entropy: Entropy = entropy
         self.history: History = history
         self.app_sinks = app_sinks
+        self.hooks: HookSet | None = hooks
         self.records_alone = records_alone
         self.looks = looks
         self._opened: _Opened | None = None
+        self._threads: LoopThreads | None = None
         self._opening = threading.Lock()
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: it has no part in the engine that its parent opened, and opens its own when it needs one."""
-        self._opening = threading.Lock()
-        if self._opened is not None and self._opened.engine.shared:  # one in memory refuses by itself
+        """In a forked child: drop the engine that the parent opened; the child opens its own when it needs one."""
+        self._opening, self._threads = threading.Lock(), None
+        if self._opened is not None and self._opened.engine.shared:  # an engine in memory refuses by itself
             forks.keep_for_ever(self._opened)
             self._opened = None
 
+    @property
+    def app_sinks(self) -> Sequence[Sink]:
+        """The sinks that the app names; one of them may bring `tracing`."""
+        return self._app_sinks
+
+    @app_sinks.setter
+    def app_sinks(self, sinks: Sequence[Sink]) -> None:
+        self._app_sinks = sinks
+        self.tracing: Tracing | None = tracing_of(sinks)
+
     # -- opening and closing -----------------------------------------------------------------------------------------
 
-    def open(self, url: str | None = None) -> None:
+    def open(self, url: str | None = None, *, patient: bool = True) -> None:
         """Open the engine, with all declared queues created, unless it is open; where a queue differs, a warning is logged.
 
         Args:
             url: another engine than this runtime's own; what is open already stays.
+            patient: wait for other writers as long as every call does; else for a moment only.
 
         Raises:
             UsageError: an unknown scheme. StorageError: the file cannot be used.
-            ConflictError: a queue exists with settings that cannot be worked with.
+            ConflictError: a queue exists with incompatible settings.
         """
         if self._opened is not None:
             return
         with self._opening:
             if self._opened is None:
-                self._opened = _Opened(self, url or self.url)
+                for sink in self.app_sinks:
+                    if hasattr(sink, "opened"):
+                        sink.opened(url or self.url)
+                self._opened = _Opened(self, url or self.url, patient=patient)
                 if self._opened.warnings:
                     import logging  # 11 ms to import, and this is rare
 
@@ -106,25 +132,28 @@ class Runtime:
 
     def _here(self) -> _Opened:
         opened = self._opened
-        while opened is None:  # else another thread has closed it just now
+        while opened is None:  # otherwise another thread has just closed it
             self.open()
             opened = self._opened
         return opened
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close the engine if it is open; what was accepted is on disk already. It is opened again when it is needed.
+        """Close the engine if it is open; accepted messages are on disk already. It is opened again when needed.
 
         Args:
             unfinished: handlers still run in this process; what they hold is freed when it ends.
         """
-        with self._opening:  # by another thread, perhaps: what it opens is closed
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.close()
+        with self._opening:  # perhaps in another thread: what that opens is closed as well
             if self._opened is not None:
                 self._opened.engine.close(unfinished=unfinished)
                 self._opened = None
 
     @contextmanager
     def reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[None]:
-        """Use another engine, clock and chance for a while; for tests and simulations. Not safe from several threads."""
+        """Use another engine, clock and entropy for a while; for tests and simulations. Not safe from several threads."""
         before = (self._opened, self.url, self.clock, self.entropy)
         self._opened, self.url, self.clock, self.entropy = None, url, clock, entropy
         try:
@@ -142,7 +171,7 @@ class Runtime:
 
     @property
     def steady(self) -> SteadyClock:
-        """The time of what is stored."""
+        """The clock for stored times."""
         return self._here().steady
 
     @property
@@ -152,46 +181,115 @@ class Runtime:
 
     @property
     def settings(self) -> dict[str, QueueSettings]:
-        """The app's queues as the engine has them, by name."""
+        """The app's queues on the engine, by name."""
         return self._here().settings
 
     @property
     def warnings(self) -> list[str]:
-        """How queues differ from what was declared, a sentence each."""
+        """How queues differ from their declarations, one sentence each."""
         return self._here().warnings
 
     @property
     def sinks(self) -> Sinks | None:
-        """Of this process's worker or handler: they also get what is emitted outside of deliveries; None: there is none."""
+        """The sinks of this process's worker or handler, which also get events outside of deliveries; None: no worker."""
         return self._here().sinks
 
     def attach(self, sinks: Sinks, touch_run: Callable[[str], None]) -> None:
-        """Let a worker or handler of this process hear of what is emitted, and of runs that may be complete."""
+        """Register a worker or handler of this process, to get what is emitted and runs that may be complete."""
         opened = self._here()
         opened.sinks, opened.touch_run = sinks, touch_run
 
     def touch_run(self, name: str) -> None:
-        """A run may be complete: have this process's worker look at it, if there is one."""
+        """A run may be complete: let this process's worker check it, if there is one."""
         touch = self._here().touch_run
         if touch is not None:
             touch(name)
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
-    def send(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Accept messages durably, all or none; errors as `sending.send_all`."""
-        return sending.send_all(self, outgoing, self.history)
+    def send(self, outgoing: Sequence[Outgoing], connection: object = None) -> list[Receipt]:
+        """Accept messages durably, all or none; errors as `sending.send_all`.
+
+        Args:
+            connection: the caller's, as `callers.driver_connection` takes it: they are accepted if, and only if, the
+                transaction commits that is open on it.
+
+        Raises:
+            UsageError: it cannot be used for that, or the engine has no transaction to join; nothing was sent.
+        """
+        if self.tracing is None:
+            return self._send(outgoing, connection)
+        with self.tracing.sending(outgoing) as carrying:
+            return self._send(carrying, connection)
+
+    def _send(self, outgoing: Sequence[Outgoing], connection: object) -> list[Receipt]:
+        if connection is None:
+            return sending.send_all(self, outgoing, self.history)
+        from onefold.runtime import callers, outbox  # the cold start is measured, and few senders have a connection
+
+        found = callers.driver_connection(connection)
+        if outbox.takes(found, self.url):
+            return outbox.put(self.registry, self.outbox_url, outgoing, found)
+        with self._joined(found), sending.of_caller():
+            return sending.send_all(self, outgoing, self.history)
+
+    async def asend(self, outgoing: Sequence[Outgoing], connection: object = None) -> list[Receipt]:
+        """As `send`, from a coroutine, whose loop goes on meanwhile.
+
+        Args:
+            connection: as `callers.async_driver_connection` takes it: an asynchronous one, to a database with an outbox.
+        """
+        if connection is None:
+            return await self.in_thread(lambda: self.send(outgoing))
+        from onefold.runtime import callers, outbox  # as above
+
+        found = await callers.async_driver_connection(connection)
+        if self.tracing is None:
+            return await outbox.aput(self.registry, self.outbox_url, outgoing, found)
+        with self.tracing.sending(outgoing) as carrying:
+            return await outbox.aput(self.registry, self.outbox_url, carrying, found)
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Make a call that may wait from a coroutine: in a thread, so that the loop goes on. Its answer, or its error.
+
+        Where the task is cancelled meanwhile, the call goes on all the same, if it has begun.
+        """
+        threads = self._threads
+        if threads is None:
+            from onefold.runtime.asynchronous import LoopThreads  # asyncio costs 36 ms, which only coroutines pay
+
+            threads = self._threads = LoopThreads()
+        return await threads.run(call)
+
+    def _joined(self, connection: object) -> AbstractContextManager[None]:
+        try:
+            self.open(patient=False)
+        except errors.StorageBusy as error:
+            raise errors.UsageError(
+                f"App {self.registry.name} was not open yet, and cannot be opened inside your transaction: {error.what}",
+                meaning="Its queues have to be made, and your transaction may be what holds the file. Nothing was sent.",
+                todo="Call app.runtime() once when the program starts, before the first transaction.",
+            ) from error
+        join = self.engine.joined
+        if join is None:
+            raise errors.UsageError(
+                f"The queues of app {self.registry.name} are not in a database that a connection could be to.",
+                meaning="The message and your rows would not be in one transaction. Nothing was sent.",
+                todo="Leave connection= out, and send after your commit.",
+            )
+        return join(connection)
 
     def now_ms(self) -> int:
         """Wall time; opens nothing."""
         return self.clock.now_ms()
 
     def take_names(self, names: Collection[str], app: str) -> None:
-        """Have the names of jobs belong to the app on this engine, as `names.take`; asks once for each name."""
+        """Take the names of jobs for the app on this engine, as `names.take`; once for each name."""
         opened = self._here()
         if not opened.named.issuperset(names):
             take(opened.engine.state, names, app, opened.steady.now_ms())
-            opened.named.update(names)
+            if not sending.is_of_caller():  # what a transaction of the caller takes may be rolled back
+                opened.named.update(names)
 
     def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
         """As `take_names`, for an app's jobs."""
@@ -203,14 +301,14 @@ class Runtime:
         return urls.s3_client(self._here().url)
 
     def never(self) -> Waiter:
-        """For pauses that nobody ends early."""
+        """A waiter for pauses that are never cut short."""
         return Never()
 
 
 class _Opened:
-    """One engine, open; it is made whole or not at all."""
+    """One opened engine; it is opened completely or not at all."""
 
-    def __init__(self, runtime: Runtime, url: str) -> None:
+    def __init__(self, runtime: Runtime, url: str, *, patient: bool) -> None:
         queues = runtime.registry.queue_settings()
         self.url = url
         self.steady: SteadyClock = steady(runtime.clock)
@@ -225,8 +323,10 @@ class _Opened:
             records_alone=runtime.records_alone, looks=runtime.looks,
         )  # fmt: skip
         try:
+            self.engine.hurry(None if patient else 0)
             for settings in queues if not self.engine.provisioned else ():
                 self._create(settings)
+            self.engine.hurry(None)
         except BaseException:
             self.engine.close()
             raise
@@ -243,7 +343,7 @@ class _Opened:
 
 
 def differing(stored: QueueSettings, asked: QueueSettings) -> str:
-    """How a queue differs from its declaration, and what that means."""
+    """The sentence that says how a queue differs from its declaration, and what that means."""
     then = (
         "The queue's own settings count." if is_workable(stored, asked) else "Workers and senders of the app refuse it."
     )

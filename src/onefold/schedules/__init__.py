@@ -1,8 +1,8 @@
 """Schedules as they are declared, and the embedded scheduler that sends their ticks.
 
 Imports `runner` and below. When a tick is due is decided in `schedules/ticks.py`; what a dispatcher yields goes through
-`runner/dispatcher.py`. The names here are loaded when they are first used: zones and expressions cost a function that has no
-schedule nothing.
+`runner/dispatcher.py`. The names here are loaded when they are first used, so that a Lambda function without a schedule
+loads no zones or expressions.
 """
 
 from __future__ import annotations

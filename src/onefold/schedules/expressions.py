@@ -1,11 +1,11 @@
-"""The expressions of EventBridge Scheduler, read: `cron(...)` with six fields, `rate(...)`, `at(...)`.
+"""Parses the expressions of EventBridge Scheduler: `cron(...)` with six fields, `rate(...)`, `at(...)`.
 
 An expression becomes a small value of bit masks; `fire_times.py` steps through time with it. What AWS documents, or was seen
-to accept, is read; all else is refused, so that what runs here can be deployed there. An error names the field and its
-column, what was probably meant, and what is allowed there. The hints are at the end of the file: they are worked out only
-for an expression that was refused, and an expression that is offered has been read first.
-Never here: time zones, instants. Invariant: the same text is always read the same way, and never half; a hint never changes
-what is accepted.
+to accept, is accepted; everything else is refused, so that what runs here can be deployed there. An error names the field
+and its column, what was probably meant, and what is allowed there. The hints are at the end of the file: they are computed
+only for an expression that was refused, and an expression is suggested only if it parses.
+Never here: time zones, instants. Invariant: the same text always parses the same way, and never in part; a hint never
+changes what is accepted.
 
 Sources: EventBridge Scheduler user guide, "Schedule types"; API CreateSchedule, ScheduleExpression; EventBridge user
 guide, "Cron expressions"; Systems Manager, "Cron and rate expressions" (the same language). docs/decisions/0012.

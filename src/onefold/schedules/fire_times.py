@@ -1,12 +1,12 @@
 """When a schedule fires: nominal instants of cron, rate and one-time expressions in a time zone, as EventBridge has them.
 
-Cron and at follow the zone's clocks. A local time that the clocks jump over is skipped (or, with dst="next-valid", fires at
-the instant they jump); one they show twice fires the first time only, hourly schedules too. Rates count elapsed time.
-Steps go from field to field by bit masks, so years ahead cost what minutes do.
-Instants are integer milliseconds UTC, and nominal ones whole seconds.
-Never here: what is owed after a time down or within a window (`ticks.py`), what a tick does, the present.
+Cron and at follow the zone's clocks. A local time that does not exist because the clocks are set forward is skipped (or,
+with dst="next-valid", fires at the instant of the change); one that occurs twice fires the first time only, for hourly
+schedules too. Rates count elapsed time. The search goes from field to field by bit masks, so finding an instant years ahead
+costs no more than finding one minutes ahead. Instants are integer milliseconds UTC, and nominal ones whole seconds.
+Never here: which ticks are sent after downtime or within a window (`ticks.py`), what a tick does, the present time.
 Invariant: instants of one timing are strictly ascending, and are the same wherever and whenever they are computed, given the
-same edition of the time zone database.
+same version of the time zone database.
 
 Sources: EventBridge Scheduler user guide, "Schedule types"; API CreateSchedule. What they leave open: docs/decisions/0012.
 """

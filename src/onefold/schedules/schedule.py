@@ -1,9 +1,9 @@
-"""A declared schedule: its times, the job behind it, what happens to a tick that its queue refuses; and `Tick` itself.
+"""A declared schedule: its times, its job, what happens to a tick that its queue refuses; and the class `Tick`.
 
-`App.schedule` makes these; the embedded scheduler and `onefold synth` read them. A tick's message says the schedule and the
-planned time and nothing else, so that EventBridge Scheduler can write the same one (`<aws.scheduler.scheduled-time>`); the
-job's handler makes the `Tick` of it. Never here: when a tick is due (`ticks.py`), sending (`scheduler.py`).
-Invariant: a tick has one key, `<schedule>/<planned time>`, whoever sends it and how often.
+`App.schedule` makes these; the embedded scheduler and `onefold synth` read them. A tick's message contains the schedule and
+the planned time and nothing else, so that EventBridge Scheduler can send the same one (`<aws.scheduler.scheduled-time>`);
+the job's handler makes the `Tick` from it. Never here: when a tick is due (`ticks.py`), sending (`scheduler.py`).
+Invariant: a tick always has the key `<schedule>/<planned time>`, whichever process sends it, and however often.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.store import RecordKey
 from onefold.duration import Duration
-from onefold.options import Checked, Queue, Retry, check_option, warn_of_attempts
+from onefold.options import Checked, Queue, Retry, check_option, check_whole, warn_of_attempts
 from onefold.registry import Registry
 from onefold.runner import runs
 from onefold.runner.context import Context
-from onefold.runner.declaring import declare_job, queue_of
+from onefold.runner.declaring import check_parameters, declare_job, queue_of
 from onefold.runner.dispatcher import as_handler
 from onefold.runner.handlers import Job, positional
 from onefold.runtime.outgoing import Outgoing, derived_dedup_id
@@ -38,7 +38,7 @@ from onefold.zones import zone_name
 
 NAME_CHARS_MAX: Final = 64  # API CreateSchedule: [0-9a-zA-Z-_.]{1,64}
 _NAME: Final = r"[0-9a-zA-Z\-_.]{1,64}"
-_INSTANT_S_MAX: Final = 253_402_214_400  # a day before the last that a datetime holds, in every zone
+_INSTANT_S_MAX: Final = 253_402_214_400  # a day before the last datetime, so that it fits in every zone
 _KEY: Final = "{schedule}/{scheduled_at}"
 WINDOW_MS_MAX: Final = 1_440 * limits.MINUTE_MS  # botocore model scheduler.FlexibleTimeWindow: 1 to 1,440 minutes
 SCHEDULED_TIME: Final = "<aws.scheduler.scheduled-time>"  # EventBridge Scheduler writes the planned time in its place
@@ -48,10 +48,10 @@ AGE_MS_MAX: Final = limits.DAY_MS
 
 
 class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """How long a tick is sent again that its queue does not take; the ranges are EventBridge Scheduler's.
+    """How long a tick that its queue refuses is retried; the ranges are EventBridge Scheduler's.
 
     Args:
-        retries: 0 to 185. age: until so long after the first try, 60 s to 24 h.
+        retries: 0 to 185. age: how long after the first try, 60 s to 24 h.
     """
 
     retries: int = 185
@@ -59,7 +59,7 @@ class ScheduleRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
     @property
     def attempts(self) -> int:
-        """The old name of `retries`; it goes with version 1.0."""
+        """The old name of `retries`; it will be removed in version 1.0."""
         warn_of_attempts(type(self).__name__)
         return self.retries
 
@@ -69,8 +69,8 @@ class Tick(Struct, frozen=True, kw_only=True):
 
     Args:
         schedule: its name.
-        nominal_at_ms: the planned instant, ms UTC: the business date derives from it, not from when the function runs.
-        run: the tick's name and key, for example `monthly-billing/2026-06-01T02:00:00Z`; the run it begins.
+        nominal_at_ms: the planned instant, ms UTC: take the business date from it, not from when the function runs.
+        run: the tick's key, for example `monthly-billing/2026-06-01T02:00:00Z`, which also names the run it begins.
         local: the same instant in the schedule's zone.
     """
 
@@ -92,11 +92,11 @@ class TickMessage(Struct, frozen=True, kw_only=True):
 
 
 class DeliveryPolicy(Struct, frozen=True, kw_only=True):
-    """What happens to a tick that its queue does not take.
+    """What happens to a tick that its queue refuses.
 
     Args:
         retries_max: 0 to 185. age_ms: how long it is retried, counted from its first try.
-        dead_letter: the standard queue it goes to then; None when it is dropped, which is reported.
+        dead_letter: the standard queue it then goes to; if None, it is dropped, and that is reported.
     """
 
     retries_max: int
@@ -109,11 +109,11 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: unique in the app. expression: as it was written.
-        timing: when it fires. job: what a tick is a message for.
+        timing: when it fires. job: the one that its ticks are messages for.
         missed, missed_max: what happens to ticks whose time passed while no scheduler ran.
         delete_after: it is forgotten after its last tick (EventBridge's ActionAfterCompletion DELETE).
-        undelivered: of ticks that the queue refuses. dispatches: its function is a generator of messages.
-        function: as it was declared. owner: the team that owns a fix.
+        undelivered: what happens to ticks that the queue refuses. dispatches: its function is a generator of messages.
+        function: as it was declared. owner: the team that is responsible for fixes.
     """
 
     name: str
@@ -129,21 +129,21 @@ class Schedule(Struct, frozen=True, kw_only=True):
     owner: str | None
 
     def __call__(self, tick: Tick, ctx: Context | None = None) -> Any:
-        """Call the declared function now, without guard or queue; for unit tests of it."""
+        """Call the declared function now, without guard or queue; for unit tests."""
         return self.function(tick, ctx) if positional(self.function) >= 2 else self.function(tick)
 
     @property
     def digest(self) -> str:
-        """Of its times alone: another one means that they were changed."""
+        """A digest of its times only; if it differs, they were changed."""
         times = self.timing
         return _digest([self.expression, times.zone, times.start_ms, times.end_ms, times.window_ms, times.dst])
 
     def outgoing(self, nominal_ms: int) -> Outgoing:
-        """The message of the tick of that planned instant."""
+        """The message for the tick planned at that instant."""
         return self.outgoing_at(run_name(self.name, nominal_ms).rpartition("/")[2])
 
     def outgoing_at(self, scheduled_at: str) -> Outgoing:
-        """The message of a tick.
+        """The message for a tick.
 
         Args:
             scheduled_at: the planned time as text; or `SCHEDULED_TIME`, for a template that EventBridge Scheduler fills.
@@ -152,7 +152,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         body = encode(TickMessage(schedule=self.name, scheduled_at=scheduled_at))
         fifo = self.job.policy.fifo
         attributes = {JOB_ATTRIBUTE: Attribute(self.job.name), APP_ATTRIBUTE: Attribute(self.job.app)}
-        if not self.dispatches:  # of a dispatcher's run the messages are the operations, not its tick (runner/runs.py)
+        if not self.dispatches:  # a dispatcher's run is made of the messages it sends, not its tick (runner/runs.py)
             attributes[RUN_ATTRIBUTE] = Attribute(run)
         record, fingerprint = RecordKey("", self.job.name, run), self.job.rules.payload.fingerprint(body)
         return Outgoing(
@@ -170,7 +170,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
         )
 
     def own(self, message: TickMessage) -> TickMessage:
-        """A received tick of this schedule, its time written as onefold writes it: one instant has one key.
+        """A received tick of this schedule, its time written as onefold writes it, so that one instant has one key.
 
         Raises:
             PayloadError: it is another schedule's, or its time cannot be read.
@@ -178,14 +178,14 @@ class Schedule(Struct, frozen=True, kw_only=True):
         if message.schedule != self.name:
             raise errors.PayloadError(
                 f"A tick of schedule {message.schedule!r:.80} came to the job of schedule {self.name}.",
-                meaning="Run here, it would count as that schedule's run, whose own function would not be called any more.",
-                todo=f"Send it to that schedule's queue, or write {self.name} in its field schedule.",
+                meaning="Run here, it would count as that schedule's run, and that schedule's function would not be called.",
+                todo=f"Send it to that schedule's queue, or set its field `schedule` to {self.name}.",
             )
         run = run_name(self.name, _instant_ms(message))
         return TickMessage(schedule=self.name, scheduled_at=run.rpartition("/")[2])
 
     def tick(self, message: TickMessage | Tick) -> Tick:
-        """The tick that a message says.
+        """The tick that a message describes.
 
         Raises:
             PayloadError: as `own`.
@@ -219,7 +219,7 @@ def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Call
     """What `App.schedule` does; arguments and errors as there."""
     if callable(expression):
         raise errors.UsageError(
-            f"@app.schedule of {getattr(expression, '__name__', expression)!s:.80} has no expression.",
+            f"@app.schedule on {getattr(expression, '__name__', expression)!s:.80} has no expression.",
             todo='Write @app.schedule("cron(0 3 1 * ? *)") or @app.schedule("rate(5 minutes)").',
         )
     given, registry = _Options(**options), runtime.registry
@@ -238,24 +238,22 @@ def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Call
     )
     _check_fires(expression, timing)
     if given.missed not in get_args(Missed):
-        raise errors.UsageError(f"missed={given.missed!r} is not known.", todo="It is skip, last or all.")
-    if type(given.missed_max) is not int or not 1 <= given.missed_max <= MISSED_MAX:
-        raise errors.UsageError(
-            f"missed_max={given.missed_max!r} is out of range.", todo=f"It may be 1 to {MISSED_MAX:,}."
-        )
+        raise errors.UsageError(f"missed={given.missed!r} is not known.", todo="Use skip, last or all.")
+    check_whole(given.missed_max, "missed_max", 1, MISSED_MAX)
     delivery_policy(given.retry, None)
 
     def declared(function: Any) -> Schedule:
         if not callable(function) or not inspect.signature(function).parameters:
             raise errors.UsageError(
                 f"{getattr(function, '__name__', function)!r:.80} takes no tick.",
-                todo="Its first parameter is the Tick; a second one the Context.",
+                todo="Give it the Tick as its first parameter; a second one, if any, gets the Context.",
             )
+        check_parameters(function, None, "tick")
         name: Any = given.name if given.name is not None else function.__name__
         if not isinstance(name, str) or not re.fullmatch(_NAME, name):
             raise errors.UsageError(
-                f"{name!r:.80} is not a name for a schedule.",
-                todo=f"Use 1 to {NAME_CHARS_MAX} of 0-9 A-Z a-z - _ and . , as EventBridge Scheduler does.",
+                f"{name!r:.80} is not a valid name for a schedule.",
+                todo=f"Use 1 to {NAME_CHARS_MAX} of the characters 0-9 A-Z a-z - _ and ., as for EventBridge Scheduler.",
             )
         if name in registry.schedules:
             raise errors.ConflictError(f"Schedule {name} is declared twice.", todo="Give one of them another name=.")
@@ -288,20 +286,20 @@ def declare(runtime: Runtime, expression: str, **options: Any) -> Callable[[Call
 
 
 def _check_fires(expression: str, timing: Timing) -> None:
-    """Refuse what can never fire. A time in the past is not a mistake: an app lives longer than a date in it."""
+    """Refuse what can never fire. A time in the past is not a mistake: an app outlives the dates in it."""
     if isinstance(timing.expression, CronExpression) and next_after(timing, -limits.DAY_MS, anchor_ms=0) is None:
         bounds = " between its start and its end" if timing.start_ms is not None or timing.end_ms is not None else ""
         skips = timing.zone != "UTC" and timing.dst == "eventbridge"
         raise errors.UsageError(
             f"{expression} never fires.",
-            meaning=f"No time from 1970 to 2199 fits it{bounds}"
+            meaning=f"No time from 1970 to 2199 matches it{bounds}"
             + (f", or the clocks of {timing.zone} skip it." if skips else "."),
-            todo="Fix its day, month, weekday or year; `onefold calendar --expression ...` shows when one fires.",
+            todo="Fix its day, month, weekday or year; `onefold calendar --expression ...` shows when an expression fires.",
         )
 
 
 def _own_queue(registry: Registry) -> Queue:
-    """The queue for ticks that were given none, and for the dead letters of those that go to a FIFO queue."""
+    """The queue for ticks of schedules that name none, and for dead letters of those that use a FIFO queue."""
     name = f"{registry.name}-schedules"
     return registry.queues.get(name) or registry.add_queue(queue_of(name))
 
@@ -330,18 +328,17 @@ def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPo
     """The retry policy of a schedule, checked.
 
     Raises:
-        UsageError: a number that EventBridge Scheduler does not take either.
+        UsageError: a number that EventBridge Scheduler would not accept.
     """
     check_option(retry, ScheduleRetry, "retry", "retries", RETRIES_MAX)
     retries: Any = retry.retries
-    if type(retries) is not int or not 0 <= retries <= RETRIES_MAX:
-        raise errors.UsageError(f"retry.retries={retries!r} is out of range.", todo=f"It may be 0 to {RETRIES_MAX}.")
+    check_whole(retries, "retry.retries", 0, RETRIES_MAX)
     age_ms = duration.to_ms(retry.age, "retry.age", least_ms=AGE_MS_MIN, most_ms=AGE_MS_MAX)
     return DeliveryPolicy(retries_max=retries, age_ms=age_ms, dead_letter=dead_letter)
 
 
 def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner: str | None) -> Callable[..., Any]:
-    """A function of a tick as the handler of its messages; a coroutine function stays one, a generator dispatches."""
+    """The handler for a tick function's messages; a coroutine function stays one, a generator dispatches."""
     inner = function
     if _dispatches(function):
         inner = as_handler(function, runtime, payload=Tick, owner=owner)
@@ -350,7 +347,7 @@ def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner
     def arguments(message: TickMessage, ctx: Context) -> tuple[Any, ...]:
         schedule = runtime.registry.schedules[name]
         tick = schedule.tick(message)
-        if not schedule.dispatches:  # a tick of EventBridge Scheduler begins its run here; a dispatcher does itself
+        if not schedule.dispatches:  # EventBridge Scheduler's tick begins its run here; a dispatcher begins its own
             now_ms = runtime.now_ms()
             runs.begin_followed(
                 runtime, runs.of_tick(tick.run, name, tick.nominal_at_ms, now_ms, dispatches=False, owner=owner)
@@ -373,10 +370,13 @@ def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner
 
 
 def _named_as(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Not `functools.wraps`: the handler's own signature counts, it takes the message."""
+    """Not `functools.wraps`: the handler's own signature counts, because it takes the message."""
     handler.__name__, handler.__qualname__ = function.__name__, function.__qualname__
     handler.__module__, handler.__doc__ = function.__module__, function.__doc__
-    handler.__annotations__ = {"message": TickMessage, "ctx": Context}  # resolved: a schedule's declaration takes half
+    handler.__annotations__ = {
+        "message": TickMessage,
+        "ctx": Context,
+    }  # resolved: halves the time to declare a schedule
     return handler
 
 

@@ -2,16 +2,17 @@
 
 A turn takes what is due, and in one transaction of the engine reads the states of those schedules, begins the runs of their
 ticks, sends the ticks and writes the new states by compare-and-set. Where the engine has no transaction over queues and
-State the same is done in that order: a crash in between sends a tick twice under its one key, but never loses it.
+State the same steps are done in that order: a crash in between may send a tick twice, under the same key, but never loses
+it.
 
-Between turns it waits for the next instant at which something is due. Senders, of whom there are many, do not wake it: what
-other schedulers do is read in the transaction that would do it too. Every ten seconds it looks whether the clock was set,
-which a wait does not notice, and whether other processes left something to be sent again.
+Between turns it waits for the next instant at which something is due. Sends do not wake it, because there are many: what
+other schedulers have done is read in the transaction that would do the same. Every ten seconds it checks whether the clock
+was set, which a wait does not notice, and whether other processes left something to be sent again.
 
 When two schedulers declare different times for one schedule, the one that started later has registered its times later, and
 they count; the earlier one sees that when the schedule is due, reports it and leaves the schedule alone.
 Never here: when a tick is due (schedules/ticks.py), the loop's thread, signals, output.
-Invariant: who sends a tick advances the schedule beyond it in the same transaction.
+Invariant: a tick is sent and its schedule advanced beyond it in the same transaction.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.heartbeat import ThreadBell
 from onefold.runner.runs import send_looks
+from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sinks
 from onefold.runtime.names import take
 from onefold.runtime.outgoing import Outgoing
@@ -72,11 +74,13 @@ class Scheduler:
         self._name = runtime.registry.name
         self._runtime = runtime
         self._schedules: Mapping[str, Schedule] = runtime.registry.schedules
+        self._sinks = sinks
         self._writer = Writer(runtime, sinks)
         self._engine, self._clock = self._writer.engine, self._writer.clock
         self._agenda = Agenda()
         self._undelivered = UndeliveredTicks(self._writer, self._schedules, self._agenda)
         self._superseded: set[str] = set()
+        self._paused: set[str] = set()
         self._unreadable: set[str] = set()
         self._bell = ThreadBell()
         self._stopping = False
@@ -102,7 +106,8 @@ class Scheduler:
 
     def ended(self) -> list[str]:
         """Which schedules have no further tick, sorted; for a scheduler that was started."""
-        return [name for name in sorted(self._schedules) if not self._agenda.has(PREFIX + name)]
+        idle = (name for name in sorted(self._schedules) if not self._agenda.has(PREFIX + name))
+        return [name for name in idle if name not in self._paused]
 
     def run(self, resting: Callable[[], None] | None = None) -> None:
         """Send ticks as they become due, until `stop` is called.
@@ -132,6 +137,7 @@ class Scheduler:
                 self._pause()
         with suppress(errors.OnefoldError):  # an engine that failed must not hide why
             self._writer.report_own("scheduler-stopped")
+        self._sinks.flush()
 
     def _pause(self) -> None:
         """Wait until the next instant at which something is due; not so long that a clock that was set goes unseen."""
@@ -232,8 +238,9 @@ class Scheduler:
         raise errors.StorageBusy("Other schedulers change the schedules all the time.", todo="Try again.")
 
     def _aim(self, name: str, state: ScheduleState | None) -> None:
-        """Note when a schedule is to be looked at next."""
+        """Note when a schedule is due for its next check."""
         if state is not None:
+            (self._paused.discard if state.paused_ms is None else self._paused.add)(name)
             self._agenda.note(PREFIX + name, ticks.wakes_at(name, state, self._schedules[name].timing))
 
     # -- a turn ------------------------------------------------------------------------------------------------------
@@ -295,6 +302,7 @@ class Scheduler:
         self.sent += wrote.sent
         for place, at_ms in wrote.due:
             self._agenda.note(place, at_ms)
+        self._paused.update(wrote.paused)
         for name in wrote.superseded:
             if name not in self._superseded:
                 self._superseded.add(name)
@@ -349,6 +357,9 @@ class Scheduler:
             return state, ()
         if state.deleted:
             return state, ()
+        if state.paused_ms is not None:
+            wrote.paused.append(name)
+            return state, ()
         missed, missed_max = schedule.missed, schedule.missed_max
         plan = ticks.advance(name, state, schedule.timing, now_ms, missed=missed, missed_max=missed_max)
         after = plan.state
@@ -377,8 +388,8 @@ class Scheduler:
         if elapsed_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = elapsed_ms
             self._undelivered.look()
-            if self._superseded:
-                self._register(sorted(self._superseded), ours=False)
+            if waiting := self._superseded | self._paused:
+                self._register(sorted(waiting), ours=False)
         if elapsed_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = elapsed_ms
             runs.sweep(self._engine.state, self._clock.now_ms())
@@ -436,7 +447,7 @@ def make_scheduler(runtime: Runtime, *, sinks: Iterable[Sink] = ()) -> Scheduler
             todo="Declare one with @app.schedule(...), in a module that is imported where the app is made.",
         )
     take(runtime.engine.state, [one.job.name for one in schedules.values()], name, runtime.now_ms())
-    return Scheduler(runtime, Sinks(sinks))
+    return Scheduler(runtime, QueuedSinks(sinks))
 
 
 def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: int, count: int = 5) -> list[Upcoming]:

@@ -1,11 +1,10 @@
-"""What a schedule owes at an instant: which ticks are to be sent, which are passed over, and its state afterwards.
+"""What is due for a schedule at an instant: which ticks to send, which to skip, and its state afterwards.
 
-`ScheduleState` is one schedule's value in State. Each function takes it with the declared times and an instant, and answers
-with a new one; `schedules/scheduler.py` writes that in the transaction that sends the ticks. A tick is dealt with once:
-sent, or passed over by the `missed` policy and noted in `gaps`, so that a clock that was set back neither repeats nor loses
-any.
+`ScheduleState` is one schedule's value in State. Each function takes it with the declared times and an instant, and returns
+a new one; `schedules/scheduler.py` writes that in the transaction that sends the ticks. A tick is handled once: sent, or
+skipped by the `missed` policy and noted in `gaps`, so that setting the clock back neither repeats nor loses any.
 Never here: expressions and zones (`fire_times.py`), clocks, sending.
-Invariant: of two answers to the same state only one can be written, and no answer sends a tick that an earlier one sent.
+Invariant: of two states computed from the same one only one can be written, and none sends a tick that was sent before.
 """
 
 from __future__ import annotations
@@ -39,10 +38,12 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         anchor_ms: when a scheduler first saw it; a rate counts from here.
         last_ms: every tick up to here was dealt with.
         next_ms: the next nominal instant; None when none follows.
-        high_ms: the latest instant that was ever dealt with; above `last_ms` only after the clock was set back.
+        high_ms: the latest instant that was ever dealt with; above `last_ms` only after the clock was set back, or when a
+            person had a tick sent before its time.
         gaps: stretches (after, until] whose ticks were passed over.
         sent: how many ticks were sent. sent_ms: the nominal instant of the last one.
         deleted: it had `delete_after` and has sent its last tick.
+        paused_ms: since when a person has it paused; None: it is not.
     """
 
     app: str
@@ -55,6 +56,7 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     sent: int = 0
     sent_ms: int | None = None
     deleted: bool = False
+    paused_ms: int | None = None
 
 
 class TickPlan(Struct, frozen=True, kw_only=True):
@@ -97,7 +99,7 @@ def changed(state: ScheduleState, app: str, digest: str, timing: Timing, now_ms:
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
     last_ms = max(state.last_ms, anchor_ms)
     after = ScheduleState(app=app, digest=digest, anchor_ms=anchor_ms, last_ms=last_ms, next_ms=None)
-    return _begun(replace(after, sent=state.sent, sent_ms=state.sent_ms), timing)
+    return _begun(replace(after, sent=state.sent, sent_ms=state.sent_ms, paused_ms=state.paused_ms), timing)
 
 
 def is_ahead(state: ScheduleState, now_ms: int) -> bool:
@@ -106,12 +108,43 @@ def is_ahead(state: ScheduleState, now_ms: int) -> bool:
 
 
 def rewound(state: ScheduleState, timing: Timing, now_ms: int) -> ScheduleState:
-    """The schedule after the clock was set back to `now_ms`: it goes on from there, and remembers what was sent."""
+    """The schedule after the clock was set back to `now_ms`: it continues from there, and remembers what was sent."""
     anchor_ms = state.anchor_ms
     if isinstance(timing.expression, RateExpression) and anchor_ms > now_ms:  # first seen by the clock that was wrong
         anchor_ms -= (anchor_ms - now_ms) // timing.expression.period_ms * timing.expression.period_ms
     high_ms = max(state.high_ms, state.last_ms)
     return _aimed(replace(state, anchor_ms=anchor_ms, last_ms=now_ms, high_ms=high_ms), timing)
+
+
+def resumed(state: ScheduleState, timing: Timing, now_ms: int) -> ScheduleState:
+    """The schedule after its pause: it continues from now. Ticks during the pause are skipped, whatever `missed` says."""
+    after = replace(state, paused_ms=None)
+    known_ms = max(state.last_ms, state.high_ms)
+    if now_ms <= state.last_ms:
+        return after
+    gaps = (*state.gaps, (known_ms, now_ms))[-GAPS_MAX:] if now_ms > known_ms else state.gaps
+    return _aimed(
+        replace(after, last_ms=now_ms, gaps=gaps, high_ms=state.high_ms if state.high_ms > now_ms else 0), timing
+    )
+
+
+def sent_by_hand(state: ScheduleState, timing: Timing, nominal_ms: int) -> ScheduleState:
+    """The schedule after a person had a tick sent that is not due yet, or was passed over: it does not come again."""
+    known_ms = max(state.last_ms, state.high_ms)
+    gaps = _without(state.gaps, nominal_ms - 1, nominal_ms)
+    if nominal_ms - 1 > known_ms:
+        gaps = (*gaps, (known_ms, nominal_ms - 1))[-GAPS_MAX:]
+    high_ms = max(state.high_ms, nominal_ms) if nominal_ms > state.last_ms else state.high_ms
+    sent_ms = max(state.sent_ms or nominal_ms, nominal_ms)
+    return _aimed(replace(state, gaps=gaps, high_ms=high_ms, sent=state.sent + 1, sent_ms=sent_ms), timing)
+
+
+def next_unsent(state: ScheduleState, timing: Timing, after_ms: int) -> int | None:
+    """The first nominal instant after `after_ms` that was not sent; None when none follows."""
+    at_ms = next_after(timing, max(after_ms, state.last_ms), anchor_ms=state.anchor_ms)
+    while at_ms is not None and was_sent(state, at_ms):
+        at_ms = next_after(timing, at_ms, anchor_ms=state.anchor_ms)
+    return at_ms
 
 
 def advance(
@@ -133,7 +166,7 @@ def advance(
         return TickPlan(state=_aimed(state, timing))  # woken early
     gap_until_ms = min(ticks[0] - 1 if ticks else until_ms, late_ms)
     count, from_ms, to_ms = _passed(state, timing, gap_until_ms)
-    fresh = [at_ms for at_ms in ticks if not _was_sent(state, at_ms)]
+    fresh = [at_ms for at_ms in ticks if not was_sent(state, at_ms)]
     gaps = _without(state.gaps, max(gap_until_ms, state.last_ms), until_ms)
     known_ms = max(state.last_ms, state.high_ms)  # up to here the gaps say what was passed over
     if count and gap_until_ms > known_ms:
@@ -151,7 +184,7 @@ def advance(
 
 def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
     """When the schedule has to be looked at next; None: never."""
-    if state.next_ms is None or state.deleted:
+    if state.next_ms is None or state.deleted or state.paused_ms is not None:
         return None
     return _fires_at(schedule, timing, state.next_ms)
 
@@ -200,7 +233,7 @@ def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, i
     """How many ticks after `state.last_ms` and up to `until_ms` were not sent; the first, and the last counted."""
     count, first_ms, last_ms = 0, None, None
     for at_ms in between(timing, state.last_ms + 1, until_ms + 1, anchor_ms=state.anchor_ms):
-        if _was_sent(state, at_ms):
+        if was_sent(state, at_ms):
             continue
         count, first_ms, last_ms = count + 1, first_ms or at_ms, at_ms
         if count == COUNTED_MAX:
@@ -208,8 +241,8 @@ def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, i
     return count, first_ms, last_ms
 
 
-def _was_sent(state: ScheduleState, at_ms: int) -> bool:
-    """Whether a tick was sent before the clock was set back."""
+def was_sent(state: ScheduleState, at_ms: int) -> bool:
+    """Whether a tick that is not dealt with yet was sent all the same: before the clock was set back, or by a person."""
     return at_ms <= state.high_ms and not any(after < at_ms <= until for after, until in state.gaps)
 
 

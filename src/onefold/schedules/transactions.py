@@ -1,9 +1,9 @@
-"""What the scheduler and its undelivered ticks share: the agenda of what is due when, and transactions with their events.
+"""What the scheduler and its undelivered ticks share: the list of what is due when, and transactions with their events.
 
 A transaction is one call of the engine for what belongs together. Its rows of the ledger are written inside it; sinks get
 the events once it has been committed.
-Never here: what is written, when a tick is due, clocks. Invariants: nothing is reported of a transaction that was not made.
-A name has one instant in the agenda at most; an older one that is still in the heap is ignored.
+Never here: what is written, when a tick is due, clocks. Invariants: no events are emitted for a transaction that was not
+committed. A name has one instant in the agenda at most; an older one that is still in the heap is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onefold.runtime.runtime import Runtime
 
 
 class Due(NamedTuple):
-    """When a value in State is to be looked at.
+    """When a value in State is due.
 
     Args:
         at_ms: the instant. place: the value's name in State.
@@ -32,7 +32,7 @@ class Due(NamedTuple):
 
 
 class Agenda:
-    """Names in State by the instant at which they are to be looked at. For one thread."""
+    """Names in State by the instant at which they are due. For one thread."""
 
     def __init__(self) -> None:
         self._heap: list[Due] = []
@@ -89,13 +89,15 @@ class Written:
 
     Attributes:
         events: what happened. sent: how many ticks were sent. superseded: schedules for which other times count.
-        due: when names in State are to be looked at; None for not at all.
+        paused: those that a person has paused.
+        due: when names in State are due; None: never.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.due: list[tuple[str, int | None]] = []
         self.superseded: list[str] = []
+        self.paused: list[str] = []
         self.sent = 0
 
 

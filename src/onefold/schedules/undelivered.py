@@ -1,10 +1,10 @@
 """Ticks that their queue did not take: kept in State until they are sent, or until the schedule's retry policy ends.
 
-What may pass by itself (a queue that is throttled) is tried again: after 1 s, 2 s, 4 s and so on up to 8 minutes, so that
-185 retries take the 24 hours that are both maxima of EventBridge Scheduler's policy. What cannot pass (no such queue, a
-message that it refuses) is not. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's
-attribute names, or is dropped; an event reports either. Ticks of a schedule that is no longer declared stay, in case it is
-declared again; each scheduler reports once that they are there.
+A transient failure (a queue that is throttled) is retried after 1 s, 2 s, 4 s and so on up to 8 minutes, so that 185 retries
+take 24 hours; these are the two maxima of EventBridge Scheduler's policy. A permanent one (no such queue, a message that it
+refuses) is not retried. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's attribute
+names, or is dropped; an event reports either. Ticks of a schedule that is no longer declared stay, in case it is declared
+again; each scheduler reports once that they are there.
 Never here: when a tick is due. Invariant: a tick that was due is in its queue, here, in the
 dead-letter queue, or in the ledger as dropped.
 
@@ -103,7 +103,7 @@ def next_failure(before: Unsent, error: OnefoldError, now_ms: int) -> Unsent:
 
 
 def exhausted(one: Unsent, retries_max: int, age_ms: int, now_ms: int) -> str | None:
-    """What ended its retries: EventBridge's name of the limit, or `error` for one that cannot pass; None while they go on.
+    """What ended its retries: EventBridge's name of the limit, or `error` for a permanent failure; None while they continue.
 
     Args:
         retries_max, age_ms: counted from the first try.
@@ -262,7 +262,7 @@ class UndeliveredTicks:
         return wrote
 
     def _give_up(self, one: Unsent, why: str, detail: Detail) -> Event:
-        """Put a tick into its dead-letter queue, or drop it; the event that says so."""
+        """Put a tick into its dead-letter queue, or drop it; returns the event that reports it."""
         schedule = self._schedules[one.schedule]
         dead = schedule.undelivered.dead_letter
         key = None

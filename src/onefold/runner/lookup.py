@@ -1,0 +1,136 @@
+"""What is known of one operation of a job, for the program that sent it: its state and result, cancelled, or waited for.
+
+A person's view with the whole story is `onefold why`. Where messages cannot be looked at (SQS), an operation that no worker
+has claimed yet is `absent`.
+Never here: output, other jobs' operations. Invariant: a look changes nothing; what has started is not cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from onefold import duration, errors
+from onefold.contracts.admin import Peeked
+from onefold.contracts.ledger import Row
+from onefold.contracts.queue import JOB_ATTRIBUTE
+from onefold.contracts.store import Record, RecordKey
+from onefold.runner.handlers import Job, Known
+from onefold.runtime.outgoing import known_of, transaction
+
+if TYPE_CHECKING:
+    from onefold.runtime.runtime import Runtime
+
+R = TypeVar("R")
+
+_LOOKED_AT: Final = 1_000
+_AGAIN_MS: Final = 50
+_ENDS: Final = frozenset({"done", "dead", "held"})
+
+
+def look(runtime: Runtime, job: Job[Any, R], key: str, tenant: str) -> Known[R]:
+    """As `Job.look`."""
+    return _look(runtime, job, RecordKey(tenant, job.name, key))
+
+
+def _look(runtime: Runtime, job: Job[Any, R], key: RecordKey) -> Known[R]:
+    (record,) = runtime.engine.store.read([key], runtime.steady.now_ms())
+    if record is None:
+        found = _messages(runtime, job, key)
+        alive = any(one.queue == job.policy.queue for one in found)
+        return Known(job=job.name, key=key.key, state="waiting" if alive else "dead" if found else "absent")
+    state: Any = known_of(record)
+    if state == "failed" or (state == "waiting" and record.budget_closed):
+        state = "dead" if record.budget_closed else "waiting"
+        if state == "dead" and any(one.queue == job.policy.queue for one in _messages(runtime, job, key)):
+            state = "waiting"  # it was sent back
+    done = state == "done" and record.result is not None
+    return Known(
+        job=job.name,
+        key=key.key,
+        state=state,
+        result=job.rules.payload.decode_result(record.result) if done and record.result is not None else None,
+        attempts=record.attempts,
+        changed_at_ms=record.updated_at_ms,
+        why=None if state == "done" else _why(record),
+        expires_at_ms=record.expires_at_ms,
+    )
+
+
+def _why(record: Record) -> str | None:
+    failure = record.failure
+    return None if failure is None else f"{failure.error}: {failure.summary}"
+
+
+def _messages(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> list[Peeked]:
+    """The operation's messages, wherever they are; none where nobody can look."""
+    if runtime.engine.commit is None:
+        return []
+    found = runtime.engine.queues.find_key(key.key, _LOOKED_AT)
+    return [one for one in found if _is_of(job, one)]
+
+
+def _is_of(job: Job[Any, Any], message: Peeked) -> bool:
+    named = message.attributes.get(JOB_ATTRIBUTE)
+    return named is not None and named.value == job.name
+
+
+def cancel(runtime: Runtime, job: Job[Any, Any], key: str, tenant: str) -> bool:
+    """As `Job.cancel`."""
+    record_key = RecordKey(tenant, job.name, key)
+    if runtime.engine.commit is None:
+        raise errors.UsageError(
+            f"{job.name}.cancel({key!r}) cannot be done on this engine.",
+            meaning="SQS finds no message by its key. Nothing was changed.",
+            todo="Let the handler look whether its work is still wanted, and return.",
+        )
+
+    def remove() -> bool:
+        if _look(runtime, job, record_key).state in ("running", "done", "held"):
+            return False
+        waiting = [
+            one
+            for one in _messages(runtime, job, record_key)
+            if one.queue == job.policy.queue and one.state != "in_flight" and _scope_of(job, one) == tenant
+        ]
+        removed = runtime.engine.queues.remove([one.message_id for one in waiting])
+        rows = [
+            Row(
+                at_ms=runtime.now_ms(), event="removed", key=record_key, queue=one.queue, message_id=one.message_id,
+                run=None, actor=runtime.owner, detail={"by": "cancel"},
+            )
+            for one, is_gone in zip(waiting, removed, strict=True)
+            if is_gone
+        ]  # fmt: skip
+        if rows:
+            runtime.engine.ledger.append(rows)
+        return bool(rows)
+
+    return transaction(runtime.engine, remove)
+
+
+def _scope_of(job: Job[Any, Any], message: Peeked) -> str | None:
+    """The tenant of a message; None where its body cannot be read."""
+    if job.rules.tenant is None:
+        return ""
+    try:
+        return job.rules.tenant.of(job.rules.payload.decode(message.body))
+    except errors.PayloadError:
+        return None
+
+
+def wait(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, timeout: duration.Duration) -> Known[R]:
+    """As `Job.wait`."""
+    clock, never = runtime.steady, runtime.never()
+    until_ms = clock.monotonic_ms() + duration.to_ms(timeout, "timeout")
+    while True:
+        known = look(runtime, job, key, tenant)
+        left_ms = until_ms - clock.monotonic_ms()
+        if known.state in _ENDS:
+            return known
+        if left_ms <= 0:
+            raise errors.TransientError(
+                f"{job.name} {key!r} is not done within {timeout}: it is {known.state}.",
+                meaning="Nothing was changed; it goes on.",
+                todo=f"Is a worker running? `onefold why {key}` says what happened so far.",
+            )
+        clock.wait(never, min(left_ms, _AGAIN_MS))

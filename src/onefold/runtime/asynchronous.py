@@ -1,0 +1,34 @@
+"""Calls that may wait, made from a coroutine: in a few threads of the runtime's own, so that the loop goes on meanwhile.
+
+A call waits for its file's turn, a sync or a server. Each has a thread for as long as that takes, and there are few of them:
+of a thousand sends at once eight wait for the disk together, in one commit, and the others for these. The loop's
+own executor is left to the program, which may fill it.
+Never here: what is called. Invariant: a call that has begun ends, whatever becomes of the task that waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_THREADS: Final = 8
+
+
+class LoopThreads:
+    """The threads of one runtime, started as they are needed."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="onefold-async")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Make a call in a thread, with the task's context variables; what it returns or raises."""
+        return await asyncio.wrap_future(self._pool.submit(copy_context().run, call))
+
+    def close(self) -> None:
+        """Let the threads end after the calls that they have."""
+        self._pool.shutdown(wait=False)

@@ -1,0 +1,120 @@
+"""Messages that leave by an outbox table in the program's own database: what is written there, and what a relay makes of it.
+
+What can be checked without the engine is checked when the row is written, by the queues' own rules, so that the program
+hears of it. What only the engine knows (`unique` keys, deduplication) is found out by the relay.
+Never here: SQL, passing on (`relay.py`). Invariant: a row reads back as the message that was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onefold import errors
+from onefold.contracts.entries import Entry, check_entry
+from onefold.contracts.outbox import OutboxMessage, OutboxRow
+from onefold.contracts.queue import Attribute
+from onefold.contracts.store import RecordKey
+from onefold.engines import urls
+from onefold.runtime.outgoing import Outgoing, Receipt, refused
+
+if TYPE_CHECKING:
+    from onefold.registry import Registry
+
+
+def takes(connection: object, engine_url: str) -> bool:
+    """Whether a message that is sent with this connection goes to an outbox table: its database is not the engine's."""
+    kind = urls.driver_of(connection)
+    return kind == "psycopg" or (kind == "sqlite3" and bool(urls.part("sqlite.outbox").takes(connection, engine_url)))
+
+
+def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object) -> list[Receipt]:
+    """Write messages into the outbox table of the connection's database, in the transaction that is open on it.
+
+    Raises:
+        PayloadError: a queue would not take one of them. UsageError: the app names no outbox, or the connection cannot be
+            used. StorageError: there is no such table. In each case nothing was written.
+    """
+    messages = parcels(registry, outbox_url, outgoing)
+    urls.part("postgres.outbox" if urls.driver_of(connection) == "psycopg" else "sqlite.outbox").put(
+        connection, registry.name, messages
+    )
+    return receipts(outgoing)
+
+
+async def aput(
+    registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object
+) -> list[Receipt]:
+    """As `put`, on an asynchronous connection."""
+    messages = parcels(registry, outbox_url, outgoing)
+    await urls.part("postgres.outbox").aput(connection, registry.name, messages)
+    return receipts(outgoing)
+
+
+def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]) -> list[tuple[str, str]]:
+    """What is written of messages: queue and text. Errors as `put`."""
+    if outbox_url is None:
+        raise errors.UsageError(
+            f"App {registry.name} names no outbox: no worker would look into this database for messages.",
+            meaning="Nothing was sent.",
+            todo="Say where it is: onefold.App(..., outbox='postgresql://host/shop'), or ONEFOLD_OUTBOX.",
+        )
+    settings = {one.name: one for one in registry.queue_settings()}
+    for one in outgoing:
+        wrong = check_entry(one.entry, settings[one.queue])
+        if wrong is not None:
+            raise refused(one, wrong)
+    return [(one.queue, msgspec.json.encode(_parcel(one)).decode()) for one in outgoing]
+
+
+def receipts(outgoing: Sequence[Outgoing]) -> list[Receipt]:
+    """What the sender knows of messages that wait in a table."""
+    return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
+
+
+def _parcel(one: Outgoing) -> OutboxMessage:
+    entry = one.entry
+    return OutboxMessage(
+        scope=one.record.scope,
+        job=one.record.job,
+        key=one.record.key,
+        fingerprint=one.fingerprint,
+        body=entry.body,
+        attributes={name: str(attribute.value) for name, attribute in entry.attributes.items()},
+        group=entry.group,
+        dedup_id=entry.dedup_id,
+        run_at_ms=entry.run_at_ms,
+        unique=one.unique,
+    )
+
+
+def read(row: OutboxRow) -> Outgoing:
+    """The message of a row.
+
+    Raises:
+        PayloadError: another program has written it.
+    """
+    try:
+        parcel = msgspec.json.decode(row.message, type=OutboxMessage)
+    except msgspec.MsgspecError as error:
+        raise errors.PayloadError(
+            f"Row {row.id.number} of onefold_outbox cannot be read: {error}",
+            meaning="Another program, or a newer onefold, has written it.",
+            todo="Delete it, or pass it on with the version that wrote it.",
+        ) from error
+    return Outgoing(
+        record=RecordKey(parcel.scope, parcel.job, parcel.key),
+        fingerprint=parcel.fingerprint,
+        entry=Entry(
+            body=parcel.body,
+            attributes={name: Attribute(value) for name, value in parcel.attributes.items()},
+            group=parcel.group,
+            dedup_id=parcel.dedup_id,
+            run_at_ms=parcel.run_at_ms,
+            key=parcel.key,
+        ),
+        queue=row.queue,
+        unique=parcel.unique,
+    )

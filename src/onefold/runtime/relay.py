@@ -1,0 +1,222 @@
+"""The relay: passes messages from an app's outbox table to their queues, each once and in order, whatever dies meanwhile.
+
+Any number of relays may run. What was passed on is written in the engine's state, under the table's token, with a version:
+
+    1  read the state: the ids of the last batch
+    2  remove those rows: they were passed on, and a relay that died may not have come to it
+    3  read the rows that wait
+    4  in one transaction of the engine: send them, and replace the state, if its version is still that of 1
+    5  remove them
+
+Two relays read one version: one of them replaces it, the other one's transaction is undone. A row that is read in 3 and was
+passed on before is of the batch that the state names, as all before it were removed before that was written.
+Where queues are not in a transaction of the engine's (SQS), the state says who passes on which rows and until when, and
+nobody else takes any. A relay that dies between a send and the removal leaves rows that are sent again: with the same key
+and the same deduplication id.
+A row is known by its number and a token of its own: after the database was restored, new rows have numbers of old ones.
+Never here: SQL. Invariants: a row is removed only when its message is durable in its queue; rows of an app go out by id.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.contracts.outbox import OutboxRow, RowId
+from onefold.contracts.state import Change, Versioned, bounded_name
+from onefold.interrupts import let_through
+from onefold.runtime import outbox
+from onefold.runtime.events import Event, Sinks, kept_text
+from onefold.runtime.outgoing import send_all, transaction
+
+if TYPE_CHECKING:
+    from onefold.contracts.outbox import OutboxTable
+    from onefold.runtime.runtime import Runtime
+
+BATCH: Final = 500
+_BATCH_APART: Final = 100  # ten calls of SQS: well within the turn
+TURN_MS: Final = 30_000
+REST_MS: Final = 1_000  # at most so late, even where no notice comes
+_CALM_MS: Final = 1_000
+
+
+class _Passed(Struct, frozen=True):
+    """The state of a table.
+
+    Args:
+        ids: of the last batch.
+        owner, until_ms: who passes it on, until then; only where that is not one transaction.
+    """
+
+    ids: list[RowId]
+    owner: str | None = None
+    until_ms: int = 0
+
+
+class _AnotherRelay(Exception):
+    """Another relay was quicker; nothing of this batch was sent."""
+
+
+class Relay:
+    """Passes on the messages of one app. For one thread.
+
+    Args:
+        runtime: of the app.
+        table: its outbox table.
+        sinks: hear of what is refused, and of trouble.
+    """
+
+    def __init__(self, runtime: Runtime, table: OutboxTable, sinks: Sinks) -> None:
+        self._runtime = runtime
+        self._table = table
+        self._sinks = sinks
+        self._app = runtime.registry.name
+        self._queues = [one.name for one in runtime.registry.queue_settings()]
+        self._one_by_one = 0  # so many rows, as one of them is refused
+        self._clean: int | None = None  # the version of the state whose rows this relay has removed
+        self.passed = 0
+
+    def look(self) -> int:
+        """Pass on what waits now; how many messages.
+
+        Raises:
+            TransientError: database or engine cannot be reached now. UsageError: they cannot be used; nothing is lost.
+        """
+        before = self.passed
+        while self._step():
+            pass
+        return self.passed - before
+
+    def run(self, ended: threading.Event) -> None:
+        """Pass on what is committed, as it is, until `ended`; what cannot be done now is reported, and tried again."""
+        clock = self._runtime.steady
+        is_reported = False
+        while not ended.is_set():
+            try:
+                if not self.look():
+                    self._table.wait(lambda ms: clock.wait(ended, ms), REST_MS)
+                is_reported = False
+            except errors.OnefoldError as error:
+                let_through(error)
+                if not is_reported:
+                    self._emit("relay-failed", {"error": type(error).__name__, "summary": kept_text(error)})
+                is_reported = True
+                clock.wait(ended, _CALM_MS)
+        self._table.close()
+
+    def close(self) -> None:
+        """Close the table."""
+        self._table.close()
+
+    def _step(self) -> bool:
+        """Pass on one batch; whether there may be more."""
+        engine, table = self._runtime.engine, self._table
+        name = bounded_name("relay/", f"{table.token}/{self._app}")
+        (found,) = engine.state.get([name])
+        known = _Passed([]) if found is None else msgspec.json.decode(found.value, type=_Passed)
+        is_whole = engine.commit is not None
+        if is_whole and known.ids and (found is None or found.version != self._clean):
+            table.remove(known.ids)
+        if known.owner not in (None, self._runtime.owner) and self._runtime.steady.now_ms() < known.until_ms:
+            return False
+        limit = 1 if self._one_by_one else BATCH if is_whole else _BATCH_APART
+        rows = table.waiting(self._app, self._queues, limit)
+        if not rows:
+            return False
+        try:
+            if is_whole:
+                self._pass_whole(name, found, rows)
+            else:
+                self._pass_apart(name, found, rows)
+        except _AnotherRelay:
+            return True
+        except (errors.PayloadError, errors.ConflictError) as error:
+            self._refused(rows, error)
+            return True
+        self.passed += len(rows)
+        self._one_by_one = max(self._one_by_one - 1, 0)
+        return True
+
+    def _pass_whole(self, name: str, found: Versioned | None, rows: Sequence[OutboxRow]) -> None:
+        engine, ids = self._runtime.engine, [row.id for row in rows]
+        change = Change(name, msgspec.json.encode(_Passed(ids)), 0 if found is None else found.version)
+
+        def send() -> None:
+            send_all(self._runtime, [outbox.read(row) for row in rows], self._runtime.history)
+            if engine.state.put([change]) != [True]:
+                raise _AnotherRelay
+
+        transaction(engine, send)
+        self._table.remove(ids)
+        self._clean = change.expected + 1
+
+    def _pass_apart(self, name: str, found: Versioned | None, rows: Sequence[OutboxRow]) -> None:
+        runtime, ids = self._runtime, [row.id for row in rows]
+        state, version = runtime.engine.state, 0 if found is None else found.version
+        mine = _Passed(ids, runtime.owner, runtime.steady.now_ms() + TURN_MS)
+        if state.put([Change(name, msgspec.json.encode(mine), version)]) != [True]:
+            raise _AnotherRelay
+        try:
+            for queue_rows in _by_queue(rows):
+                send_all(runtime, [outbox.read(row) for row in queue_rows], runtime.history)
+                self._table.remove([row.id for row in queue_rows])
+        finally:  # a turn that another has taken meanwhile stays as it is
+            state.put([Change(name, msgspec.json.encode(_Passed([])), version + 1)])
+
+    def _refused(self, rows: Sequence[OutboxRow], error: errors.OnefoldError) -> None:
+        """One of these cannot be sent: all are tried one by one, and that one is put aside."""
+        if len(rows) > 1:
+            self._one_by_one = len(rows)
+            return
+        self._one_by_one = max(self._one_by_one - 1, 0)
+        self._table.refuse(rows[0].id.number, kept_text(error))
+        self._emit("outbox-refused", {"row": rows[0].id.number, "in": rows[0].queue, "summary": kept_text(error)})
+
+    def _emit(self, name: str, detail: dict[str, str | int | bool | None]) -> None:
+        runtime = self._runtime
+        self._sinks.emit(Event(at_ms=runtime.clock.now_ms(), name=name, actor=runtime.owner, detail=detail))
+
+
+def _by_queue(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:
+    """Runs of rows for one queue, in order: what is sent in one call is sent whole or, where it is refused, not at all."""
+    batch: list[OutboxRow] = []
+    for row in rows:
+        if batch and batch[0].queue != row.queue:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+@contextmanager
+def beside(relay: Relay) -> Iterator[None]:
+    """Run a relay in a thread of its own while the block runs.
+
+    Raises:
+        Whatever ended the thread, when the block ends.
+    """
+    ended = threading.Event()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            relay.run(ended)
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits for it
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="onefold-relay", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if raised:
+        raise raised[0]
