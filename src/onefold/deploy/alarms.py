@@ -1,24 +1,20 @@
-"""The alarms, as data: what is measured, from which value on a person is needed, and what that person does first.
+"""The alarms of `observe/alarms.py` for CloudWatch: what is measured there, with the numbers of the app's own declarations.
 
-    dead letters   1 or more visible in the dead-letter queue (SQS does not count its own moves as sent, so depth it is)
-    held           1 or more in the queue for unknown outcomes
-    oldest         the oldest message has waited far longer than a delivery that failed once or twice
-    record-lost    `completion-failed`: the effect happened, and its record could not be written
-    lease-lost     a run lost its lease: somebody else may have run the same operation meanwhile
-    map-failed     a map run ended as failed
-    reconcile      `reconcile-failed`: a run is not as it should be; only where reconciliations run
+Most are over metrics that AWS has anyway. What only onefold knows is counted in the functions' logs, by the event's name
+in its line (`LogCount`): a partial batch failure is not a Lambda error, so Lambda's own metrics show none
+of it. An alarm with several measures is metric math. `wanted` says which of them a deployment has.
+Never here: what an alarm means, thresholds that depend on traffic. Invariants: every alarm of the list that says
+`cloudwatch` is made here, and no other; no data means nothing happened, so no alarm (`notBreaching`), except where data is
+what is missed.
 
-record-lost, lease-lost and reconcile are counted in the function's log by the event's name in its line (`observe/sinks.py`);
-a partial batch failure is not a Lambda error, so Lambda's own metrics show none of this.
-Never here: thresholds that depend on traffic. Invariant: no data means nothing happened, so no alarm (`notBreaching`).
-
-Sources: CloudWatch user guide, "How alarms treat missing data", "Filter pattern syntax for metric filters"; SQS developer
-guide, "Available CloudWatch metrics".
+Sources: CloudWatch user guide, "How alarms treat missing data", "Using math expressions with CloudWatch metrics", "Filter
+pattern syntax for metric filters"; SQS developer guide, "Available CloudWatch metrics"; Lambda developer guide, "Types of
+metrics for Lambda functions"; EventBridge Scheduler user guide, "Monitoring with CloudWatch"; DynamoDB developer guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -26,53 +22,101 @@ from msgspec import Struct
 from onefold import limits
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import names
-from onefold.duration import to_text
+from onefold.deploy.functions import FunctionPlan
+from onefold.deploy.stack import Alarms
+from onefold.observe import alarms
+from onefold.observe.alarm_samples import (
+    drain_limit_ms,
+    expiring_lead_ms,
+    longest_gap_ms,
+    oldest_limit_ms,
+    stalled_after_ms,
+)
+from onefold.observe.alarms import ALARMS, MINUTE_MS
+from onefold.schedules.fire_times import Timing
+
+Missing = Literal["notBreaching", "breaching"]
 
 LOG_NAMESPACE: Final = "onefold"
+FEW: Final = frozenset(
+    ("dlq-not-empty", "held-not-empty", "oldest", "completion-failed", "lease-lost", "reconcile-failed", "map-failed")
+)
+"""Without these nobody should run it. Each is over one metric, which emulators of AWS understand, too."""
 _SQS: Final = "AWS/SQS"
+_LAMBDA: Final = "AWS/Lambda"
+_SCHEDULER: Final = "AWS/Scheduler"
 _TEXT_CHARS_MAX: Final = 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescription
-_MINUTE_MS: Final = limits.MINUTE_MS
-_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: a shorter wait is normal
-_OLDEST_VISIBILITIES: Final = 3  # ours: received, failed, received again, and still there
-_EVENTS: Final[Mapping[str, tuple[str, str]]] = {
-    "completion-failed": (
-        "RecordLost",
-        "An effect happened and its record could not be written; its message comes back. The log names the key",
-    ),
-    "lease-lost": (
-        "LeaseLost",
-        "A run took longer than its lease; nothing of it was recorded. Compare the job's timeout with its runs",
-    ),
-}
-_LOOKS: Final[Mapping[str, tuple[str, str]]] = {
-    "reconcile-failed": (
-        "ReconcileFailed",
-        "A run is not as it should be: missing, twice, or not done in time. The log names it; see: onefold reconcile RUN",
-    ),
-}
+RULE_CHARS_MAX: Final = 10_240  # same, PutCompositeAlarm, AlarmRule
+_FIVE_MS: Final = 5 * MINUTE_MS
+_WARM_UP_MS_MAX: Final = 2 * limits.DAY_MS  # CloudFormation, AWS::CloudWatch::Alarm, WarmUpPeriodDurationInMinutes
+_PERIODS_MS_MAX: Final = limits.DAY_MS  # all periods of an alarm, where one is shorter than an hour; else a week
+_TICKS_FROM_MS: Final = (
+    1_767_225_600_000  # 2026-01-01; the gaps of a year are looked at, whenever the template is written
+)
+
+
+class Measure(Struct, frozen=True, kw_only=True):
+    """One metric.
+
+    Args:
+        id: in the alarm's expression. statistic: `Maximum`, `Sum`, or a percentile, `p99`.
+        namespace, metric, dimensions: which; values of dimensions are patterns (see `names.py`).
+    """
+
+    id: str
+    namespace: str
+    metric: str
+    dimensions: Mapping[str, str] = {}
+    statistic: str = "Sum"
 
 
 class AlarmPlan(Struct, frozen=True, kw_only=True):
-    """One alarm; it goes off when the value is at or over the threshold in one period.
+    """One alarm; it goes off when the value is at or over the threshold in `bad` of the last `periods`.
 
     Args:
-        id: logical id. name: unique in account and region.
+        id: logical id. name: unique in account and region. alarm: of the list.
         text: what it means and what to do first.
-        namespace, metric, dimensions, statistic, period_ms: what is measured; values of dimensions are patterns.
-        threshold: in the metric's unit.
-        owner: of the fix, where there is one.
+        measures: what is measured. expression: of their ids; None: the one measure itself.
+        period_ms, periods, bad: see above. threshold: in the metric's unit.
+        missing: what a period without data is. warm_up_ms: nothing is evaluated for so long after it was made.
+        owner: of the fix, where there is one. jobs: that it is about, where they can be told.
+    """
+
+    id: str
+    name: str
+    alarm: str
+    text: str
+    measures: tuple[Measure, ...]
+    expression: str | None = None
+    period_ms: int
+    periods: int = 1
+    bad: int = 1
+    threshold: float
+    missing: Missing = "notBreaching"
+    warm_up_ms: int = 0
+    owner: str | None
+    jobs: tuple[str, ...] = ()
+
+
+class CompositePlan(Struct, frozen=True, kw_only=True):
+    """One alarm for a job: on while any of its alarms is. It notifies instead of them.
+
+    Args:
+        id: logical id. name: unique in account and region. text: what to do first.
+        children: logical ids of the alarms. names: theirs. owner: of the fix.
     """
 
     id: str
     name: str
     text: str
-    namespace: str
-    metric: str
-    dimensions: Mapping[str, str]
-    statistic: Literal["Maximum", "Sum"]
-    period_ms: int
-    threshold: int
+    children: tuple[str, ...]
+    names: tuple[str, ...]
     owner: str | None
+
+    @property
+    def rule(self) -> str:
+        """In the language of composite alarms."""
+        return " OR ".join(f'ALARM("{one}")' for one in self.names)
 
 
 class LogCount(Struct, frozen=True, kw_only=True):
@@ -80,7 +124,7 @@ class LogCount(Struct, frozen=True, kw_only=True):
 
     Args:
         id: logical id. function: part of the logical ids of the function whose log it is.
-        pattern: CloudWatch Logs' own language; here always a quoted phrase.
+        pattern: CloudWatch Logs' own language: phrases that a line has (each, or with `?` any of them), and has not (`-`).
         namespace, metric: what it is called.
     """
 
@@ -91,112 +135,350 @@ class LogCount(Struct, frozen=True, kw_only=True):
     metric: str
 
 
-def depth(queue: str, role: Literal["dead", "held"], *, part: str, target: str, owner: str | None) -> AlarmPlan:
-    """There is something in a dead-letter or held queue.
+class Made(Struct, frozen=True, kw_only=True):
+    """What an alarm is made with.
 
     Args:
-        queue: its full name. role: which of the two.
-        part: of the logical id. target: the app, for the command that helps. owner: of the fix.
+        part: of its logical id. resource: full name of what it is about; begins its name.
+        subject: what its first command names. target: the app in that command. owner: of the fix. jobs: see `AlarmPlan`.
     """
-    what, command = ("Dead letters", "dlq") if role == "dead" else ("Unknown outcomes", "held")
-    return AlarmPlan(
-        id=f"{part}NotEmptyAlarm",
-        name=f"{queue}-not-empty",
-        text=_with_owner(f"{what} wait in {queue}. Look at them: onefold {command} list {target}", owner),
-        namespace=_SQS,
-        metric="ApproximateNumberOfMessagesVisible",
-        dimensions={"QueueName": queue},
-        statistic="Maximum",
-        period_ms=_MINUTE_MS,
-        threshold=1,
-        owner=owner,
-    )
+
+    part: str
+    resource: str
+    subject: str
+    target: str
+    owner: str | None
+    jobs: tuple[str, ...] = ()
+
+    def alarm(
+        self,
+        alarm: str,
+        threshold: float,
+        *measures: Measure,
+        ids: str,
+        suffix: str,
+        expression: str | None = None,
+        period_ms: int = MINUTE_MS,
+        periods: int = 1,
+        bad: int | None = None,
+        missing: Missing = "notBreaching",
+        warm_up_ms: int = 0,
+    ) -> AlarmPlan:
+        """One of its alarms.
+
+        Args:
+            ids, suffix: what its logical id and its name end with; they stay, as another name is another alarm.
+        """
+        meant = ALARMS[alarm]
+        owner = f" Owner: {self.owner}." if self.owner else ""
+        said = f"[{meant.severity}] {meant.meaning} First: {meant.command(self.target, self.subject)}."
+        return AlarmPlan(
+            id=f"{self.part}{ids}Alarm",
+            name=f"{self.resource}-{suffix}",
+            alarm=alarm,
+            text=f"{said}{owner} See {meant.runbook}"[:_TEXT_CHARS_MAX],
+            measures=measures,
+            expression=expression,
+            period_ms=period_ms,
+            periods=periods,
+            bad=periods if bad is None else bad,
+            threshold=threshold,
+            missing=missing,
+            warm_up_ms=warm_up_ms,
+            owner=self.owner,
+            jobs=self.jobs,
+        )
 
 
-def oldest(settings: QueueSettings, *, part: str, target: str, owner: str | None) -> AlarmPlan:
-    """The oldest message waits too long: over 15 min and 3 visibility timeouts, but before half the retention is gone.
+def _sqs(name: str, metric: str, queue: str, statistic: str = "Maximum") -> Measure:
+    return Measure(id=name, namespace=_SQS, metric=metric, dimensions={"QueueName": queue}, statistic=statistic)
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+
+def of_queue(made: Made, settings: QueueSettings, *, timeout_ms: int, grouped: bool) -> Iterator[AlarmPlan]:
+    """Of a main queue.
 
     Args:
-        settings: of the queue, by its full name. The rest as of `depth`.
+        settings: of the queue, by its full name. timeout_ms: the longest of its jobs. grouped: a job of it has groups.
     """
-    limit_ms = min(max(_OLDEST_MS_MIN, _OLDEST_VISIBILITIES * settings.visibility_ms), settings.retention_ms // 2)
-    text = f"The oldest message of {settings.name} waits for over {to_text(limit_ms)}. See: onefold status {target}"
-    return AlarmPlan(
-        id=f"{part}OldestAlarm",
-        name=f"{settings.name}-oldest",
-        text=_with_owner(text, owner),
-        namespace=_SQS,
-        metric="ApproximateAgeOfOldestMessage",
-        dimensions={"QueueName": settings.name},
-        statistic="Maximum",
-        period_ms=5 * _MINUTE_MS,
-        threshold=limit_ms // limits.SECOND_MS,
-        owner=owner,
+    queue = settings.name
+    visible = _sqs("visible", "ApproximateNumberOfMessagesVisible", queue)
+    deleted = _sqs("deleted", "NumberOfMessagesDeleted", queue, "Sum")
+    oldest = _sqs("oldest", "ApproximateAgeOfOldestMessage", queue)
+    yield made.alarm(
+        "oldest", oldest_limit_ms(settings) // limits.SECOND_MS, oldest, ids="Oldest", suffix="oldest",
+        periods=_periods(ALARMS["oldest"].for_ms, MINUTE_MS),
+    )  # fmt: skip
+    after_ms = stalled_after_ms(timeout_ms)
+    period_ms = _FIVE_MS if after_ms <= _PERIODS_MS_MAX else limits.HOUR_MS
+    yield made.alarm(
+        "stalled", 1, deleted, visible, ids="Stalled", suffix="stalled",
+        expression="IF(FILL(deleted, 0) == 0 AND FILL(visible, 0) > 0, 1, 0)",
+        period_ms=period_ms, periods=_periods(after_ms, period_ms),
+    )  # fmt: skip
+    period_ms = ALARMS["drain"].for_ms
+    yield made.alarm(
+        "drain", drain_limit_ms(settings) // limits.SECOND_MS, deleted, visible, ids="Drain", suffix="drain",
+        expression=f"IF(FILL(deleted, 0) > 0, FILL(visible, 0) * {period_ms // limits.SECOND_MS} / deleted, 0)",
+        period_ms=period_ms, periods=2,
+    )  # fmt: skip
+    yield made.alarm(
+        "in-flight-cap", round(alarms.IN_FLIGHT_RATIO * settings.in_flight_max),
+        _sqs("in_flight", "ApproximateNumberOfMessagesNotVisible", queue), ids="InFlightCap", suffix="in-flight-cap",
+        periods=_periods(ALARMS["in-flight-cap"].for_ms, MINUTE_MS),
+    )  # fmt: skip
+    if settings.fifo:
+        yield made.alarm(
+            "group-backlog", 15 * MINUTE_MS // limits.SECOND_MS, oldest,
+            _sqs("groups", "ApproximateNumberOfGroupsWithInflightMessages", queue),
+            ids="GroupBacklog", suffix="group-backlog", expression="IF(FILL(groups, 0) <= 1, oldest, 0)", period_ms=_FIVE_MS,
+        )  # fmt: skip
+    elif grouped:
+        yield made.alarm(
+            "noisy-tenant", 1, _sqs("groups", "ApproximateNumberOfNoisyGroups", queue), ids="NoisyTenant",
+            suffix="noisy-tenant", periods=15,
+        )  # fmt: skip
+
+
+def of_dead(made: Made, dead: QueueSettings, *, source_retention_ms: int) -> Iterator[AlarmPlan]:
+    """Of a dead-letter queue.
+
+    Args:
+        dead: its settings, by its full name. source_retention_ms: the longest of the queues whose dead letters it keeps.
+    """
+    visible = _sqs("dead", "ApproximateNumberOfMessagesVisible", dead.name)
+    yield made.alarm("dlq-not-empty", 1, visible, ids="NotEmpty", suffix="not-empty")
+    # On a standard queue a message expires by when it was first sent, and its age is counted from the move.
+    before_ms = 0 if dead.fifo else source_retention_ms
+    limit_ms = dead.retention_ms - expiring_lead_ms(dead.retention_ms)
+    yield made.alarm(
+        "dlq-expiring", max(limit_ms - before_ms, dead.retention_ms // 2) // limits.SECOND_MS,
+        _sqs("oldest", "ApproximateAgeOfOldestMessage", dead.name), ids="Expiring", suffix="expiring", period_ms=_FIVE_MS,
+    )  # fmt: skip
+
+
+def of_held(made: Made, held: str) -> Iterator[AlarmPlan]:
+    """Of a queue of unknown outcomes; `held`: its full name."""
+    visible = _sqs("held", "ApproximateNumberOfMessagesVisible", held)
+    yield made.alarm("held-not-empty", 1, visible, ids="NotEmpty", suffix="not-empty")
+    oldest = _sqs("oldest", "ApproximateAgeOfOldestMessage", held)
+    yield made.alarm("held-old", limits.DAY_MS // limits.SECOND_MS, oldest, ids="Old", suffix="old", period_ms=_FIVE_MS)
+
+
+def _periods(time_ms: int, period_ms: int) -> int:
+    return max(1, -(-time_ms // period_ms))
+
+
+# -- functions -------------------------------------------------------------------------------------------------------
+
+
+def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
+    """Of a function and its mapping, over what Lambda measures."""
+
+    def measure(name: str, metric: str, statistic: str = "Sum") -> Measure:
+        dimensions = {"FunctionName": function.name}
+        return Measure(id=name, namespace=_LAMBDA, metric=metric, dimensions=dimensions, statistic=statistic)
+
+    def mapped(name: str, metric: str) -> Measure:
+        dimensions = {"EventSourceMappingUUID": f"{{mapping_id.{function.id}}}"}
+        return Measure(id=name, namespace=_LAMBDA, metric=metric, dimensions=dimensions)
+
+    yield made.alarm(
+        "errors", alarms.ERRORS_PERCENT, measure("errors", "Errors"), measure("invocations", "Invocations"), ids="Errors",
+        suffix="errors", expression="IF(invocations > 0, 100 * errors / invocations, 0)", periods=3, bad=2,
+    )  # fmt: skip
+    yield made.alarm(
+        "throttles", 1, measure("throttles", "Throttles"), ids="Throttles", suffix="throttles", periods=3, bad=2
     )
+    yield made.alarm(
+        "duration", function.settings.timeout_ms * alarms.DURATION_PERCENT // 100, measure("duration", "Duration", "p99"),
+        ids="Duration", suffix="duration", period_ms=_FIVE_MS, periods=5, bad=3,
+    )  # fmt: skip
+    assert function.mapping.concurrency_max is not None  # options always say one
+    most = -(-function.mapping.concurrency_max * alarms.CONCURRENCY_PERCENT // 100)
+    yield made.alarm(
+        "concurrency", most, measure("running", "ConcurrentExecutions", "Maximum"), ids="Concurrency", suffix="concurrency",
+        periods=10,
+    )  # fmt: skip
+    yield made.alarm(
+        "mapping-dropped", 1, mapped("polled", "PolledEventCount"), mapped("filtered", "FilteredOutEventCount"),
+        mapped("invoked", "InvokedEventCount"), ids="MappingDropped", suffix="mapping-dropped",
+        expression="SUM([polled, -1 * filtered, -1 * invoked])", period_ms=_FIVE_MS, periods=5, bad=3,
+    )  # fmt: skip
 
 
-def of_log(
-    function: str, *, part: str, owner: str | None, looks: bool = False
-) -> tuple[list[LogCount], list[AlarmPlan]]:
+_EVENTS: Final[Mapping[str, str]] = {
+    "RecordLost": '"completion-failed"',
+    "LeaseLost": '"lease-lost"',
+    "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # of a line in JSON, and in words
+    "TimedOut": '"Task timed out"',  # Lambda's own line
+}
+_LOOKS: Final[Mapping[str, str]] = {
+    "ReconcileFailed": '"reconcile-failed"',
+    "Missing": r'"reconcile-failed" -"\"missing\":0" -"missing=0"',
+    "Duplicates": r'"reconcile-failed" -"\"twice\":0" -"twice=0"',
+}
+"""What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging puts words of its own before."""
+
+
+def of_log(made: Made, function: FunctionPlan, *, looks: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
     """What is counted in a function's log, and the alarms on it.
 
     Args:
-        function: its name. part: of the logical ids. owner: of the fix.
         looks: whether reconciliations run in it.
     """
-    events = {**_EVENTS, **_LOOKS} if looks else _EVENTS
-    namespace = f"{LOG_NAMESPACE}/{function}"
-    counts = [
-        LogCount(id=f"{part}{metric}Count", function=part, pattern=f'"{event}"', namespace=namespace, metric=metric)
-        for event, (metric, _) in events.items()
-    ]
-    found = [
-        AlarmPlan(
-            id=f"{part}{metric}Alarm",
-            name=f"{function}-{event}",
-            text=_with_owner(text, owner),
-            namespace=namespace,
-            metric=metric,
-            dimensions={},
-            statistic="Sum",
-            period_ms=_MINUTE_MS,
-            threshold=1,
-            owner=owner,
+    namespace = f"{LOG_NAMESPACE}/{function.name}"
+    counts = {
+        metric: LogCount(
+            id=f"{function.id}{metric}Count", function=function.id, pattern=pattern, namespace=namespace, metric=metric,
         )
-        for event, (metric, text) in events.items()
+        for metric, pattern in {**_EVENTS, **(_LOOKS if looks else {})}.items()
+    }  # fmt: skip
+
+    def alarm(
+        alarm: str, metric: str, threshold: int = 1, period_ms: int = MINUTE_MS, ids: str | None = None
+    ) -> AlarmPlan:
+        measure = Measure(id="lines", namespace=namespace, metric=counts[metric].metric)
+        return made.alarm(alarm, threshold, measure, ids=ids or metric, suffix=alarm, period_ms=period_ms)
+
+    found = [
+        alarm("completion-failed", "RecordLost"),
+        alarm("lease-lost", "LeaseLost"),
+        alarm("lease-lost-often", "LeaseLost", alarms.LEASES_LOST_MAX + 1, alarms.HOUR_MS, "LeaseLostOften"),
+        alarm("breaker-open", "Paused", period_ms=alarms.EVENT_MS),
+        alarm("timeouts", "TimedOut"),
     ]
-    return counts, found
+    if looks:
+        found += [
+            alarm("reconcile-failed", "ReconcileFailed"),
+            alarm("missing", "Missing"),
+            alarm("duplicate-effects", "Duplicates"),
+        ]
+    return list(counts.values()), found
+
+
+_SAID: Final = {"RecordLost": "completion-failed", "LeaseLost": "lease-lost", "Paused": "paused"}
 
 
 def notes(counts: Sequence[LogCount]) -> list[str]:
     """What is to be said of counts in logs to which the app's events do not come, a sentence each."""
     if not counts:
         return []
-    patterns = ", ".join(sorted({one.pattern.strip('"') for one in counts}))
+    patterns = ", ".join(sorted({_SAID[one.metric] for one in counts if one.metric in _SAID}))
     said = f"The app names sinks, none of them a LogSink: alarms on {patterns} count lines of the functions' logs."
     return [f"{said} Add onefold.LogSink(), or let a sink of yours write these names there."]
 
 
-def map_failed(machine: str, *, part: str, owner: str | None) -> AlarmPlan:
+# -- schedules, map runs, the table ----------------------------------------------------------------------------------
+
+
+def of_schedules(made: Made, group: str, timings: Collection[Timing]) -> Iterator[AlarmPlan]:
+    """Of the group of the app's schedules; Scheduler has no metric of one schedule.
+
+    Args:
+        timings: of the schedules; none of them where the group is for messages that are due late.
+    """
+
+    def measure(name: str, metric: str) -> Measure:
+        return Measure(id=name, namespace=_SCHEDULER, metric=metric, dimensions={"ScheduleGroup": group})
+
+    def both(*measures: Measure) -> str:  # a sum with `+` has no value where one of the two has none
+        return f"SUM([{', '.join(one.id for one in measures)}])"
+
+    dropped = measure("dropped", "InvocationDroppedCount")
+    yield made.alarm("tick-dropped", 1, dropped, ids="TickDropped", suffix="tick-dropped")
+    refused = measure("failed", "TargetErrorCount"), measure("throttled", "TargetErrorThrottledCount")
+    yield made.alarm(
+        "tick-refused", alarms.REFUSED_MIN, *refused, ids="TickRefused", suffix="tick-refused", expression=both(*refused),
+        period_ms=alarms.EVENT_MS,
+    )  # fmt: skip
+    dead = (
+        measure("sent", "InvocationsSentToDeadLetterCount"),
+        measure("lost", "InvocationsFailedToBeSentToDeadLetterCount"),
+    )
+    yield made.alarm("tick-dlq", 1, *dead, ids="TickDlq", suffix="tick-dlq", expression=both(*dead))
+    lasting = [one for one in timings if one.start_ms is None and one.end_ms is None]
+    gaps = [gap_ms for one in lasting if (gap_ms := longest_gap_ms(one, _TICKS_FROM_MS)) is not None]
+    late_ms = min(gaps, default=_WARM_UP_MS_MAX) + alarms.TICK_LATE_MS
+    if late_ms <= _WARM_UP_MS_MAX:  # before the first tick there is no data, which must not be an alarm
+        period_ms = _FIVE_MS if late_ms <= _PERIODS_MS_MAX else limits.HOUR_MS
+        yield made.alarm(
+            "no-tick", 1, measure("sent", "InvocationAttemptCount"), ids="NoTick", suffix="no-tick",
+            # it goes off at or over its threshold, and what is bad here is too little
+            expression="IF(FILL(sent, 0) == 0, 1, 0)", period_ms=period_ms, periods=_periods(late_ms, period_ms),
+            missing="breaching", warm_up_ms=late_ms,
+        )  # fmt: skip
+
+
+def map_failed(made: Made, machine: str) -> AlarmPlan:
     """A map run ended as failed: its threshold was passed, or its file could not be read.
 
     Args:
-        machine: name of the state machine. part: of the logical id. owner: of the fix.
+        machine: name of its state machine.
     """
-    text = f"A run of {machine} has failed. See it: aws stepfunctions list-executions --status-filter FAILED"
-    return AlarmPlan(
-        id=f"{part}FailedAlarm",
-        name=f"{machine}-failed",
-        text=_with_owner(text, owner),
-        namespace="AWS/States",
-        metric="ExecutionsFailed",
-        dimensions={"StateMachineArn": names.machine_arn(machine)},
-        statistic="Sum",
-        period_ms=_MINUTE_MS,
-        threshold=1,
-        owner=owner,
+    dimensions = {"StateMachineArn": names.machine_arn(machine)}
+    failed = Measure(id="failed", namespace="AWS/States", metric="ExecutionsFailed", dimensions=dimensions)
+    return made.alarm("map-failed", 1, failed, ids="Failed", suffix="failed")
+
+
+def of_table(made: Made, table: str) -> AlarmPlan:
+    """The table of records refuses requests; `table`: its name."""
+
+    def measure(name: str, metric: str) -> Measure:
+        return Measure(id=name, namespace="AWS/DynamoDB", metric=metric, dimensions={"TableName": table})
+
+    measures = (
+        measure("reads", "ReadThrottleEvents"),
+        measure("writes", "WriteThrottleEvents"),
+        measure(
+            "used", "ConsumedWriteCapacityUnits"
+        ),  # without throttles there is no data, and the alarm would not end
     )
+    return made.alarm(
+        "table-throttled", 1, *measures, ids="Throttled", suffix="throttled",
+        expression="SUM([reads, writes, 0 * used])", periods=5, bad=3,
+    )  # fmt: skip
 
 
-def _with_owner(text: str, owner: str | None) -> str:
-    return f"{text} (owner: {owner})"[:_TEXT_CHARS_MAX] if owner else text
+# -- which of them ---------------------------------------------------------------------------------------------------
+
+
+def wanted(
+    kept: Alarms, counts: Sequence[LogCount], found: Sequence[AlarmPlan]
+) -> tuple[list[LogCount], list[AlarmPlan]]:
+    """Those of a deployment, and what they count in logs."""
+    those = [one for one in found if kept in ("all", "jobs") or (kept == "few" and one.alarm in FEW)]
+    used = {(measure.namespace, measure.metric) for one in those for measure in one.measures}
+    return [one for one in counts if (one.namespace, one.metric) in used], those
+
+
+def composites(prefix: str, found: Sequence[AlarmPlan], target: str) -> list[CompositePlan]:
+    """One alarm for each job over all that are about it.
+
+    Args:
+        prefix: what their names begin with: of the stack and the app.
+    """
+    by_job: dict[str, list[AlarmPlan]] = {}
+    for one in found:
+        for job in one.jobs:
+            by_job.setdefault(job, []).append(one)
+    return [
+        CompositePlan(
+            id=f"{names.logical_id(job)}JobAlarm",
+            name=f"{prefix}job-{job}",
+            text=_job_text(job, target, those),
+            children=tuple(one.id for one in those),
+            names=tuple(one.name for one in those),
+            owner=those[0].owner,
+        )
+        for job, those in sorted(by_job.items())
+    ]
+
+
+def _job_text(job: str, target: str, those: Sequence[AlarmPlan]) -> str:
+    worst = min((ALARMS[one.alarm].severity for one in those), key=("page", "ticket", "info").index)
+    return (
+        f"[{worst}] An alarm of the job {job} is on; its own text says what it means. First: onefold status {target}."
+    )

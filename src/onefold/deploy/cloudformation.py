@@ -12,14 +12,14 @@ Source: CloudFormation "Resource and property types reference"; template referen
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from onefold import errors
 from onefold.contracts.settings import QueueSettings
-from onefold.deploy import iam, names
-from onefold.deploy.alarms import AlarmPlan, LogCount
+from onefold.deploy import cloudformation_alarms, dashboard, iam, names
+from onefold.deploy.cloudformation_values import Json, arn, document, kept, service_role, tags, text
 from onefold.deploy.eventbridge import (
     GROUP_ID,
     PIPE_BATCH,
@@ -34,12 +34,11 @@ from onefold.deploy.eventbridge import (
     SchedulePlan,
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
-from onefold.deploy.iam import RolePlan
 from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.state_machine import MachinePlan
 from onefold.duration import seconds_up
 
-Json = dict[str, Any]
+RESOURCES_MAX = 500  # CloudFormation quotas: resources in a template
 
 
 def template(plan: DeployPlan) -> Json:
@@ -58,8 +57,15 @@ def template(plan: DeployPlan) -> Json:
             f"{function.role_id}Role": _role(plan, function),
         }
     resources |= _event_resources(plan)
-    resources |= {count.id: _log_count(count) for count in plan.log_counts}
-    resources |= {alarm.id: _alarm(plan, alarm) for alarm in plan.alarms}
+    resources |= cloudformation_alarms.resources(plan)
+    drawn = {"DashboardName": plan.name, "DashboardBody": text(dashboard.body(plan))}
+    resources[dashboard.ID] = {"Type": "AWS::CloudWatch::Dashboard", "Properties": drawn}
+    if len(resources) > RESOURCES_MAX:
+        raise errors.UsageError(
+            f"The template has {len(resources)} resources.",
+            meaning=f"CloudFormation takes {RESOURCES_MAX} in a stack; {len(plan.alarms)} of these are alarms.",
+            todo="Give --alarms few, write Terraform, or split the app: several apps may share queues and a table.",
+        )
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"Queues, functions, records and alarms of the onefold app {plan.app}.",
@@ -70,10 +76,14 @@ def template(plan: DeployPlan) -> Json:
     }
 
 
-def to_json(plan: DeployPlan) -> str:
-    """The template as JSON text, indented, with a line end at its end."""
+def to_json(plan: DeployPlan, *, indent: bool = True) -> str:
+    """The template as JSON text with a line end at its end.
+
+    Args:
+        indent: for people; without, it has some two thirds of the bytes, of which a request takes 51,200.
+    """
     text = msgspec.json.encode(template(plan), order="deterministic")
-    return msgspec.json.format(text, indent=2).decode() + "\n"
+    return (msgspec.json.format(text, indent=2) if indent else text).decode() + "\n"
 
 
 def to_yaml(plan: DeployPlan) -> str:
@@ -106,12 +116,12 @@ def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
         "DelaySeconds": seconds_up(settings.delay_ms),
         "MaximumMessageSize": settings.message_bytes_max,
         "RedriveAllowPolicy": _redrive_allow(settings),
-        "Tags": _tags(plan, queue.owner, settings.held),
+        "Tags": tags(plan, queue.owner, settings.held),
     }
     if settings.dead_letter is not None:
         dead = next(one.id for one in plan.queues if one.settings.name == settings.dead_letter)
         properties["RedrivePolicy"] = {
-            "deadLetterTargetArn": _arn(f"{dead}Queue"),
+            "deadLetterTargetArn": arn(f"{dead}Queue"),
             "maxReceiveCount": settings.receives_max,
         }
     if settings.fifo:
@@ -126,24 +136,24 @@ def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
         properties["KmsMasterKeyId"] = plan.stack.kms_key
     else:
         properties["SqsManagedSseEnabled"] = True
-    return {"Type": "AWS::SQS::Queue", "Properties": properties, **_kept(plan)}
+    return {"Type": "AWS::SQS::Queue", "Properties": properties, **kept(plan)}
 
 
 def _redrive_allow(settings: QueueSettings) -> Json:
     if settings.redrive_allow != "byQueue":
         return {"redrivePermission": settings.redrive_allow}
     # by name and not by GetAtt: source and dead-letter queue would wait for each other
-    arns = [_text(names.queue_arn(name)) for name in settings.redrive_sources]
+    arns = [text(names.queue_arn(name)) for name in settings.redrive_sources]
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
 def _queue_policy(plan: DeployPlan, queue: QueuePlan) -> Json:
     rules = plan.events.senders.get(queue.id)
-    sent_by = None if rules is None else [_text(arn) for arn in rules]
-    document = _document(iam.queue_statements(_arn(f"{queue.id}Queue"), sent_by))
+    sent_by = None if rules is None else [text(arn) for arn in rules]
+    policy = document(iam.queue_statements(arn(f"{queue.id}Queue"), sent_by))
     return {
         "Type": "AWS::SQS::QueuePolicy",
-        "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": document},
+        "Properties": {"Queues": [{"Ref": f"{queue.id}Queue"}], "PolicyDocument": policy},
     }
 
 
@@ -168,9 +178,9 @@ def _table(plan: DeployPlan, name: str) -> Json:
             "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
             "SSESpecification": encryption,
             "DeletionProtectionEnabled": plan.stack.deletion_protection,
-            "Tags": _tags(plan, None),
+            "Tags": tags(plan, None),
         },
-        **_kept(plan),
+        **kept(plan),
     }
 
 
@@ -188,10 +198,10 @@ def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
         "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
         "MemorySize": settings.memory_mib,
         "Timeout": seconds_up(settings.timeout_ms),
-        "Role": _arn(f"{function.role_id}Role"),
-        "Environment": {"Variables": {**settings.env, URL_VARIABLE: _text(plan.url)}},
+        "Role": arn(f"{function.role_id}Role"),
+        "Environment": {"Variables": {**settings.env, URL_VARIABLE: text(plan.url)}},
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
-        "Tags": _tags(plan, function.owner),
+        "Tags": tags(plan, function.owner),
     }
     if function.subnets:
         properties["VpcConfig"] = {
@@ -206,25 +216,27 @@ def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
 def _mapping(plan: DeployPlan, function: FunctionPlan) -> Json:
     mapping = function.mapping
     properties: Json = {
-        "EventSourceArn": _arn(f"{function.queue_id}Queue"),
+        "EventSourceArn": arn(f"{function.queue_id}Queue"),
         "FunctionName": {"Ref": f"{function.id}Function"},
         "BatchSize": mapping.batch_size,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "ScalingConfig": {"MaximumConcurrency": mapping.concurrency_max},
-        "Tags": _tags(plan, function.owner),
+        "Tags": tags(plan, function.owner),
     }
     if not function.fifo:
         properties["MaximumBatchingWindowInSeconds"] = seconds_up(mapping.window_ms)
+    if plan.counts_mapped:
+        properties["MetricsConfig"] = {"Metrics": ["EventCount"]}
     return {"Type": "AWS::Lambda::EventSourceMapping", "Properties": properties}
 
 
 def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
-    document = _document([one.document(_text) for one in function.statements])
+    policy = document([one.document(text) for one in function.statements])
     properties: Json = {
-        "AssumeRolePolicyDocument": _document([iam.LAMBDA_TRUST]),
+        "AssumeRolePolicyDocument": document([iam.LAMBDA_TRUST]),
         "Description": f"What the function {function.name} uses, and no more.",
-        "Policies": [{"PolicyName": "onefold", "PolicyDocument": document}],
-        "Tags": _tags(plan, function.owner),
+        "Policies": [{"PolicyName": "onefold", "PolicyDocument": policy}],
+        "Tags": tags(plan, function.owner),
     }
     if function.policies:
         properties["ManagedPolicyArns"] = list(function.policies)
@@ -235,7 +247,7 @@ def _log_group(plan: DeployPlan, function: FunctionPlan) -> Json:
     properties: Json = {
         "LogGroupName": function.log_group,
         "RetentionInDays": plan.stack.log_days,
-        "Tags": _tags(plan, function.owner),
+        "Tags": tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         properties["KmsKeyId"] = plan.stack.kms_key
@@ -247,41 +259,7 @@ def _log_group(plan: DeployPlan, function: FunctionPlan) -> Json:
     }
 
 
-# -- alarms, parameters, outputs -------------------------------------------------------------------------------------
-
-
-def _log_count(count: LogCount) -> Json:
-    counted = {"MetricNamespace": count.namespace, "MetricName": count.metric, "MetricValue": "1", "Unit": "Count"}
-    return {
-        "Type": "AWS::Logs::MetricFilter",
-        "Properties": {
-            "LogGroupName": {"Ref": f"{count.function}LogGroup"},
-            "FilterPattern": count.pattern,
-            "MetricTransformations": [counted],
-        },
-    }
-
-
-def _alarm(plan: DeployPlan, alarm: AlarmPlan) -> Json:
-    notified = {"Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopic"}], {"Ref": "AWS::NoValue"}]}
-    properties: Json = {
-        "AlarmName": alarm.name,
-        "AlarmDescription": alarm.text,
-        "Namespace": alarm.namespace,
-        "MetricName": alarm.metric,
-        "Statistic": alarm.statistic,
-        "Period": seconds_up(alarm.period_ms),
-        "EvaluationPeriods": 1,
-        "Threshold": alarm.threshold,
-        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-        "TreatMissingData": "notBreaching",
-        "AlarmActions": notified,
-        "OKActions": notified,
-        "Tags": _tags(plan, alarm.owner),
-    }
-    if alarm.dimensions:
-        properties["Dimensions"] = [{"Name": name, "Value": _text(value)} for name, value in alarm.dimensions.items()]
-    return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties}
+# -- parameters, outputs ----------------------------------------------------------------------------------------------
 
 
 def _parameters(plan: DeployPlan) -> Json:
@@ -299,7 +277,7 @@ def _parameters(plan: DeployPlan) -> Json:
 
 
 def _outputs(plan: DeployPlan) -> Json:
-    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": _text(plan.url)}}
+    found: Json = {"EngineUrl": {"Description": "For --url and ONEFOLD_URL.", "Value": text(plan.url)}}
     for queue in plan.queues:
         role = {"main": "Queue", "dead": "Dead-letter queue", "held": "Queue for unknown outcomes"}[queue.role]
         found[f"{queue.id}QueueUrl"] = {
@@ -309,7 +287,7 @@ def _outputs(plan: DeployPlan) -> Json:
     for function in plan.functions:
         found[f"{function.id}FunctionArn"] = {
             "Description": f"Function {function.name}.",
-            "Value": _arn(f"{function.id}Function"),
+            "Value": arn(f"{function.id}Function"),
         }
     if plan.table is not None:
         found["RecordTableName"] = {
@@ -328,19 +306,19 @@ def _event_resources(plan: DeployPlan) -> Json:
     if plan.scheduling is not None:
         found[GROUP_ID] = {
             "Type": "AWS::Scheduler::ScheduleGroup",
-            "Properties": {"Name": plan.scheduling.group, "Tags": _tags(plan, None)},
+            "Properties": {"Name": plan.scheduling.group, "Tags": tags(plan, None)},
         }
-        found[f"{ROLE_ID}Role"] = _service_role(plan, plan.scheduling.role)
+        found[f"{ROLE_ID}Role"] = service_role(plan, plan.scheduling.role)
         found |= {one.id: _schedule(plan, one) for one in plan.scheduling.schedules}
     for machine in plan.machines:
         found[f"{machine.id}Machine"] = _machine(plan, machine)
-        found[f"{machine.role.id}Role"] = _service_role(plan, machine.role)
+        found[f"{machine.role.id}Role"] = service_role(plan, machine.role)
     found |= {f"{bus.id}Bus": _bus(plan, bus) for bus in plan.events.buses}
     found |= {f"{rule.id}Rule": _rule(rule) for rule in plan.events.rules}
-    found |= {f"{archive.id}Archive": _archive(archive) | _kept(plan) for archive in plan.events.archives}
+    found |= {f"{archive.id}Archive": _archive(archive) | kept(plan) for archive in plan.events.archives}
     for pipe in plan.events.pipes:
         found[pipe.id] = _pipe(plan, pipe)
-        found[f"{pipe.role.id}Role"] = _service_role(plan, pipe.role)
+        found[f"{pipe.role.id}Role"] = service_role(plan, pipe.role)
     return found
 
 
@@ -365,13 +343,13 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     if one.window_minutes is not None:
         window = {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": one.window_minutes}
     target: Json = {
-        "Arn": _text(TARGET_ARN),
-        "RoleArn": _arn(f"{ROLE_ID}Role"),
-        "Input": _text(one.input),
+        "Arn": text(TARGET_ARN),
+        "RoleArn": arn(f"{ROLE_ID}Role"),
+        "Input": text(one.input),
         "RetryPolicy": {"MaximumRetryAttempts": one.retries, "MaximumEventAgeInSeconds": one.age_s},
     }
     if one.dead_id is not None:
-        target["DeadLetterConfig"] = {"Arn": _arn(f"{one.dead_id}Queue")}
+        target["DeadLetterConfig"] = {"Arn": arn(f"{one.dead_id}Queue")}
     properties: Json = {
         "Name": one.name,
         "GroupName": {"Ref": GROUP_ID},
@@ -393,21 +371,21 @@ def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
         "Properties": {
             "StateMachineName": machine.name,
             "StateMachineType": "STANDARD",
-            "RoleArn": _arn(f"{machine.role.id}Role"),
-            "DefinitionString": _text(machine.definition),
-            "Tags": _tags(plan, machine.owner),
+            "RoleArn": arn(f"{machine.role.id}Role"),
+            "DefinitionString": text(machine.definition),
+            "Tags": tags(plan, machine.owner),
         },
     }
 
 
 def _bus(plan: DeployPlan, bus: BusPlan) -> Json:
-    return {"Type": "AWS::Events::EventBus", "Properties": {"Name": bus.name, "Tags": _tags(plan, None)}}
+    return {"Type": "AWS::Events::EventBus", "Properties": {"Name": bus.name, "Tags": tags(plan, None)}}
 
 
 def _rule(rule: RulePlan) -> Json:
     common: Json = {
         "RetryPolicy": {"MaximumRetryAttempts": RETRIES, "MaximumEventAgeInSeconds": RETRY_AGE_S},
-        "DeadLetterConfig": {"Arn": _arn(f"{rule.dead_id}Queue")},
+        "DeadLetterConfig": {"Arn": arn(f"{rule.dead_id}Queue")},
     }
     if rule.input_path is not None:
         common["InputPath"] = rule.input_path
@@ -419,7 +397,7 @@ def _rule(rule: RulePlan) -> Json:
             common["InputTransformer"]["InputPathsMap"] = dict(rule.transformer.paths)
     targets = []
     for queue in rule.target_ids:
-        target = {**common, "Id": queue, "Arn": _arn(f"{queue}Queue")}
+        target = {**common, "Id": queue, "Arn": arn(f"{queue}Queue")}
         if queue in rule.fifo_ids:
             target["SqsParameters"] = {"MessageGroupId": rule.group}
         targets.append(target)
@@ -435,9 +413,9 @@ def _rule(rule: RulePlan) -> Json:
 
 
 def _archive(archive: ArchivePlan) -> Json:
-    source: Any = _text("arn:{partition}:events:{region}:{account}:event-bus/default")
+    source: Any = text("arn:{partition}:events:{region}:{account}:event-bus/default")
     if archive.bus_id is not None:
-        source = _arn(f"{archive.bus_id}Bus")
+        source = arn(f"{archive.bus_id}Bus")
     properties: Json = {"ArchiveName": archive.name, "SourceArn": source}
     if archive.pattern is not None:
         properties["EventPattern"] = msgspec.json.decode(archive.pattern)
@@ -459,73 +437,11 @@ def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
         "Type": "AWS::Pipes::Pipe",
         "Properties": {
             "Name": pipe.name,
-            "RoleArn": _arn(f"{pipe.role.id}Role"),
-            "Source": _arn(f"{pipe.source_id}Queue"),
+            "RoleArn": arn(f"{pipe.role.id}Role"),
+            "Source": arn(f"{pipe.source_id}Queue"),
             "SourceParameters": source,
-            "Target": _arn(f"{pipe.target_id}Queue"),
+            "Target": arn(f"{pipe.target_id}Queue"),
             **({"TargetParameters": target} if target else {}),
             "Tags": plan.tags_of(pipe.owner),
-        },
-    }
-
-
-# -- how values are written -------------------------------------------------------------------------------------------
-
-
-_PLACES: Final = {"partition": "AWS::Partition", "region": "AWS::Region", "account": "AWS::AccountId"}
-_REFERENCES: Final = {
-    "queue_url": "{}Queue",
-    "queue_arn": "{}Queue.Arn",
-    "function_arn": "{}Function.Arn",
-    "role_arn": "{}Role.Arn",
-    "bus_arn": "{}Bus.Arn",
-}
-
-
-def _text(value: str) -> str | Json:
-    """A pattern as it is written in a template: as it is, or with references put in."""
-    if not names.has_places(value):
-        return value
-    return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}
-
-
-def _expression(place: str) -> str:
-    kind, _, what = place.partition(".")
-    return f"${{{_REFERENCES[kind].format(what) if what else _PLACES[kind]}}}"
-
-
-def _arn(logical: str) -> Json:
-    """The ARN of a resource."""
-    return {"Fn::GetAtt": [logical, "Arn"]}
-
-
-def _tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> list[Json]:
-    """The tags of a resource as a list."""
-    return [{"Key": name, "Value": value} for name, value in plan.tags_of(owner, held).items()]
-
-
-def _kept(plan: DeployPlan) -> Json:
-    """What happens to a resource with contents when it leaves the template or the stack is deleted."""
-    if plan.stack.disposable:
-        return {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
-    return {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
-
-
-def _document(statements: list[Json]) -> Json:
-    """A policy."""
-    return {"Version": "2012-10-17", "Statement": statements}
-
-
-def _service_role(plan: DeployPlan, role: RolePlan) -> Json:
-    """A role that a service takes on."""
-    return {
-        "Type": "AWS::IAM::Role",
-        "Properties": {
-            "AssumeRolePolicyDocument": _document([iam.filled(role.trust(), _text)]),
-            "Description": role.text,
-            "Policies": [
-                {"PolicyName": "onefold", "PolicyDocument": _document([one.document(_text) for one in role.statements])}
-            ],
-            "Tags": _tags(plan, role.owner),
         },
     }

@@ -243,6 +243,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
         id: of its logical ids: `{id}Role`. service: for example `scheduler`.
         text: what it is for. statements: what it may.
         owner: of what it serves, where there is one.
+        says_account: whether the service says for which account it takes the role on.
     """
 
     id: str
@@ -250,15 +251,18 @@ class RolePlan(Struct, frozen=True, kw_only=True):
     text: str
     statements: tuple[Statement, ...]
     owner: str | None = None
+    says_account: bool = True
 
     def trust(self) -> dict[str, object]:
         """Its trust policy's one statement, with patterns: the account keeps out a confused deputy (IAM user guide)."""
-        return {
+        found: dict[str, object] = {
             "Effect": "Allow",
             "Principal": {"Service": f"{self.service}.amazonaws.com"},
             "Action": "sts:AssumeRole",
-            "Condition": {"StringEquals": {"aws:SourceAccount": "{account}"}},
         }
+        if self.says_account:
+            found["Condition"] = {"StringEquals": {"aws:SourceAccount": "{account}"}}
+        return found
 
 
 LAMBDA_TRUST: Final = {

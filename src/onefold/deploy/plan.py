@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from onefold import errors, limits
 from onefold.contracts.settings import REDRIVE_SOURCES_MAX, QueueSettings
-from onefold.deploy import alarms, eventbridge, functions, names, state_machine
-from onefold.deploy.alarms import AlarmPlan, LogCount
+from onefold.deploy import alarms, chat, eventbridge, functions, names, state_machine
+from onefold.deploy.alarms import AlarmPlan, CompositePlan, LogCount, Made
+from onefold.deploy.chat import SlackPlan
 from onefold.deploy.eventbridge import EventsPlan, Scheduling
 from onefold.deploy.functions import FunctionPlan, Host
 from onefold.deploy.stack import Stack, engine_url
@@ -26,6 +27,7 @@ from onefold.engines.aws import queue_attributes
 from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.maps.rules import MapSpec
+from onefold.observe.alarm_targets import QUEUE as ALARMS_QUEUE
 from onefold.options import Queue
 from onefold.runner.handlers import Job
 from onefold.schedules.schedule import Schedule
@@ -34,6 +36,10 @@ Role = Literal["main", "dead", "held"]
 
 APP_TAG: Final = "onefold:app"
 OWNER_TAG: Final = "onefold:owner"
+_ALARMS_LEFT_OUT: Final = (
+    f"app.alarms(...) is for workers, and this app has functions only: the queue {ALARMS_QUEUE} is left out. CloudWatch "
+    "evaluates its alarms: give --alarm-topic or --slack."
+)
 
 
 class QueuePlan(Struct, frozen=True, kw_only=True):
@@ -58,7 +64,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
         app: its name. target: how it is imported, `module:attribute`. stack: what was chosen for all of it.
         url: the engine's, an ARN-like pattern (see `names.py`).
         table: name of the record table; None where records are kept elsewhere.
-        log_counts, alarms: see `alarms.py`.
+        log_counts, alarms, job_alarms: see `alarms.py`. slack: who is told of alarms; see `chat.py`.
         scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
         notes: what is declared and AWS will not do, a sentence each.
@@ -73,6 +79,8 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
     table: str | None
     log_counts: tuple[LogCount, ...]
     alarms: tuple[AlarmPlan, ...]
+    job_alarms: tuple[CompositePlan, ...]
+    slack: SlackPlan | None
     scheduling: Scheduling | None
     machines: tuple[MachinePlan, ...]
     events: EventsPlan
@@ -83,6 +91,11 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Of the stack."""
         return f"{self.stack.prefix}{self.app}"
+
+    @property
+    def counts_mapped(self) -> bool:
+        """Whether mappings count what becomes of messages, for the alarm mapping-dropped."""
+        return any(one.alarm == "mapping-dropped" for one in self.alarms)
 
     def tags_of(self, owner: str | None, held: str | None = None) -> dict[str, str]:
         """The tags of one resource, sorted: those of all, its owner, and the held queue beside a queue.
@@ -126,12 +139,15 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     """
     names.check_prefix(stack.prefix)
     queues = sorted(declared.queues, key=lambda queue: queue.name)
+    left_out = [one for one in queues if one.name == ALARMS_QUEUE and not _has_workers(queues)]
+    queues = [one for one in queues if one not in left_out]
     if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
     scheduled, maps = list(declared.schedules), list(declared.maps)
     on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in queues}
     piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function does the others
-    for job in sorted(declared.jobs, key=lambda one: one.name):
+    jobs = [job for job in declared.jobs if job.policy.queue not in {one.name for one in left_out}]
+    for job in sorted(jobs, key=lambda one: one.name):
         on_queue[job.policy.queue].append(job)
     table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
     stack = replace(stack, table=table)
@@ -144,7 +160,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         queues=tuple(queue.name for queue in queues),
         graves=tuple(one.name for queue in queues for one in (queue.dead_letter, queue.held)),
         reconcilers=frozenset(declared.reconcilers),
-        unique=tuple((job.policy.queue, job.name) for job in declared.jobs if job.unique),
+        unique=tuple((job.policy.queue, job.name) for job in jobs if job.unique),
         buses=tuple(eventbridge.full_name(bus.name, stack.prefix) for bus in declared.buses),
     )
     made = [
@@ -155,7 +171,11 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     by_queue = {one.queue_id: one for one in made}
     machines = state_machine.planned(app, maps, stack, by_queue)
     planned = _queues(stack.prefix, queues, on_queue, by_queue)
-    counts, found = _alarms(planned, made, target, declared.reconcilers)
+    scheduling = eventbridge.planned_schedules(app, scheduled, stack, {queue.name: queue.settings for queue in queues})
+    counts, found = alarms.wanted(
+        stack.alarms,
+        *_alarms(planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers),
+    )
     return DeployPlan(
         app=app,
         target=target,
@@ -165,10 +185,12 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         functions=names.by_id(made),
         table=table,
         log_counts=names.by_id(counts),
-        alarms=names.by_id([*found, *(alarms.map_failed(one.name, part=one.id, owner=one.owner) for one in machines)]),
-        scheduling=eventbridge.planned_schedules(
-            app, scheduled, stack, {queue.name: queue.settings for queue in queues}
+        alarms=names.by_id(found),
+        job_alarms=names.by_id(
+            alarms.composites(f"{stack.prefix}{app}-", found, target) if stack.alarms == "jobs" else ()
         ),
+        slack=chat.planned(app, stack),
+        scheduling=scheduling,
         machines=names.by_id(machines),
         events=eventbridge.planned_events(
             list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
@@ -178,9 +200,15 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
             *eventbridge.schedule_notes(scheduled),
             *state_machine.notes(maps),
             *([] if declared.logs else alarms.notes(counts)),
+            *([_ALARMS_LEFT_OUT] if left_out else []),
             *_shared_prefix(app, stack.prefix, declared.reconcilers),
         ),
     )
+
+
+def _has_workers(queues: Iterable[Queue]) -> bool:
+    """Whether a worker runs some of the app's jobs: it, or `onefold watch`, evaluates alarms and sends reports then."""
+    return any(one.function is None for one in queues if one.name != ALARMS_QUEUE)
 
 
 def _shared_prefix(app: str, prefix: str, reconcilers: Collection[str]) -> list[str]:
@@ -260,19 +288,58 @@ def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSetting
 
 
 def _alarms(
-    queues: Sequence[QueuePlan], made: Sequence[FunctionPlan], target: str, reconcilers: Collection[str]
+    queues: Sequence[QueuePlan],
+    on_queue: Mapping[str, Sequence[Job[Any, Any]]],
+    made: Sequence[FunctionPlan],
+    machines: Sequence[MachinePlan],
+    scheduling: Scheduling | None,
+    schedules: Sequence[Schedule],
+    target: str,
+    table: str | None,
+    reconcilers: Collection[str],
 ) -> tuple[list[LogCount], list[AlarmPlan]]:
+    """All that there are of an app, whichever of them a deployment has."""
     counts: list[LogCount] = []
     found: list[AlarmPlan] = []
+    main = {one.settings.name: one for one in queues if one.role == "main"}
+    by_id = {names.logical_id(name): (name, jobs) for name, jobs in on_queue.items()}
+    jobs_of = {full: tuple(job.name for job in by_id[one.id][1]) for full, one in main.items()}
+
+    def about(part: str, resource: str, subject: str, owner: str | None, jobs: Iterable[str] = ()) -> Made:
+        jobs = tuple(sorted(set(jobs)))
+        return Made(part=part, resource=resource, subject=subject, target=target, owner=owner, jobs=jobs)
+
     for queue in queues:
+        name = queue.settings.name
         if queue.role == "main":
-            found.append(alarms.oldest(queue.settings, part=queue.id, target=target, owner=queue.owner))
+            own = by_id[queue.id][1]
+            found += alarms.of_queue(
+                about(queue.id, name, by_id[queue.id][0], queue.owner, jobs_of[name]), queue.settings,
+                timeout_ms=max((job.policy.timeout_ms for job in own), default=0),
+                grouped=any(job.rules.group is not None for job in own),
+            )  # fmt: skip
+        elif queue.role == "dead":
+            sources = [one for one in main.values() if one.settings.dead_letter == name]
+            jobs = [job for one in sources for job in jobs_of[one.settings.name]]
+            retention_ms = max(one.settings.retention_ms for one in sources)
+            made_of = about(queue.id, name, name, queue.owner, jobs)
+            found += alarms.of_dead(made_of, queue.settings, source_retention_ms=retention_ms)
         else:
-            found.append(alarms.depth(queue.settings.name, queue.role, part=queue.id, target=target, owner=queue.owner))
+            jobs = [job for one in main.values() if one.settings.held == name for job in jobs_of[one.settings.name]]
+            found += alarms.of_held(about(queue.id, name, name, queue.owner, jobs), name)
     for function in made:
-        more_counts, more = alarms.of_log(
-            function.name, part=function.id, owner=function.owner, looks=not set(reconcilers).isdisjoint(function.jobs)
-        )
+        subject = about(function.id, function.name, function.name, function.owner, function.jobs)
+        found += alarms.of_function(subject, function)
+        looks = not set(reconcilers).isdisjoint(function.jobs)
+        more_counts, more = alarms.of_log(subject, function, looks=looks)
         counts += more_counts
         found += more
+    for machine in machines:
+        found.append(alarms.map_failed(about(machine.id, machine.name, machine.name, machine.owner), machine.name))
+    if scheduling is not None:
+        group = scheduling.group
+        timings = [one.timing for one in schedules]
+        found += alarms.of_schedules(about("Schedules", group, group, None), group, timings)
+    if table is not None:
+        found.append(alarms.of_table(about("Records", table, table, None), table))
     return counts, found

@@ -51,6 +51,9 @@ _PAYLOADS = re.compile(
 _RECORDS_TODO: Final = (
     "Write for example postgresql://app@db.example/shop or rediss://cache.example:6379, or give a table."
 )
+Alarms = Literal["none", "few", "all", "jobs"]
+ALARMS: Final[tuple[Alarms, ...]] = ("none", "few", "all", "jobs")
+_SLACK = re.compile(r"[0-9A-Z]{1,255}/[0-9A-Za-z]{1,255}")  # CloudFormation, AWS::Chatbot::SlackChannelConfiguration
 _KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")  # KMS developer guide, key ARN
 
 
@@ -68,6 +71,9 @@ class Stack(Struct, frozen=True, kw_only=True):
         deletion_protection: the table cannot be deleted until this is taken back.
         disposable: queues and table are deleted with the stack; otherwise they are kept.
         later: a message whose `run_at` is beyond what SQS delays becomes a one-time schedule, which functions may then make.
+        alarms: `all`; `few`: those without which nobody should run it; `jobs`: all, and one more for each job, which
+            notifies instead of them; `none`.
+        slack: `WORKSPACE/CHANNEL`, both by their ids: Amazon Q Developer in chat applications posts alarms there.
         tags: of every resource that can have some.
     """
 
@@ -81,12 +87,15 @@ class Stack(Struct, frozen=True, kw_only=True):
     deletion_protection: bool = False
     disposable: bool = False
     later: bool = False
+    alarms: Alarms = "all"
+    slack: str | None = None
     tags: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         for what, value, form, example in (
             ("table", self.table, _TABLE, "shop-records"),
             ("payloads", self.payloads, _PAYLOADS, "my-bucket/payloads"),
+            ("slack", self.slack, _SLACK, "T0123ABCD/C0456EFGH"),
             (
                 "kms_key",
                 self.kms_key,

@@ -12,16 +12,13 @@ Sources: Terraform "JSON Configuration Syntax", "Strings and Templates"; registr
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from onefold.contracts.settings import QueueSettings
-from onefold.deploy import iam, names
-from onefold.deploy.alarms import AlarmPlan, LogCount
+from onefold.deploy import dashboard, iam, terraform_alarms
 from onefold.deploy.eventbridge import (
     PIPE_BATCH,
     RETRIES,
@@ -34,12 +31,23 @@ from onefold.deploy.eventbridge import (
     SchedulePlan,
 )
 from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
-from onefold.deploy.iam import RolePlan, Statement
+from onefold.deploy.iam import RolePlan
 from onefold.deploy.plan import DeployPlan, QueuePlan
 from onefold.deploy.state_machine import MachinePlan
+from onefold.deploy.terraform_values import (
+    Json,
+    kept,
+    literal,
+    name_prefix,
+    policy,
+    policy_text,
+    resource_name,
+    role_policy,
+    service_role,
+    tags,
+    text,
+)
 from onefold.duration import seconds_up
-
-Json = dict[str, Any]
 
 PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_queue takes messages of 1 MiB
 TERRAFORM: Final = ">= 1.5.0"
@@ -68,15 +76,15 @@ def module(plan: DeployPlan) -> Json:
         put("cloudwatch_log_group", name, _log_group(plan, function))
         role = resource_name(function.role_id)
         put("iam_role", role, _role(plan, function))
-        put("iam_role_policy", role, _role_policy(function.role_id, function.statements))
+        put("iam_role_policy", role, role_policy(function.role_id, function.statements))
         for number, arn in enumerate(function.policies, start=1):
-            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": _literal(arn)}
+            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": literal(arn)}
             put("iam_role_policy_attachment", f"{role}_{number}", attached)
     _put_events(plan, put)
-    for count in plan.log_counts:
-        put("cloudwatch_log_metric_filter", resource_name(count.id), _log_count(count))
-    for alarm in plan.alarms:
-        put("cloudwatch_metric_alarm", resource_name(alarm.id), _alarm(plan, alarm))
+    for kind, name, body in terraform_alarms.resources(plan):
+        put(kind, name, body)
+    drawn = {"dashboard_name": plan.name, "dashboard_body": text(dashboard.body(plan))}
+    put("cloudwatch_dashboard", resource_name(dashboard.ID), drawn)
     found: Json = {
         "terraform": {
             "required_version": TERRAFORM,
@@ -111,12 +119,12 @@ def _queue(plan: DeployPlan, queue: QueuePlan) -> Json:
         "message_retention_seconds": seconds_up(settings.retention_ms),
         "delay_seconds": seconds_up(settings.delay_ms),
         "max_message_size": settings.message_bytes_max,
-        "tags": _tags(plan, queue.owner, settings.held),
-        **_kept(plan),
+        "tags": tags(plan, queue.owner, settings.held),
+        **kept(plan),
     }
     if settings.dead_letter is not None:
         arn = f"${{aws_sqs_queue.{_queue_name(plan, settings.dead_letter)}.arn}}"
-        found["redrive_policy"] = _policy_text({"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max})
+        found["redrive_policy"] = policy_text({"deadLetterTargetArn": arn, "maxReceiveCount": settings.receives_max})
     if settings.fifo:
         found |= {
             "fifo_queue": True,
@@ -140,14 +148,14 @@ def _redrive_allow(plan: DeployPlan, name: str, settings: QueueSettings) -> Json
     if settings.redrive_allow == "byQueue":
         sources = [f"${{aws_sqs_queue.{_queue_name(plan, source)}.arn}}" for source in settings.redrive_sources]
         policy["sourceQueueArns"] = sources
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": _policy_text(policy)}
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "redrive_allow_policy": policy_text(policy)}
 
 
 def _queue_policy(plan: DeployPlan, queue: QueuePlan, name: str) -> Json:
     rules = plan.events.senders.get(queue.id)
-    sent_by = None if rules is None else [_text(arn) for arn in rules]
+    sent_by = None if rules is None else [text(arn) for arn in rules]
     statements = iam.queue_statements(f"${{aws_sqs_queue.{name}.arn}}", sent_by)
-    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": _policy(statements)}
+    return {"queue_url": f"${{aws_sqs_queue.{name}.id}}", "policy": policy(statements)}
 
 
 def _table(plan: DeployPlan, name: str) -> Json:
@@ -164,8 +172,8 @@ def _table(plan: DeployPlan, name: str) -> Json:
         "point_in_time_recovery": {"enabled": True},
         "server_side_encryption": encryption,
         "deletion_protection_enabled": plan.stack.deletion_protection,
-        "tags": _tags(plan, None),
-        **_kept(plan),
+        "tags": tags(plan, None),
+        **kept(plan),
     }
 
 
@@ -177,7 +185,7 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
     role = resource_name(function.role_id)
     found: Json = {
         "function_name": settings.name,
-        "description": _literal(f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]),
+        "description": literal(f"Runs {', '.join(function.jobs)} for messages of {function.mapping.queue}."[:256]),
         "runtime": function.runtime,
         "architectures": [function.architecture],
         "handler": settings.handler,
@@ -188,12 +196,12 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
         "role": f"${{aws_iam_role.{role}.arn}}",
         "environment": {
             "variables": {
-                **{key: _literal(value) for key, value in settings.env.items()},
-                URL_VARIABLE: _text(plan.url),
+                **{key: literal(value) for key, value in settings.env.items()},
+                URL_VARIABLE: text(plan.url),
             }
         },
         "logging_config": {"log_format": "Text", "log_group": f"${{aws_cloudwatch_log_group.{name}.name}}"},
-        "tags": _tags(plan, function.owner),
+        "tags": tags(plan, function.owner),
         # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
         "depends_on": [f"aws_iam_role_policy.{role}"],
     }
@@ -215,19 +223,21 @@ def _mapping(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
         "batch_size": mapping.batch_size,
         "function_response_types": ["ReportBatchItemFailures"],
         "scaling_config": {"maximum_concurrency": mapping.concurrency_max},
-        "tags": _tags(plan, function.owner),
+        "tags": tags(plan, function.owner),
     }
     if not function.fifo:
         found["maximum_batching_window_in_seconds"] = seconds_up(mapping.window_ms)
+    if plan.counts_mapped:
+        found["metrics_config"] = {"metrics": ["EventCount"]}
     return found
 
 
 def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
     return {
-        "name_prefix": _name_prefix(function.name),
+        "name_prefix": name_prefix(function.name),
         "description": f"What the function {function.name} uses, and no more.",
-        "assume_role_policy": _policy([iam.LAMBDA_TRUST]),
-        "tags": _tags(plan, function.owner),
+        "assume_role_policy": policy([iam.LAMBDA_TRUST]),
+        "tags": tags(plan, function.owner),
     }
 
 
@@ -235,50 +245,14 @@ def _log_group(plan: DeployPlan, function: FunctionPlan) -> Json:
     found: Json = {
         "name": function.log_group,
         "retention_in_days": plan.stack.log_days,
-        "tags": _tags(plan, function.owner),
+        "tags": tags(plan, function.owner),
     }
     if plan.stack.kms_key is not None:
         found["kms_key_id"] = plan.stack.kms_key
     return found
 
 
-# -- alarms, variables, outputs --------------------------------------------------------------------------------------
-
-
-def _log_count(count: LogCount) -> Json:
-    return {
-        "name": f"{count.namespace.rpartition('/')[2]}-{count.metric}",
-        "log_group_name": f"${{aws_cloudwatch_log_group.{resource_name(count.function)}.name}}",
-        "pattern": _literal(count.pattern),
-        "metric_transformation": {
-            "namespace": count.namespace,
-            "name": count.metric,
-            "value": "1",
-            "unit": "Count",
-        },
-    }
-
-
-def _alarm(plan: DeployPlan, alarm: AlarmPlan) -> Json:
-    notified = '${var.alarm_topic == "" ? [] : [var.alarm_topic]}'
-    found: Json = {
-        "alarm_name": alarm.name,
-        "alarm_description": _literal(alarm.text),
-        "namespace": alarm.namespace,
-        "metric_name": alarm.metric,
-        "statistic": alarm.statistic,
-        "period": seconds_up(alarm.period_ms),
-        "evaluation_periods": 1,
-        "threshold": alarm.threshold,
-        "comparison_operator": "GreaterThanOrEqualToThreshold",
-        "treat_missing_data": "notBreaching",
-        "alarm_actions": notified,
-        "ok_actions": notified,
-        "tags": _tags(plan, alarm.owner),
-    }
-    if alarm.dimensions:
-        found["dimensions"] = {name: _text(value) for name, value in alarm.dimensions.items()}
-    return found
+# -- variables, outputs -----------------------------------------------------------------------------------------------
 
 
 def _variables(plan: DeployPlan) -> Json:
@@ -296,7 +270,7 @@ def _variables(plan: DeployPlan) -> Json:
 
 
 def _outputs(plan: DeployPlan) -> Json:
-    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": _text(plan.url)}}
+    found: Json = {"engine_url": {"description": "For --url and ONEFOLD_URL.", "value": text(plan.url)}}
     for queue in plan.queues:
         name = resource_name(queue.id)
         found[f"{name}_queue_url"] = {
@@ -329,12 +303,12 @@ def _put_events(plan: DeployPlan, put: Put) -> None:
 
     def put_role(role: RolePlan, prefix: str) -> None:
         name = resource_name(role.id)
-        put("iam_role", name, _service_role(plan, role, prefix))
-        put("iam_role_policy", name, _role_policy(role.id, role.statements))
+        put("iam_role", name, service_role(plan, role, prefix))
+        put("iam_role_policy", name, role_policy(role.id, role.statements))
 
     if plan.scheduling is not None:
         group = plan.scheduling.group
-        put("scheduler_schedule_group", "schedules", {"name": group, "tags": _tags(plan, None)})
+        put("scheduler_schedule_group", "schedules", {"name": group, "tags": tags(plan, None)})
         put_role(plan.scheduling.role, f"{group}-scheduler")
         for schedule in plan.scheduling.schedules:
             put("scheduler_schedule", resource_name(schedule.id), _schedule(plan, schedule))
@@ -342,11 +316,11 @@ def _put_events(plan: DeployPlan, put: Put) -> None:
         put_role(machine.role, machine.name)
         put("sfn_state_machine", resource_name(machine.id), _machine(plan, machine))
     for bus in plan.events.buses:
-        put("cloudwatch_event_bus", resource_name(bus.id), {"name": bus.name, "tags": _tags(plan, None)})
+        put("cloudwatch_event_bus", resource_name(bus.id), {"name": bus.name, "tags": tags(plan, None)})
     for rule in plan.events.rules:
         _put_rule(plan, rule, put)
     for archive in plan.events.archives:
-        put("cloudwatch_event_archive", resource_name(archive.id), _archive(archive) | _kept(plan))
+        put("cloudwatch_event_archive", resource_name(archive.id), _archive(archive) | kept(plan))
     for pipe in plan.events.pipes:
         put_role(pipe.role, pipe.name)
         put("pipes_pipe", resource_name(pipe.id), _pipe(plan, pipe))
@@ -384,9 +358,9 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     if one.window_minutes is not None:
         window = {"mode": "FLEXIBLE", "maximum_window_in_minutes": one.window_minutes}
     target: Json = {
-        "arn": _text(TARGET_ARN),
+        "arn": text(TARGET_ARN),
         "role_arn": _role_arn(ROLE_ID),
-        "input": _text(one.input),
+        "input": text(one.input),
         "retry_policy": {"maximum_retry_attempts": one.retries, "maximum_event_age_in_seconds": one.age_s},
     }
     if one.dead_id is not None:
@@ -394,7 +368,7 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     found: Json = {
         "name": one.name,
         "group_name": "${aws_scheduler_schedule_group.schedules.name}",
-        "description": _literal(one.text),
+        "description": literal(one.text),
         "schedule_expression": one.expression,
         "schedule_expression_timezone": one.zone,
         "flexible_time_window": window,
@@ -410,8 +384,8 @@ def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
         "name": machine.name,
         "type": "STANDARD",
         "role_arn": _role_arn(machine.role.id),
-        "definition": _text(machine.definition),
-        "tags": _tags(plan, machine.owner),
+        "definition": text(machine.definition),
+        "tags": tags(plan, machine.owner),
         # the role's own policy is a resource beside it: without it the definition would be refused
         "depends_on": [f"aws_iam_role_policy.{resource_name(machine.role.id)}"],
     }
@@ -426,9 +400,9 @@ def _put_rule(plan: DeployPlan, rule: RulePlan, put: Put) -> None:
     body: Json = {
         "name": rule.name,
         "event_bus_name": _bus_name(rule.bus_id),
-        "event_pattern": _literal(rule.pattern),
+        "event_pattern": literal(rule.pattern),
         "state": "ENABLED" if rule.enabled else "DISABLED",
-        "tags": _tags(plan, None),
+        "tags": tags(plan, None),
     }
     put("cloudwatch_event_rule", name, body)
     for queue in rule.target_ids:
@@ -447,23 +421,23 @@ def _target(rule: RulePlan, name: str, queue: str) -> Json:
     if rule.input_path is not None:
         found["input_path"] = rule.input_path
     elif rule.constant is not None:
-        found["input"] = _literal(rule.constant)
+        found["input"] = literal(rule.constant)
     elif rule.transformer is not None:
-        found["input_transformer"] = {"input_template": _literal(rule.transformer.template)}
+        found["input_transformer"] = {"input_template": literal(rule.transformer.template)}
         if rule.transformer.paths:
             found["input_transformer"]["input_paths"] = dict(rule.transformer.paths)
     if queue in rule.fifo_ids and rule.group is not None:
-        found["sqs_target"] = {"message_group_id": _literal(rule.group)}
+        found["sqs_target"] = {"message_group_id": literal(rule.group)}
     return found
 
 
 def _archive(archive: ArchivePlan) -> Json:
-    source = _text("arn:{partition}:events:{region}:{account}:event-bus/default")
+    source = text("arn:{partition}:events:{region}:{account}:event-bus/default")
     if archive.bus_id is not None:
         source = f"${{aws_cloudwatch_event_bus.{resource_name(archive.bus_id)}.arn}}"
     found: Json = {"name": archive.name, "event_source_arn": source}
     if archive.pattern is not None:
-        found["event_pattern"] = _literal(archive.pattern)
+        found["event_pattern"] = literal(archive.pattern)
     if archive.days is not None:
         found["retention_days"] = archive.days
     return found
@@ -472,14 +446,14 @@ def _archive(archive: ArchivePlan) -> Json:
 def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
     source: Json = {"sqs_queue_parameters": {"batch_size": PIPE_BATCH}}
     if pipe.filters:
-        patterns = [{"pattern": _literal(pattern)} for pattern in pipe.filters]
+        patterns = [{"pattern": literal(pattern)} for pattern in pipe.filters]
         source["filter_criteria"] = {"filter": patterns}
     target: Json = {}
     if pipe.template is not None:
-        target["input_template"] = _literal(pipe.template)
+        target["input_template"] = literal(pipe.template)
     if pipe.group is not None:
         target["sqs_queue_parameters"] = {
-            "message_group_id": _literal(pipe.group),
+            "message_group_id": literal(pipe.group),
             "message_deduplication_id": "$.messageId",
         }
     found: Json = {
@@ -488,89 +462,8 @@ def _pipe(plan: DeployPlan, pipe: PipePlan) -> Json:
         "source": _queue_arn(pipe.source_id),
         "source_parameters": source,
         "target": _queue_arn(pipe.target_id),
-        "tags": _tags(plan, pipe.owner),
+        "tags": tags(plan, pipe.owner),
         # the role's own policy is a resource beside it: without it the pipe could not be made
         "depends_on": [f"aws_iam_role_policy.{resource_name(pipe.role.id)}"],
     }
     return found | ({"target_parameters": target} if target else {})
-
-
-# -- how values are written -------------------------------------------------------------------------------------------
-
-
-NAME_PREFIX_CHARS_MAX: Final = 38  # IAM allows 64 for a role; the provider adds 26 of its own
-_PLACES: Final = {
-    "partition": "${data.aws_partition.current.partition}",
-    "region": "${data.aws_region.current.region}",
-    "account": "${data.aws_caller_identity.current.account_id}",
-}
-_REFERENCES: Final = {
-    "queue_url": "${{aws_sqs_queue.{}.id}}",
-    "queue_arn": "${{aws_sqs_queue.{}.arn}}",
-    "function_arn": "${{aws_lambda_function.{}.arn}}",
-    "role_arn": "${{aws_iam_role.{}.arn}}",
-    "bus_arn": "${{aws_cloudwatch_event_bus.{}.arn}}",
-}
-
-
-def resource_name(logical: str) -> str:
-    """A logical id as Terraform has names: OrdersDead becomes orders_dead, EMails e_mails, OrdersFIFO orders__fifo."""
-    parted = logical.replace("FIFO", "__fifo")  # two: a queue may be called orders-fifo, too
-    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z])", "_", parted).lower()
-
-
-def _literal(value: str) -> str:
-    """Text in which Terraform reads nothing."""
-    return value.replace("${", "$${").replace("%{", "%%{")
-
-
-def _text(value: str) -> str:
-    """A pattern with references for what only Terraform knows."""
-    return names.filled(value, _expression, _literal)
-
-
-def _expression(place: str) -> str:
-    """What replaces a placeholder of `names.py`."""
-    kind, _, what = place.partition(".")
-    return _REFERENCES[kind].format(resource_name(what)) if what else _PLACES[kind]
-
-
-def _tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> Json:
-    """The tags of a resource."""
-    return {_literal(one): _literal(value) for one, value in plan.tags_of(owner, held).items()}
-
-
-def _kept(plan: DeployPlan) -> Json:
-    """A thing with contents is destroyed only by who takes this line out."""
-    return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
-
-
-def _policy_text(value: Json) -> str:
-    """A policy as the text that the provider wants; references in it stay references."""
-    return json.dumps(value, sort_keys=True)
-
-
-def _policy(statements: list[Json]) -> str:
-    """A policy of these statements."""
-    return _policy_text({"Version": "2012-10-17", "Statement": statements})
-
-
-def _name_prefix(text: str) -> str:
-    """What the name of a role begins with."""
-    return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
-
-
-def _service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
-    """A role that a service takes on; its name begins with `prefix`."""
-    return {
-        "name_prefix": _name_prefix(prefix),
-        "description": role.text,
-        "assume_role_policy": _policy([iam.filled(role.trust(), _text)]),
-        "tags": _tags(plan, role.owner),
-    }
-
-
-def _role_policy(role_id: str, statements: Iterable[Statement]) -> Json:
-    """What a role may."""
-    said = _policy([one.document(_text) for one in statements])
-    return {"name": "onefold", "role": f"${{aws_iam_role.{resource_name(role_id)}.id}}", "policy": said}

@@ -116,6 +116,13 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
     since_ms = (record.started_at_ms if started else None) or record.updated_at_ms
     if evidence.owner_dead:
         return _ended(what, record, live, left_ms, evidence)
+    if evidence.stopped_process is not None:
+        return OperationState(
+            place="silent",
+            text=f"Silent: {what} by owner {record.owner} (fence {record.fence}) has not renewed its lease for "
+            f"{age(-left_ms)}: its {stands_still(evidence.stopped_process)}.",
+            todo=what_of_stopped(evidence.stopped_process),
+        )
     if left_ms > 0:
         text = (
             f"Running: {what}, for {age(evidence.now_ms - since_ms)}, by owner {record.owner} (fence {record.fence}); "
@@ -156,7 +163,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
         place="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
-        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
+        todo=(_repeat(record),),
     )
 
 
@@ -167,6 +174,25 @@ def _passed_timeout_ms(record: Record, evidence: Evidence) -> int | None:
         return policy.timeout_ms if evidence.now_ms - since_ms >= policy.timeout_ms else None
     rows = [row for row in evidence.rows if row.event == "overrun" and row.at_ms >= since_ms]
     return int(rows[-1].detail.get("timeout_ms") or 0) if rows else None
+
+
+def _repeat(record: Record) -> str:
+    """What brings a run that nothing takes over back to work."""
+    who = ("Call", "function") if record.message_id is None else ("Send", "job")
+    return f"{who[0]} it again with the same key; the on_unknown policy of the {who[1]} decides what happens then."
+
+
+def stands_still(process: int) -> str:
+    """What is said of a run whose process lives and does nothing."""
+    return f"process {process} stands still, and goes on with it when it does; nothing runs this key until then"
+
+
+def what_of_stopped(process: int) -> tuple[str, ...]:
+    """What a person can do about it."""
+    return (
+        f"Let it go on: kill -CONT {process} (or unpause its container, resume its machine, leave the debugger).",
+        f"Or end it: kill -KILL {process}; the on_unknown policy then decides what happens.",
+    )
 
 
 HANGS = "If it hangs, end the worker process that runs it; the job's on_unknown policy decides what then happens."
@@ -190,14 +216,15 @@ def _ended(what: str, record: Record, live: list[Peeked], left_ms: int, evidence
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
     wait = (
-        f" A call with this key waits for its lease to end, in {pause(left_ms)}, and takes it over."
+        " A program that begins to call, or a worker on this machine, frees it at once; any other call with this key "
+        f"waits for its lease to end, in {pause(left_ms)}."
         if left_ms > 0
         else ""
     )
     return OperationState(
         place="silent",
         text=f"{text}, and no message is left that would take it over.{wait}",
-        todo=("Call or send it again with the same key; the job's on_unknown policy decides what then happens.",),
+        todo=(_repeat(record),),
     )
 
 
@@ -210,6 +237,12 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Oper
             place="waiting",
             text=f"Waiting for a worker that declares the job {evidence.key.job}: this app does not; {where}{receives}.",
             todo=(_renamed(evidence),),
+        )
+    if not evidence.is_received:
+        return OperationState(
+            place="waiting",
+            text=f"Waiting, and no worker of this app receives it: the app declares the job on another queue; {where}.",
+            todo=(QUEUE_RENAMED,),
         )
     if record is not None and record.status in ("failed", "unknown") and wait_ms > 0:
         return OperationState(
@@ -239,6 +272,10 @@ def _renamed(evidence: Evidence) -> str:
     name = evidence.key.job
     return f"If the job was renamed, give it this name again: name={name!r}. Else start a worker whose app declares it."
 
+
+QUEUE_RENAMED = (
+    "If the queue was renamed, give it the old name again, or run a worker of the earlier release until it is empty."
+)
 
 _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question
 

@@ -38,15 +38,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Everything that is known of one operation.
 
     Args:
-        key: the operation.
-        record: as it is now; None where absent or expired.
+        key: the operation. record: as it is now; None where absent or expired.
         rows: its history, oldest first.
         messages: sent with this key and still in some queue.
         policy: the job's, where its app is known.
         history: what the ledger keeps, where the app is known.
         dead, held: names of the queues that are dead-letter and held queues.
         paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
-        owner_dead: the process that has the record is known to have ended.
+        owner_dead: the process that has the record is known to have ended. stopped_process: its number if it stands still.
         owner_is_here: it is a process of this machine, so that it runs unless `owner_dead`; for calls under @once.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
@@ -54,7 +53,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         not_asked: why it is not known whether a message of it waits; empty where it is known.
         is_blocked: its job is `unique`, and a send goes by the record alone; None where the job is not known.
         is_one_of_many: several operations of its key are held.
-        is_declared: the app declares its job, or no app is known.
+        is_declared: the app declares its job, or no app is known. is_received: and on the queue that its message is in.
     """
 
     key: RecordKey
@@ -68,6 +67,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     now_ms: int
     paused_until_ms: int | None = None
     owner_dead: bool = False
+    stopped_process: int | None = None
     owner_is_here: bool = False
     say: Callable[[int], str] = instant
     way_back: Callable[[Peeked], str] = alone
@@ -75,6 +75,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     is_blocked: bool | None = False
     is_one_of_many: bool = False
     is_declared: bool = True
+    is_received: bool = True
 
 
 def described(row: Row, evidence: Evidence) -> Description:
@@ -185,7 +186,7 @@ def _dead_letter(detail: Detail) -> Description:
 
 def _quarantine(detail: Detail, evidence: Evidence) -> Description:
     of = f" of at most {evidence.policy.crashes_max}" if evidence.policy is not None else ""
-    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended when their worker process died"
+    rule = f"{_word(detail, 'crashes', 'too many')} runs{of} ended with their process: it died, or was killed at the timeout"
     return "quarantined: moved to the dead-letter queue", rule
 
 
@@ -211,7 +212,7 @@ def _takeover(detail: Detail) -> Description:
         doubt = "it had not started" + (
             ", and whether a run before it had its effect is unknown" if detail.get("doubt") else ""
         )
-    ended = f"the lease of {_word(detail, 'from', 'its owner')} was over or its process was dead"
+    ended = f"the lease of {_word(detail, 'from', 'its owner')} had expired or its process had died"
     rule = f"{ended}; fence {_word(detail, 'fence', '?')}; {doubt}"
     return "taken over from a run that ended without reporting an outcome", rule
 
@@ -223,13 +224,13 @@ _POLICIES = {
 }
 
 
-def _unknown(detail: Detail) -> Description:
+def _unknown(detail: Detail, evidence: Evidence) -> Description:
     if detail.get("took_effect"):
         return f"{_run(detail)} took effect, and its result could not be recorded", "held: a person gives the result"
+    again = "called again" if is_call(evidence) else "redelivered"
+    text = f"{again}; it is unknown whether the previous run took effect"
     if detail.get("error"):
         text = f"{_run(detail)} ended with {detail['error']}: it is unknown whether the effect happened"
-    else:
-        text = "redelivered; it is unknown whether the previous run took effect"
     return text, _POLICIES.get(str(detail.get("policy")), "")
 
 
@@ -333,7 +334,6 @@ _DESCRIPTIONS: Mapping[str, Callable[[Detail], Description]] = {
     "dead-letter": _dead_letter,
     "running-elsewhere": _running_elsewhere,
     "takeover": _takeover,
-    "unknown": _unknown,
     "probe": _probe,
     "held": _held,
     "conflict": _conflict,
@@ -359,6 +359,7 @@ _WITH_EVIDENCE: Mapping[str, Callable[[Detail, Evidence], Description]] = {
     "retry": _retry,
     "quarantine": _quarantine,
     "duplicate": _duplicate,
+    "unknown": _unknown,
 }
 
 
@@ -444,7 +445,7 @@ def left_out(evidence: Evidence) -> str:
         case "full":
             return ""
         case "brief":
-            return 'History is brief: of clean runs only the last is known, from the record. App(history="full") keeps all.'
+            return 'History is brief: only the last clean run is known, from the record. App(history="full") keeps them all.'
         case "off":
             return 'History is off: failures and duplicates on the way left no trace. App(history="brief") keeps them.'
 
@@ -505,11 +506,10 @@ def _of_record(evidence: Evidence) -> list[Line]:
     names = {row.event for row in evidence.rows}
     told: list[Line] = []
 
-    def tell(at_ms: int, event: str, text: str, rule: str = "", *, last: bool = True) -> None:
-        """`last`: it is about the last claim, whose message and owner the record knows."""
-        known = last or record.fence == 1
-        message_id, owner = (record.message_id, record.owner) if known else (None, None)
-        told.append(_line(at_ms, event, text, rule, message_id, owner, "record"))
+    def tell(at_ms: int, event: str, text: str, rule: str = "", *, fence: int | None = record.fence) -> None:
+        """`fence`: of the claim that it is about. Of the last one the record knows message and owner, of no other."""
+        message_id, owner = (record.message_id, record.owner) if fence == record.fence else (None, None)
+        told.append(_line(at_ms, event, text, rule, message_id, owner if event != "sent" else None, "record"))
 
     moves = [row for row in evidence.rows if row.event == "redrive"]
     sent_back = {row.detail.get("new_message_id") for row in moves}
@@ -525,14 +525,15 @@ def _of_record(evidence: Evidence) -> list[Line]:
         rule = "there was no record of this key before"
         if record.sent_at_ms is None and not record.attempts_total and not is_call(evidence):
             rule = f"{rule}; its job is unique, and nothing has claimed it yet"
-            tell(record.created_at_ms, "reserved", "reserved by send", rule, last=False)
+            tell(record.created_at_ms, "reserved", "reserved by send", rule, fence=1)
         else:
-            tell(record.created_at_ms, "claimed", "claimed for the first time", rule, last=False)
+            tell(record.created_at_ms, "claimed", "claimed for the first time", rule, fence=1)
     run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts
         earlier = f"; {counted(before, 'run')} before this budget" if before else ""
-        tell(record.started_at_ms, "started", f"{run} started", f"fence {record.started_fence}{earlier}")
+        rule = f"fence {record.started_fence}{earlier}"
+        tell(record.started_at_ms, "started", f"{run} started", rule, fence=record.started_fence)
     by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)
     if record.status == "completed" and "completed" not in names and not by_hand:
         tell(record.updated_at_ms, "completed", f"{run} completed; its record is kept", lifetime(evidence))
@@ -557,17 +558,8 @@ def _of_messages(evidence: Evidence) -> list[Line]:
     for message in evidence.messages:
         waits = message.queue not in evidence.dead and message.queue not in evidence.held
         if waits and message.message_id != by_record and ("sent", message.message_id) not in known:
-            told.append(
-                _line(
-                    message.sent_at_ms,
-                    "sent",
-                    f"sent to {message.queue}",
-                    _not_before(message, evidence),
-                    message.message_id,
-                    None,
-                    "message",
-                )
-            )
+            text, rule = f"sent to {message.queue}", _not_before(message, evidence)
+            told.append(_line(message.sent_at_ms, "sent", text, rule, message.message_id, None, "message"))
         elif message.queue in evidence.dead and not any(
             row.message_id == message.message_id and row.event in _DEAD_LETTERED for row in evidence.rows
         ):

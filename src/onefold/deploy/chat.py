@@ -1,0 +1,53 @@
+"""Who is told of CloudWatch's alarms in Slack: Amazon Q Developer in chat applications, and the topic that it listens to.
+
+It reads alarms from an SNS topic and posts them with their graph; no code and no secret of ours is in between. Its Slack
+workspace is connected once by hand in the console of the account, which asks Slack. CloudFormation's types for it have kept
+the service's old name, `AWS::Chatbot`.
+Never here: which alarms there are. Invariant: its role may look at CloudWatch and do nothing.
+
+Source: CloudFormation reference, AWS::Chatbot::SlackChannelConfiguration; its administrator guide, "Get started with Slack".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from onefold.deploy import iam
+from onefold.deploy.stack import Stack
+
+TOPIC_ID: Final = "Alarms"
+GUARDRAIL: Final = "arn:{partition}:iam::aws:policy/CloudWatchReadOnlyAccess"
+"""The most that anyone in the channel may do, whatever the role may; without one it would be everything."""
+_LOOKS: Final = ("cloudwatch:Describe*", "cloudwatch:Get*", "cloudwatch:List*")
+
+
+class SlackPlan(Struct, frozen=True, kw_only=True):
+    """A channel in Slack.
+
+    Args:
+        name: of the configuration and of the topic, unique in the account. workspace, channel: ids in Slack.
+        role: that it takes on.
+    """
+
+    name: str
+    workspace: str
+    channel: str
+    role: iam.RolePlan
+
+
+def planned(app: str, stack: Stack) -> SlackPlan | None:
+    """The channel that a deployment tells; None for none."""
+    if stack.slack is None or stack.alarms == "none":
+        return None
+    workspace, _, channel = stack.slack.partition("/")
+    name = f"{stack.prefix}{app}-alarms"
+    role = iam.RolePlan(
+        id="Chat",
+        service="chatbot",
+        text=f"What {name} looks at to show an alarm in Slack, and no more.",
+        says_account=False,
+        statements=(iam.Statement(sid="LookAtAlarms", actions=_LOOKS, resources=("*",)),),
+    )
+    return SlackPlan(name=name, workspace=workspace, channel=channel, role=role)

@@ -1,0 +1,77 @@
+"""How values of a plan are written in a CloudFormation template: references, texts, tags, policies.
+
+Never here: resources. Invariant: a user's text is data in every property and never read as an expression: `${` in it is
+escaped, and only our own references are expressions.
+
+Source: CloudFormation template reference, "Fn::Sub" and "DeletionPolicy attribute".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from onefold.deploy import iam, names
+from onefold.deploy.iam import RolePlan
+from onefold.deploy.plan import DeployPlan
+
+Json = dict[str, Any]
+
+_PLACES: Final = {"partition": "AWS::Partition", "region": "AWS::Region", "account": "AWS::AccountId"}
+_REFERENCES: Final = {
+    "queue_url": "{}Queue",
+    "mapping_id": "{}Mapping",
+    "topic_arn": "{}Topic",
+    "queue_arn": "{}Queue.Arn",
+    "function_arn": "{}Function.Arn",
+    "role_arn": "{}Role.Arn",
+    "bus_arn": "{}Bus.Arn",
+}
+
+
+def text(value: str) -> str | Json:
+    """A pattern as it is written in a template: as it is, or with references put in."""
+    if not names.has_places(value):
+        return value
+    return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}
+
+
+def _expression(place: str) -> str:
+    kind, _, what = place.partition(".")
+    return f"${{{_REFERENCES[kind].format(what) if what else _PLACES[kind]}}}"
+
+
+def arn(logical: str) -> Json:
+    """The ARN of a resource."""
+    return {"Fn::GetAtt": [logical, "Arn"]}
+
+
+def tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> list[Json]:
+    """The tags of a resource as a list."""
+    return [{"Key": name, "Value": value} for name, value in plan.tags_of(owner, held).items()]
+
+
+def kept(plan: DeployPlan) -> Json:
+    """What happens to a resource with contents when it leaves the template or the stack is deleted."""
+    if plan.stack.disposable:
+        return {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+    return {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+
+
+def document(statements: list[Json]) -> Json:
+    """A policy."""
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def service_role(plan: DeployPlan, role: RolePlan) -> Json:
+    """A role that a service takes on."""
+    return {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": document([iam.filled(role.trust(), text)]),
+            "Description": role.text,
+            "Policies": [
+                {"PolicyName": "onefold", "PolicyDocument": document([one.document(text) for one in role.statements])}
+            ],
+            "Tags": tags(plan, role.owner),
+        },
+    }

@@ -1,0 +1,275 @@
+"""What each alarm is worth now: from one look at an engine and the events of the last hour to a `Sample` for each subject.
+
+A sample says whether the value is bad enough to begin an alarm, good enough to end one, or between the two, where an alarm
+stays as it is. Thresholds come from the app: `AppNumbers` has what its declarations say, a look what the engine says.
+Never here: how long a value has to last (`incidents.py`), looking (`readings.py`), output. Invariant: the same look, events
+and numbers give the same samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from onefold import limits
+from onefold.contracts.settings import QueueSettings
+from onefold.observe import alarms
+from onefold.observe.readings import JobReading, QueueReading, Readings
+from onefold.observe.wording import age, counted
+from onefold.schedules.fire_times import Timing, between
+
+if TYPE_CHECKING:
+    from onefold.registry import Registry
+
+_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: a shorter wait is normal
+_OLDEST_VISIBILITIES: Final = 3  # ours: received, failed, received again, and still there
+_EXPIRING_MS: Final = 2 * limits.DAY_MS
+_DONE_MINUTES: Final = 30  # what `JobReading` counts
+_YEAR_MS: Final = 366 * limits.DAY_MS
+_FIRES_LOOKED_AT: Final = 2_000
+EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "completion-failed": ("completion-failed",),
+    "lease-lost": ("lease-lost", "lease-lost-often"),
+    "tick-dropped": ("tick-dropped",),
+    "tick-refused": ("tick-refused",),
+}
+"""Events that alarms count, and which alarms they are."""
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """One alarm's value for one subject.
+
+    Args:
+        alarm: its name. subject: the queue, job, schedule or map.
+        begins: the value is bad enough to begin an alarm. ends: it is good enough to end one. Neither: it is between.
+        text: the value, for people. owner: of the fix.
+    """
+
+    alarm: str
+    subject: str
+    begins: bool
+    ends: bool
+    text: str = ""
+    owner: str | None = None
+
+
+class QueueNumbers(Struct, frozen=True, kw_only=True):
+    """What an app says of one queue: its jobs, the longest timeout of these, and who owns a fix."""
+
+    jobs: tuple[str, ...]
+    timeout_ms: int
+    owner: str | None = None
+
+
+class AppNumbers(Struct, frozen=True, kw_only=True):
+    """What an app declares and thresholds are made of; empty where only an engine is known.
+
+    Args:
+        queues: by name. owners: of jobs and schedules. reconcile_after_ms: of each schedule or map that is reconciled.
+        owner: of all that has no owner of its own.
+    """
+
+    queues: Mapping[str, QueueNumbers] = {}
+    owners: Mapping[str, str] = {}
+    reconcile_after_ms: Mapping[str, int] = {}
+    owner: str | None = None
+
+
+class LateTick(Struct, frozen=True, kw_only=True):
+    """A schedule whose next tick is due: when it was planned, and until when it may be sent."""
+
+    schedule: str
+    planned_at_ms: int
+    due_at_ms: int
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """All that alarms are evaluated from.
+
+    Args:
+        readings: of the engine. events: instants of the last hour, by name of the event and job or schedule.
+        late: schedules whose next tick is due. numbers: of the app.
+    """
+
+    readings: Readings
+    events: Mapping[tuple[str, str], Sequence[int]] = {}
+    late: tuple[LateTick, ...] = ()
+    numbers: AppNumbers = AppNumbers()
+
+    def owner(self, name: str) -> str | None:
+        """Who owns a fix of this job, schedule, map or queue."""
+        numbers = self.numbers
+        of_queue = numbers.queues.get(name)
+        return (of_queue.owner if of_queue is not None else numbers.owners.get(name)) or numbers.owner
+
+
+def numbers_of(registry: Registry, owner: str | None = None) -> AppNumbers:
+    """The numbers of an app's declarations; `owner`: of what has none of its own."""
+    queues = {}
+    for name in registry.queues:
+        jobs = [job for job in registry.jobs.values() if job.policy.queue == name]
+        owners = sorted({job.policy.owner for job in jobs if job.policy.owner})
+        queues[name] = QueueNumbers(
+            jobs=tuple(sorted(job.name for job in jobs)),
+            timeout_ms=max((job.policy.timeout_ms for job in jobs), default=0),
+            owner=", ".join(owners) or None,
+        )
+    return AppNumbers(
+        queues=queues,
+        owners={job.name: job.policy.owner for job in registry.jobs.values() if job.policy.owner},
+        reconcile_after_ms={one.of: one.after_ms for one in registry.reconcilers.values()},
+        owner=owner,
+    )
+
+
+# -- thresholds ------------------------------------------------------------------------------------------------------
+
+
+def oldest_limit_ms(settings: QueueSettings) -> int:
+    """From which age on the oldest message of a queue is an alarm; the same number on every side."""
+    return min(max(_OLDEST_MS_MIN, _OLDEST_VISIBILITIES * settings.visibility_ms), settings.retention_ms // 2)
+
+
+def expiring_lead_ms(retention_ms: int) -> int:
+    """How long before a dead letter is deleted its alarm begins; `retention_ms`: of the dead-letter queue."""
+    return min(_EXPIRING_MS, retention_ms // 2)
+
+
+def stalled_after_ms(timeout_ms: int) -> int:
+    """How long nothing of a queue may be done while messages wait; `timeout_ms`: the longest of its jobs."""
+    return max(alarms.STALLED_MS, timeout_ms)
+
+
+def drain_limit_ms(settings: QueueSettings) -> int:
+    """From which time on working off a queue takes too long."""
+    return settings.retention_ms // alarms.DRAIN_PARTS
+
+
+def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
+    """The longest time from one tick of a schedule to the next in the year from `from_ms` on; None: there are not two."""
+    times = between(timing, from_ms, from_ms + _YEAR_MS, anchor_ms=from_ms)
+    fires = list(itertools.islice(times, _FIRES_LOOKED_AT))
+    gap_ms = max((after - before for before, after in itertools.pairwise(fires)), default=None)
+    return None if gap_ms is None else gap_ms + timing.window_ms
+
+
+# -- samples ---------------------------------------------------------------------------------------------------------
+
+
+def samples(look: Look) -> Iterator[Sample]:
+    """A sample of each alarm for each subject that it can be said of."""
+    done = {one.job: one for one in look.readings.jobs}
+    for queue in look.readings.queues:
+        yield from _of_queue(look, queue, done)
+    for job in look.readings.jobs:
+        paused = job.paused_until_ms is not None
+        yield _sample(
+            look, "breaker-open", job.job, paused, not paused, "it is paused" if paused else "it is not paused"
+        )
+    yield from _of_events(look)
+    yield from _of_ticks(look)
+    yield from _of_runs(look)
+
+
+def _sample(look: Look, alarm: str, subject: str, begins: bool, ends: bool, text: str) -> Sample:
+    return Sample(alarm=alarm, subject=subject, begins=begins, ends=ends, text=text, owner=look.owner(subject))
+
+
+def _of_queue(look: Look, queue: QueueReading, done: Mapping[str, JobReading]) -> Iterator[Sample]:
+    name, settings = queue.queue, queue.settings
+
+    def sample(alarm: str, begins: bool, ends: bool, text: str) -> Sample:
+        return _sample(look, alarm, name, begins, ends, text)
+
+    def rising(alarm: str, value: float, limit: float, text: str, band: float = alarms.BAND) -> Sample:
+        return sample(alarm, value >= limit, value < limit * band, text)
+
+    yield rising("dlq-not-empty", queue.dead, 1, f"{counted(queue.dead, 'dead letter')} in {settings.dead_letter}")
+    yield rising("held-not-empty", queue.held, 1, f"{counted(queue.held, 'message')} in {settings.held}")
+    held_ms = queue.held_oldest_age_ms or 0
+    yield rising("held-old", held_ms, limits.DAY_MS, f"the oldest was held {age(held_ms)} ago", 1)
+    left_ms = queue.dead_expires_in_ms
+    if left_ms is None:
+        yield sample("dlq-expiring", False, True, "no dead letter")
+    else:
+        lead_ms = expiring_lead_ms(left_ms + (queue.dead_oldest_age_ms or 0))
+        yield sample(
+            "dlq-expiring",
+            left_ms <= lead_ms,
+            left_ms > lead_ms + lead_ms // 10,
+            f"the oldest is deleted in {age(left_ms)}",
+        )
+    oldest_ms = queue.oldest_age_ms or 0
+    yield rising("oldest", oldest_ms, oldest_limit_ms(settings), f"the oldest message waits for {age(oldest_ms)}")
+    own = look.numbers.queues.get(name)
+    mine = done.values() if own is None else [done[job] for job in own.jobs if job in done]
+    finished = sum(one.done_last_30_minutes for one in mine)
+    after_ms = stalled_after_ms(own.timeout_ms if own is not None else 0)
+    yield sample(
+        "stalled",
+        queue.visible > 0 and not finished and oldest_ms >= after_ms,
+        not queue.visible or finished > 0,
+        f"{counted(queue.visible, 'message')} wait, the oldest for {age(oldest_ms)}, and {finished} were done in 30 minutes",
+    )
+    drain_ms = queue.visible * _DONE_MINUTES * limits.MINUTE_MS // finished if finished else 0
+    yield rising("drain", drain_ms, drain_limit_ms(settings), f"{queue.visible:,} messages take {age(drain_ms)}")
+    ratio = queue.in_flight_ratio
+    yield rising("in-flight-cap", ratio, alarms.IN_FLIGHT_RATIO, f"{queue.in_flight:,} in flight, {ratio:.0%}", 0.9)
+
+
+def _of_events(look: Look) -> Iterator[Sample]:
+    at_ms = look.readings.at_ms
+    for (event, subject), instants in look.events.items():
+        quarter = _within(instants, at_ms - alarms.EVENT_MS)
+        hour = _within(instants, at_ms - alarms.HOUR_MS)
+        for alarm in EVENTS.get(event, ()):
+            if alarm == "lease-lost-often":
+                bad, good, count, what = hour > alarms.LEASES_LOST_MAX, hour <= alarms.LEASES_LOST_MAX, hour, "an hour"
+            else:
+                least = alarms.REFUSED_MIN if alarm == "tick-refused" else 1
+                bad, good, count, what = quarter >= least, not quarter, quarter, "15 minutes"
+            yield _sample(look, alarm, subject, bad, good, f"{counted(count, 'event')} within {what}")
+
+
+def _within(instants: Iterable[int], from_ms: int) -> int:
+    return sum(1 for at_ms in instants if at_ms > from_ms)
+
+
+def _of_ticks(look: Look) -> Iterator[Sample]:
+    for one in look.late:
+        late_ms = look.readings.at_ms - one.due_at_ms
+        text = f"its tick is {age(max(look.readings.at_ms - one.planned_at_ms, 0))} late"
+        yield _sample(look, "no-tick", one.schedule, late_ms >= alarms.TICK_LATE_MS, False, text)
+
+
+def _of_runs(look: Look) -> Iterator[Sample]:
+    """Samples of the runs of each schedule or map that are in the look: its latest, and open ones."""
+    titles: dict[str, list[tuple[bool, int, int, bool]]] = {}
+    for one in look.readings.runs:
+        disagrees = one.reconciled_at_ms is not None and not one.agrees
+        missing, twice = max(one.missing or 0, one.own_missing or 0), max(one.duplicates or 0, one.own_duplicates or 0)
+        facts = one.failure is not None, missing, twice, disagrees
+        titles.setdefault(one.title, []).append(facts)
+    rows: tuple[tuple[str, int, Callable[[int], str]], ...] = (
+        ("map-failed", 0, lambda count: f"{counted(count, 'run')} stopped before the end"),
+        ("missing", 1, lambda count: f"{counted(count, 'operation')} missing"),
+        ("duplicate-effects", 2, lambda count: f"{counted(count, 'operation')} done more than once"),
+        ("reconcile-failed", 3, lambda count: f"{counted(count, 'run')} not as it should be"),
+    )
+    for title, facts_of_runs in titles.items():
+        for alarm, index, text in rows:
+            count = sum(int(facts[index]) for facts in facts_of_runs)
+            yield _sample(look, alarm, title, count > 0, not count, text(count))
+    for reconciliation in look.readings.reconciliations:
+        after_ms = look.numbers.reconcile_after_ms.get(reconciliation.title)
+        if after_ms is not None:
+            waits_ms = reconciliation.waiting_ms
+            said = (
+                f"a run began {age(waits_ms)} ago, and no look agreed with it"
+                if waits_ms
+                else "every run was looked at"
+            )
+            yield _sample(look, "reconcile-late", reconciliation.title, waits_ms > 2 * after_ms, not waits_ms, said)

@@ -1,0 +1,410 @@
+"""Where reports of alarms go: Slack, any webhook, mail, a command; declared by `App.alarms`, sent by a job of onefold's own.
+
+Each report is a message for each target on the queue `onefold-alarms`, under the key `<report> to <target>`. So it is tried
+again with pauses, for some five hours, is dead-lettered and not lost when a target refuses it for good, and is not sent
+again once its record says that it was. A process that is killed between the sending and the record has it sent a second
+time, with the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in ONEFOLD_ALARM_ID. The
+webhooks of Slack have nothing of the kind, so that there a message may come twice after a kill at that moment.
+Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent, and
+is in no message, error or record; what an alarm's text holds is escaped for where it goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import os
+import shlex
+import smtplib
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from email.message import EmailMessage
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors, limits, redact
+from onefold.observe.alarms import ALARMS
+from onefold.observe.incidents import Report
+from onefold.observe.wording import instant, one_line
+from onefold.options import AlarmTargets, DeadLetter, Retry
+from onefold.runner.declaring import declare_job, queue_of
+
+if TYPE_CHECKING:
+    from onefold.runtime.outgoing import Outgoing
+    from onefold.runtime.runtime import Runtime
+
+QUEUE: Final = "onefold-alarms"
+JOB: Final = "onefold-alarm"
+SECRET: Final = "ONEFOLD_ALARM_SECRET"  # noqa: S105 - the name of a variable
+SMTP: Final = "ONEFOLD_SMTP_URL"
+_HERE: Final = ("localhost", "127.0.0.1", "::1")  # nobody listens on the way
+TIMEOUT_S: Final = 20  # of one call of a target
+_RETRY: Final = Retry(attempts=40, base="2s", cap="10m", jitter="half")
+_RETRY_AFTER_MS_MAX: Final = limits.HOUR_MS
+_ANSWER_BYTES_MAX: Final = 2_000
+_SECRET_BYTES_MAX: Final = 16 * 1024
+_SLACK_TITLE_CHARS_MAX: Final = 150  # Slack, "Block Kit": header block
+_HTTP: Final = ("http://", "https://")
+_WORDS: Final[Mapping[str, str]] = {"began": "began", "goes-on": "goes on", "ended": "ended"}
+
+
+class AlarmMessage(Struct, frozen=True, kw_only=True):
+    """The payload of the job that sends a report.
+
+    Args:
+        target: `slack`, `webhook`, `email` or `command`. app: whose alarm it is. report: what is sent.
+    """
+
+    target: str
+    app: str
+    report: Report
+
+
+# -- declaring -------------------------------------------------------------------------------------------------------
+
+
+def checked_targets(slack: object, webhook: object, email: object, command: object, owner: str | None) -> AlarmTargets:
+    """What `App.alarms` was given.
+
+    Raises:
+        UsageError: something that cannot be sent to; says what to write.
+    """
+    words = shlex.split(command) if isinstance(command, str) else command
+    addresses = email.split(",") if isinstance(email, str) else email
+    return AlarmTargets(
+        slack=_place(slack, "slack", "env:SLACK_WEBHOOK_URL"),
+        webhook=_place(webhook, "webhook", "https://alerts.example.com/onefold"),
+        email=_texts(addresses, "email", "oncall@example.com", lambda one: "@" in one and one.isprintable()),
+        command=_texts(words, "command", "/usr/local/bin/notify", bool),
+        owner=owner,
+    )
+
+
+def _place(value: object, what: str, example: str) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and (value.startswith(_HTTP) or _reference(value) is not None):
+        return value
+    shown = redact.shown_url(value) if isinstance(value, str) else repr(type(value))
+    raise errors.UsageError(
+        f"alarms({what}={shown}) is not a place to send to.",
+        meaning="It is a URL, or says where the URL is kept: env:NAME or file:/PATH.",
+        todo=f'Write {what}="{example}".',
+    )
+
+
+def _texts(value: object, what: str, example: str, fits: Callable[[str], object]) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    found = tuple(one.strip() if isinstance(one, str) else one for one in value) if isinstance(value, Sequence) else ()
+    if found and all(isinstance(one, str) and fits(one) for one in found):
+        return found
+    raise errors.UsageError(f"alarms({what}={value!r:.80}) cannot be used.", todo=f'Write {what}="{example}".')
+
+
+def declare_alarms(runtime: Runtime, targets: AlarmTargets) -> None:
+    """Declare the queue and the job that send reports.
+
+    Raises:
+        ConflictError: the app has said already where its alarms go.
+    """
+    registry = runtime.registry
+    if registry.alarms is not None:
+        raise errors.ConflictError(
+            f"App {registry.name} says twice where its alarms go.", todo="Call app.alarms(...) once, with all targets."
+        )
+    queue = registry.add_queue(queue_of(QUEUE, internal=True, function=None, dead_letter=DeadLetter(after=100)))
+
+    def send_alarm(message: AlarmMessage) -> dict[str, str]:
+        send(targets, message, runtime.now_ms())
+        return {"sent": message.target}
+
+    job = declare_job(
+        runtime, queue, key=_key_of, name=JOB, timeout="2m", retry=_RETRY, on_unknown="rerun", owner=targets.owner
+    )
+    job(send_alarm)
+    registry.alarms = targets
+
+
+def names(targets: AlarmTargets) -> list[str]:
+    """The targets that are given, each once."""
+    given = {"slack": targets.slack, "webhook": targets.webhook, "email": targets.email, "command": targets.command}
+    return [name for name, value in given.items() if value]
+
+
+def outgoing(runtime: Runtime, targets: AlarmTargets, report: Report) -> list[Outgoing]:
+    """The messages that send a report, one for each target."""
+    job = runtime.registry.jobs[JOB]
+    app = runtime.registry.name
+    return [job.outgoing(AlarmMessage(target=name, app=app, report=report)) for name in names(targets)]
+
+
+def _key_of(message: AlarmMessage) -> str:
+    return f"{message.report.id} to {message.target}"
+
+
+# -- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def send(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
+    """Send one report to one target.
+
+    Args:
+        now_ms: wall time; part of what is signed.
+
+    Raises:
+        TransientError: the target did not take it now. PermanentError: it never will, as things are.
+    """
+    {"slack": _slack, "webhook": _webhook, "email": _mail, "command": _command}[message.target](
+        targets, message, now_ms
+    )
+
+
+def document(message: AlarmMessage) -> dict[str, Any]:
+    """A report as webhooks and commands get it."""
+    report = message.report
+    alarm = ALARMS.get(report.alarm)
+    return {
+        "id": report.id,
+        "incident": report.incident,
+        "number": report.number,
+        "kind": report.kind,
+        "app": message.app,
+        "alarm": report.alarm,
+        "subject": report.subject,
+        "severity": report.severity,
+        "text": report.text,
+        "at": instant(report.at_ms),
+        "since": instant(report.since_ms),
+        "owner": report.owner,
+        "meaning": alarm.meaning if alarm is not None else "",
+        "first": alarm.command("APP", report.subject) if alarm is not None else "",
+        "runbook": alarm.runbook if alarm is not None else "",
+        "drill": report.drill,
+    }
+
+
+def title(message: AlarmMessage) -> str:
+    """`PAGE began: dlq-not-empty of orders (shop)`, in one line."""
+    report = message.report
+    drill = "TEST, " if report.drill else ""
+    said = f"{drill}{report.severity.upper()} {_WORDS[report.kind]}: {report.alarm} of {report.subject} ({message.app})"
+    return one_line(said, _SLACK_TITLE_CHARS_MAX)
+
+
+def slack_message(message: AlarmMessage) -> dict[str, Any]:
+    """A report as a message with blocks (Slack, "Block Kit")."""
+    facts = document(message)
+    fields = [("Value", facts["text"]), ("Since", facts["since"]), ("Owner", facts["owner"] or "nobody named")]
+    return {
+        "text": _escaped(title(message)),
+        "blocks": [
+            {"type": "header", "text": {"type": "plain_text", "text": title(message), "emoji": False}},
+            {
+                "type": "section",
+                "fields": [
+                    {"type": "mrkdwn", "text": f"*{name}*\n{_escaped(one_line(value))}"} for name, value in fields
+                ],
+            },
+            {
+                "type": "section",
+                "text": {"type": "mrkdwn", "text": f"{_escaped(facts['meaning'])}\n```{_escaped(facts['first'])}```"},
+            },
+            {"type": "context", "elements": [{"type": "mrkdwn", "text": _escaped(facts["id"])}]},
+        ],
+    }
+
+
+def _escaped(text: str) -> str:
+    """Slack, "Formatting text for app surfaces": these three, so that no name becomes a link or calls a person."""
+    shown = redact.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return shown.replace("`", "'")
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """What the header `Onefold-Signature` holds.
+
+    Args:
+        timestamp: seconds since the epoch, as in `Onefold-Timestamp`.
+    """
+    text = str(timestamp).encode() + b"." + body
+    return f"v1={hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()}"
+
+
+def _slack(targets: AlarmTargets, message: AlarmMessage, _now_ms: int) -> None:
+    _post(_url(targets.slack, "slack"), msgspec.json.encode(slack_message(message)), {}, "Slack")
+
+
+def _webhook(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
+    body = msgspec.json.encode(document(message))
+    headers = {"Idempotency-Key": _ascii(message.report.id)}
+    secret = value_of(os.environ.get(SECRET, ""), SECRET)
+    if secret:
+        timestamp = now_ms // limits.SECOND_MS
+        headers |= {"Onefold-Timestamp": str(timestamp), "Onefold-Signature": signature(secret, timestamp, body)}
+    _post(_url(targets.webhook, "webhook"), body, headers, "The webhook")
+
+
+def _ascii(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _mail(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
+    url = value_of(os.environ.get(SMTP, "smtp://localhost:25"), SMTP)
+    mail = EmailMessage()
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        port = host = None
+        parts = urlsplit("")
+    if parts.scheme not in ("smtp", "smtps") or host is None:
+        raise errors.PermanentError(
+            f"{SMTP} is not the URL of a mail server.", todo="Write smtp://USER:PASSWORD@HOST:587 or smtps://HOST."
+        )
+    sender = parse_qs(parts.query).get("from", [f"onefold@{host}"])[0]
+    facts = document(message)
+    mail["Subject"], mail["From"], mail["To"] = title(message), sender, ", ".join(targets.email)
+    mail["Date"] = formatdate(now_ms / limits.SECOND_MS)
+    mail["Message-ID"] = f"<{hashlib.sha256(message.report.id.encode()).hexdigest()[:32]}@onefold.invalid>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content("".join(f"{name}: {redact.printable(str(value))}\n" for name, value in facts.items()))
+    checked = ssl.create_default_context()  # smtplib's own checks neither the certificate nor the name
+    try:
+        with (
+            smtplib.SMTP_SSL(host, port or 0, timeout=TIMEOUT_S, context=checked)
+            if parts.scheme == "smtps"
+            else smtplib.SMTP(host, port or 0, timeout=TIMEOUT_S)
+        ) as server:
+            server.ehlo_or_helo_if_needed()
+            if parts.scheme == "smtp" and server.has_extn("starttls"):
+                server.starttls(context=checked)
+            elif parts.scheme == "smtp" and parts.username and host not in _HERE:
+                raise errors.PermanentError(
+                    f"The mail server {host} offers no STARTTLS.",
+                    meaning=f"The password of {SMTP} would cross the network in clear. Nothing was sent.",
+                    todo="Use a server with STARTTLS or smtps://, or leave the password out.",
+                )
+            if parts.username:
+                server.login(unquote(parts.username), unquote(parts.password or ""))
+            refused = server.send_message(mail)
+    except (smtplib.SMTPAuthenticationError, smtplib.SMTPRecipientsRefused, smtplib.SMTPSenderRefused) as error:
+        raise errors.PermanentError(
+            f"The mail server {host} refuses the report: {type(error).__name__}.",
+            todo=f"Check {SMTP} and the addresses.",
+        ) from None
+    except (OSError, smtplib.SMTPException) as error:
+        raise errors.TransientError(
+            f"The mail server {host} did not take the report: {type(error).__name__}."
+        ) from None
+    if refused:  # it has been sent to the others: sent again, they would have it twice
+        raise errors.PermanentError(
+            f"The mail server {host} refuses {len(refused)} of {len(targets.email)} addresses.", todo="Correct them."
+        )
+
+
+def _command(targets: AlarmTargets, message: AlarmMessage, _now_ms: int) -> None:
+    report, program = message.report, targets.command[0]
+    about = {
+        "ID": report.id,
+        "NAME": report.alarm,
+        "SUBJECT": report.subject,
+        "SEVERITY": report.severity,
+        "KIND": report.kind,
+    }
+    environment = {**os.environ, **{f"ONEFOLD_ALARM_{name}": value.replace("\0", "") for name, value in about.items()}}
+    environment.pop(SECRET, None)
+    try:
+        done = subprocess.run(  # noqa: S603 - the app's own command, without a shell
+            targets.command, input=msgspec.json.encode(document(message)), stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, env=environment, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise errors.PermanentError(f"There is no program {program!r:.200}.", todo="Write its whole path.") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise errors.TransientError(f"{program!r:.200} did not end well: {type(error).__name__}.") from None
+    if done.returncode:
+        raise errors.TransientError(f"{program!r:.200} ended with code {done.returncode}.")
+
+
+# -- secrets and HTTP ------------------------------------------------------------------------------------------------
+
+
+def _reference(value: str) -> tuple[str, str] | None:
+    kind, _, where = value.partition(":")
+    return (kind, where) if kind in ("env", "file") and where else None
+
+
+def value_of(value: str, what: str) -> str:
+    """A value, or what is in the variable or file that it names: `env:NAME`, `file:/PATH`.
+
+    Raises:
+        PermanentError: it is not there.
+    """
+    found = _reference(value)
+    if found is None:
+        return value
+    kind, where = found
+    if kind == "env":
+        read = os.environ.get(where, "")
+    else:
+        try:
+            with open(where, "rb") as file:
+                read = file.read(_SECRET_BYTES_MAX).decode()
+        except (OSError, ValueError):
+            read = ""
+    if not read.strip():
+        raise errors.PermanentError(
+            f"{what} is to be read from {kind}:{where:.200}, and nothing is there.",
+            todo="Set it where the worker runs, then redrive the report: onefold dlq redrive.",
+        )
+    return read.strip()
+
+
+def _url(value: str | None, what: str) -> str:
+    url = value_of(value or "", f"The URL of {what}")
+    if not url.startswith(_HTTP):
+        raise errors.PermanentError(f"What {what} names is not an http(s) URL.", todo="Check the variable or file.")
+    return url
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A report goes to the host that was named and to no other."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        return None
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], who: str) -> None:
+    request = urllib.request.Request(  # noqa: S310 - its scheme was checked
+        url, data=body, headers={"Content-Type": "application/json", "User-Agent": "onefold", **headers}, method="POST"
+    )
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
+            answer.read(_ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        with error:
+            code, after = error.code, error.headers.get("Retry-After", "")
+        if code not in (408, 425, 429) and code < 500:
+            raise errors.PermanentError(
+                f"{who} refuses the report with status {code}.", todo="Check its URL, then: onefold dlq redrive."
+            ) from None
+        wait_ms = int(after) * limits.SECOND_MS if after.isascii() and after.isdecimal() and len(after) < 8 else None
+        raise errors.TransientError(
+            f"{who} answers with status {code}.",
+            retry_in_ms=None if wait_ms is None else min(wait_ms, _RETRY_AFTER_MS_MAX),
+        ) from None
+    except (
+        OSError,
+        ValueError,
+        http.client.HTTPException,
+    ) as error:  # URLError is an OSError; its text may hold the URL
+        raise errors.TransientError(f"{who} cannot be reached: {type(error).__name__}.") from None
