@@ -1,8 +1,8 @@
 """What will fire: the ticks of schedules in a stretch of time, merged, with what the clocks skip.
 
 Works from declared times, and from when a scheduler first saw a rate, which counts from there. Never here: what was sent
-(that is the ledger's), drawing, opening an engine.
-Invariant: what is listed is what the scheduler asks `schedules/fire_times.py` for, in the order it comes.
+(that is in the ledger), drawing, opening an engine.
+Invariant: the list has the ticks that the scheduler gets from `schedules/fire_times.py`, in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an app costs on AWS: its plan and an assumed traffic to a bill, per queue, path and service.
+"""What an app costs on AWS: a bill per queue, path and service, computed from its plan and an assumed traffic.
 
 Never here: what a message uses (`observe/cost.py`), prices, tables.
-Invariant: the bill is the sum of what it shows.
+Invariant: the total is the sum of the lines shown.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffi
     traffic.check()
     queues = tuple(_queue(way, traffic, prices, batch_max) for way, batch_max in ways(plan, keeps_ms, history))
     metrics = len({(one.namespace, one.metric) for one in plan.log_counts})
-    watch = cost.watch_dollars(len(plan.alarms), metrics, prices)
+    measured = sum(len(one.measures) for one in plan.alarms)  # an alarm is paid for by its metrics
+    watch = cost.watch_dollars(measured, metrics, prices)
     return Bill(
         app=plan.app,
         region=prices.region,

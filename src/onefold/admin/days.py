@@ -1,9 +1,9 @@
 """`why` for a day: what a schedule, or a map run, did in a year, a month, on a day, or at one instant.
 
-One answer to the questions of a runbook: did it fire, when, how many times; what was dispatched; what took effect once;
-what did not, where its payload is, and who owns the fix. Planned instants come from the declaration, the rest from runs,
-records, history and queues, so a tick that should have been and was not is seen too.
-Never here: one operation's story (`stories.py`), output. Invariant: asking changes nothing.
+It answers the questions of a runbook: did the schedule fire, when, how many times; what was dispatched; what took effect
+once; what did not, where its payload is, and who owns the fix. Planned instants come from the declaration, the rest from
+runs, records, history and queues, so a tick that should have fired and did not is listed too.
+Never here: one operation's history (`why.py`), output. Invariant: reading changes nothing.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class DayRun(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its name.
-        fired: whether it began; `ahead`: its time has not come; `before`: nobody had the schedule yet.
+        fired: whether it began; `ahead`: its time has not come; `before`: the schedule did not exist yet.
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
         count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None unless it is a tick.
         tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
         state: of the run; None where it did not begin.
-        counts: its operations by place, as of `reconcile/survey.py`; `twice` and `doubtful` beside them.
+        counts: its operations by state, as in `reconcile/survey.py`, with `twice` and `doubtful`.
         left: the first of its operations that did not simply take effect once, with payload and owner.
         others: how many more of them there are.
         reconciled: what the last reconciliation found.

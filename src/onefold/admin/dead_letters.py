@@ -1,4 +1,4 @@
-"""The dead-letter queue as people work with it: select, look, delete. Changing is in `editing.py`, sending in `redrive.py`.
+"""Dead letters for an operator: select, inspect, delete. Editing is in `editing.py`, sending back in `redrive.py`.
 
 A dead letter is listed by its failure (reason, error class, job), because at night one asks "what is wrong", not "which
 messages are there". Bodies are shown only where a person asked for one message.
@@ -8,22 +8,24 @@ Never here: receiving messages, output. Invariant: a message that no selection n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.admin import groups, reading, why
 from onefold.admin.reading import Forecast, Reading
-from onefold.admin.session import AdminSession, roles
-from onefold.contracts.admin import Peeked
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, Claimed, Record, RecordKey, Release
 from onefold.observe.timeline import Line, alone
 from onefold.observe.wording import counted, instant
 
 _ROWS_SHOWN = 12
+_PAGE = 1_000  # messages of one look
+_PAGES_MAX = 5  # of a page that a selection makes thin
 
 
 class Select(Struct, frozen=True, kw_only=True):
@@ -36,6 +38,7 @@ class Select(Struct, frozen=True, kw_only=True):
         error: class name of the exception; `*` and `?` match anything.
         job: its name. key, group: with `*` and `?`.
         older_ms, newer_ms: failed at least, at most so long ago.
+        contains: a piece of its body, letter by letter.
     """
 
     ids: tuple[str, ...] = ()
@@ -47,6 +50,7 @@ class Select(Struct, frozen=True, kw_only=True):
     group: str | None = None
     older_ms: int | None = None
     newer_ms: int | None = None
+    contains: str | None = None
 
     def is_empty(self) -> bool:
         """Whether it selects everything."""
@@ -174,10 +178,14 @@ def _queues(session: AdminSession, named: str | None) -> list[str]:
 
 def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iterator[Peeked]:
     found: dict[str, list[Peeked]] = {wanted: [] for wanted in select.ids}
-    for name in names:
+    if session.engine.commit is not None:  # elsewhere nobody finds a message by its id
+        for wanted, message in zip(select.ids, session.engine.queues.find(select.ids), strict=True):
+            if message is not None and message.queue in names:
+                found[wanted].append(message)
+    for name in names if not all(found.values()) else ():
         for message in session.every(name):
             for wanted in select.ids:
-                if names_message(wanted, message.message_id):
+                if names_message(wanted, message.message_id) and message not in found[wanted]:
                     found[wanted].append(message)
     for wanted, fitting in found.items():
         # A whole id is also the beginning of others: run-1 and run-11.
@@ -199,7 +207,7 @@ def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iter
 
 
 def names_message(wanted: str, message_id: str) -> bool:
-    """Whether a person who writes `wanted` may mean this message: its id, the number at its end, or its beginning."""
+    """Whether `wanted` matches this message: its id, the number at the end of it, or its beginning."""
     return (
         message_id == wanted
         or message_id.rpartition("-")[2] == wanted
@@ -231,6 +239,8 @@ def fits(session: AdminSession, message: Peeked, select: Select) -> bool:
         return False
     if select.newer_ms is not None and age_ms > select.newer_ms:
         return False
+    if select.contains is not None and select.contains not in message.body:
+        return False
     if select.job is None and select.key is None:
         return True
     job, key = operation(session, message)
@@ -253,7 +263,7 @@ def operation(session: AdminSession, message: Peeked) -> tuple[str | None, str |
 
 
 def letter(session: AdminSession, message: Peeked) -> DeadLetterView:
-    """A dead letter as it is listed."""
+    """A dead letter in a list."""
     reason = message.reason
     job, key = operation(session, message)
     return DeadLetterView(
@@ -296,12 +306,59 @@ def _owner(session: AdminSession, message: Peeked, job: str | None) -> str | Non
     return declared.policy.owner if declared is not None else None
 
 
+class LetterPage(Struct, frozen=True, kw_only=True):
+    """Some dead letters of one queue, the oldest first.
+
+    Args:
+        letters: those that the selection names. after: where the next page begins; None where this was the last.
+        failures: how these, and at most so many as were looked at for them, failed; `grouped`: how many these are.
+    """
+
+    letters: tuple[DeadLetterView, ...]
+    after: str | None
+    failures: tuple[FailureGroup, ...]
+    grouped: int
+
+
+def page(session: AdminSession, queue: str, select: Select, *, limit: int = 50, after: str | None = None) -> LetterPage:
+    """A page of one queue's dead letters, and how the first 1,000 from there on failed.
+
+    At most 5,000 messages are looked at, so that a page of a selection that few fit may be short.
+
+    Raises:
+        NotFoundError: it has no dead letters.
+    """
+    (name,) = _queues(session, queue)
+    fitting: list[Peeked] = []
+    behind = after
+    for _ in range(_PAGES_MAX):
+        found = session.engine.queues.peek(name, limit=_PAGE, after=behind)
+        behind = found[-1].message_id if len(found) == _PAGE else None
+        fitting += [one for one in found if fits(session, one, select)]
+        if len(fitting) > limit or behind is None:
+            break
+    letters = tuple(letter(session, one) for one in fitting[:limit])
+    return LetterPage(
+        letters=letters,
+        after=letters[-1].message_id if len(fitting) > limit else behind,
+        failures=tuple(_by_failure(session, fitting)),
+        grouped=len(fitting),
+    )
+
+
 def failures(session: AdminSession, select: Select) -> list[FailureGroup]:
     """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last."""
-    grouped: dict[tuple[str, str, str | None, str | None], list[DeadLetterView]] = {}
+    return _by_failure(session, find(session, select))
+
+
+_Failure = tuple[str, str, str | None, str | None]  # queue, reason, class of the error, job
+
+
+def _by_failure(session: AdminSession, messages: Iterable[Peeked]) -> list[FailureGroup]:
+    grouped: dict[_Failure, list[DeadLetterView]] = {}
     way_back = groups.ways_back(session)
-    ways: dict[tuple[str, str, str | None, str | None], str] = {}  # that of a message whose group is stopped, if any
-    for message in find(session, select):
+    ways: dict[_Failure, str] = {}  # that of a message whose group is stopped, if any
+    for message in messages:
         one = letter(session, message)
         if (way := way_back(message)) != alone(message):
             ways[one.queue, one.reason, one.error, one.job] = way
@@ -323,12 +380,26 @@ def failures(session: AdminSession, select: Select) -> list[FailureGroup]:
                 summary=newest.summary,
                 message_id=newest.message_id,
                 texts=len({one.summary for one in letters}),
-                redrive=ways.get((queue, reason, error, job), f"onefold dlq redrive --reason {reason}"),
+                redrive=ways.get((queue, reason, error, job)) or _redrive((queue, reason, error, job), list(grouped)),
             )
         )
     return sorted(
         found, key=lambda one: (one.reason == "group-stopped", -one.count, one.queue, one.reason, one.error or "")
     )
+
+
+def _redrive(one: _Failure, every: Sequence[_Failure]) -> str:
+    """The command that sends back the dead letters of one kind, and none of another where an option can tell them apart."""
+    queue, reason, error, job = one
+    others = [other for other in every if other != one and other[1] == reason]
+    command = f"onefold dlq redrive --reason {reason}"
+    if error is not None and any(other_error != error for _, _, other_error, _ in others):
+        command += f" --error {redact.shell_word(error)}"
+        others = [other for other in others if other[2] == error]
+    if job is not None and any(other_job != job for *_, other_job in others):
+        command += f" --job {redact.shell_word(job)}"
+        others = [other for other in others if other[3] == job]
+    return command + (f" --queue {queue}" if others else "")
 
 
 def show(session: AdminSession, message: Peeked, say: Callable[[int], str] = instant) -> Detail:
@@ -375,7 +446,7 @@ def one_of(session: AdminSession, select: Select) -> Peeked:
 
 def _record_text(known: Reading, record: Record | None) -> str:
     if known.key is None:
-        return "not looked up: its key is not known"
+        return "not looked up: the job's key rule cannot be applied to this payload"
     if record is None:
         return "none: nothing is recorded under its key"
     doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""
@@ -387,7 +458,7 @@ def _record_text(known: Reading, record: Record | None) -> str:
 
 
 def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: str | None = None) -> int:
-    """Delete dead letters for good; how many were still there. A group of which nothing is left is let go.
+    """Delete dead letters permanently; returns how many existed. A group without dead letters is restarted.
 
     Args:
         messages: from `find`.

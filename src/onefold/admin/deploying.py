@@ -1,6 +1,7 @@
-"""Deploying an app's plan: the clients, the stack, and the steps in the order that loses nothing; and comparing only.
+"""Deploying an app's plan: the clients, the stack, and the steps in an order that loses nothing; or only comparing.
 
-A `Deployment` is one plan, one stack, one region. It uploads, prepares, executes; its caller shows and asks in between.
+A `Deployment` is one plan, one stack, one region. It uploads, prepares and executes; in between, its caller shows the
+changes and asks for confirmation.
 Never here: what the template says (`deploy/cloudformation.py`), questions, tables.
 Invariant: nothing is sent to AWS before the template was written and the archive is complete.
 """
@@ -204,7 +205,7 @@ class Deployment:
         Raises:
             UsageError: the template is too long for CloudFormation or its request and no bucket is given, or it was refused.
         """
-        text = cloudformation.to_json(self.plan)
+        text = cloudformation.to_json(self.plan, indent=False)
         url = (
             None if len(text.encode()) <= apply.TEMPLATE_BODY_BYTES_MAX else self._upload_template(text, bucket, report)
         )
@@ -215,7 +216,7 @@ class Deployment:
         return self._live.prepare(text if url is None else None, url, parameters, self._entropy.token())
 
     def discard(self, change_set: ChangeSet) -> None:
-        """Remove a change set that nobody wants."""
+        """Remove a change set that was not confirmed."""
         self._live.discard(change_set)
 
     def execute(self, change_set: ChangeSet, on_event: Callable[[StackEvent], None]) -> Deployed:

@@ -1,10 +1,10 @@
-"""Changing a payload by hand: `field=value` assignments on JSON, and editing a dead letter where it lies.
+"""Changing a payload by hand: `field=value` assignments on JSON, and editing a dead letter in its queue.
 
 An edited dead letter is checked against the job's payload type where its app is known. It carries the fingerprint of the
 payload it replaces (`onefold.amends`), so that the guard accepts it in place of the first one instead of calling it a
 conflict; a payload that names another operation than before is refused unless the caller says that this is meant.
 Numbers keep the digits they were written with. Never here: finding messages.
-Invariants: an edit that is refused changed nothing; what no assignment names means the same afterwards.
+Invariants: an edit that is refused changes nothing; fields that no assignment names keep their meaning.
 """
 
 from __future__ import annotations
@@ -93,11 +93,14 @@ def _put(value: Any, steps: list[str], given: Any, assignment: str) -> None:
             )
 
 
-def check_fields(job: Job[Any, Any], text: str, before: str | None = None) -> None:
+def check_fields(
+    job: Job[Any, Any], text: str, before: str | None = None, *, so_far: str = "Nothing was changed."
+) -> None:
     """Refuse a field that a person has written and the job's payload type does not have: reading would pass over it.
 
     Args:
         text: the payload, which fits the type otherwise. before: fields that it has already are left alone.
+        so_far: what has not been done, for the error.
 
     Raises:
         PayloadError: there is one; names the field that was probably meant.
@@ -115,7 +118,7 @@ def check_fields(job: Job[Any, Any], text: str, before: str | None = None) -> No
             near = difflib.get_close_matches(name, names, n=1)
             raise errors.PayloadError(
                 f"{job.rules.payload.name} has no field {f'{path}.{name}'.removeprefix('$.')}.",
-                meaning=f"It has {', '.join(names) or 'none'}. Nothing was changed.",
+                meaning=f"It has {', '.join(names) or 'none'}. {so_far}",
                 todo=f"Did you mean {near[0]}?" if near else "Name one of its fields.",
             )
 

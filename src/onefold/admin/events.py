@@ -1,9 +1,9 @@
-"""Events as an operator sees them: put, rules, archives, replays, whether a pattern matches and why not, failed deliveries.
+"""Events for an operator: put, rules, archives, replays, whether a pattern matches and why not, failed deliveries.
 
-Buses are declared in an app; what was put and what archives keep is in its engine. What a rule's target refused lies in the
-rule's dead-letter queue as EventBridge leaves it there: the event as it was, rule and target among the attributes.
-Delivering it again builds the message anew from today's rule, sends it to that one target and removes the dead letter, in
-one transaction where the engine has one. Never here: matching, delivery, drawing.
+Buses are declared in an app; what was put and what archives keep is in its engine. An event that a rule's target refused is
+in the rule's dead-letter queue in the form that EventBridge uses: the event as it was, with rule and target among the
+attributes. Delivering it again builds the message anew from today's rule, sends it to that one target and removes the dead
+letter, in one transaction where the engine has one. Never here: matching, delivery, drawing.
 Invariants: nothing but `put`, `replay`, `cancel` and `redeliver` changes anything; an event stays in the dead-letter queue
 until its target has taken it.
 """
@@ -208,7 +208,7 @@ def replay(
     name: str,
     only: Sequence[str] | None = None,
 ) -> Replay:
-    """Begin a replay, or go on with it, to its end; see `events/replay.py` for errors.
+    """Begin or resume a replay, and run it to its end; see `events/replay.py` for errors.
 
     Args:
         only: names of rules.

@@ -1,17 +1,18 @@
-"""Stopped message groups of FIFO queues: which there are, and starting them again in order.
+"""Stopped message groups of FIFO queues: listing them, and starting them again in order.
 
 A group stops when one of its messages is dead-lettered or held (after_failure=stop): a flag in State names that message.
-While the flag is set, every other message of the group that a worker receives follows to the dead-letter queue, so that the
-order is kept there; the one it names is run, and when that is done the flag goes with its settlement.
+While the flag is set, every other message of the group that a worker receives is moved to the dead-letter queue as well, so
+that the order is kept there. The message that the flag names is run; its settlement removes the flag.
 
-Starting a group again is one transaction on an engine that has them: nothing of the group is in a worker's hands, all of it
-goes to the queue's end (what is dead, then what waited in the queue), the flag names the first, and the history says so. A
-worker that received before it has settled before it; one that receives after it meets the new flag and the new order; what
-is sent meanwhile comes after it. SQS has no transaction, no look at one group, and no way to hold one closed, so a group
-is started there only when a person says that nobody sends to the queue and no worker receives from it (`idle`).
+On an engine with transactions, starting a group again is one transaction. It runs while no worker holds a message of the
+group. All messages of the group move to the end of the queue (dead letters first, then those that waited in the queue), the
+flag names the first of them, and a history row records it. A worker that received before the transaction has settled before
+it; one that receives after it sees the new flag and the new order; messages sent meanwhile come after the group. SQS has no
+transactions, cannot list the messages of one group, and cannot block a group. So a group is started there only when a person
+confirms that nobody sends to the queue and no worker receives from it (`idle`).
 
-Never here: choosing which groups. Invariant: while something of a group is in the dead-letter queue its flag stays set, so
-nothing newer overtakes it.
+Never here: choosing which groups. Invariant: while a message of a group is in the dead-letter queue the group's flag stays
+set, so nothing newer overtakes it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from onefold.observe.timeline import alone
 from onefold.runner import runs
 from onefold.runner.handlers import run_of
 
-_LOOKS = 2_000  # for a worker to let go of a group: 10 s in all,
+_LOOKS = 2_000  # tries while a worker still holds the group: 10 s in all,
 _PAUSE_MS = 5
 _WAIT_MS = _LOOKS * _PAUSE_MS  # also where each takes long, as a large group is read
 
@@ -121,7 +122,7 @@ def start_again(
     idle: bool = False,
     reason_text: str | None = None,
 ) -> dict[str, Moved]:
-    """Send all dead letters of a stopped group back, in order and before what waits, and let the group go on.
+    """Send all dead letters of a stopped group back, in order and before the waiting messages, and restart the group.
 
     On a file the transaction keeps other writers waiting for 0.1 s for each 1,000 messages: a group of 100,000 takes the
     10 s after which they give up for now (StorageBusy).
@@ -162,7 +163,7 @@ def start_again(
 
 
 class _Group:
-    """One stopped group that is to go on. Arguments as `start_again`."""
+    """One stopped group to be restarted. Arguments as `start_again`."""
 
     def __init__(
         self, session: AdminSession, queue: str, group: str, first: Sequence[str], reason_text: str | None
@@ -210,7 +211,7 @@ class _Group:
         return moved
 
     def carry_back(self) -> dict[str, Moved]:
-        """One after the other, where nobody else touches the queue; a look shows ten messages of a group."""
+        """One after the other, for a queue that nothing else uses; a look shows ten messages of a group."""
         self.read_keys()
         moved = self._carry(self._elsewhere())
         while dead := self._dead():
@@ -269,7 +270,7 @@ class _Group:
 
 
 def resume_expired(session: AdminSession, group: str, *, reason_text: str | None = None) -> list[str]:
-    """Let a stopped group go on whose dead letters are all gone, by their retention or otherwise; the queues it was in.
+    """Restart a stopped group whose dead letters are all gone, expired or otherwise; returns the queues it was in.
 
     Args:
         group: its exact name. reason_text: of the row `group-resumed`.
@@ -283,7 +284,7 @@ def resume_expired(session: AdminSession, group: str, *, reason_text: str | None
 
 
 def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None) -> list[str]:
-    """Let stopped groups of a queue go on of which nothing is left in the dead-letter or held queue; their names.
+    """Restart the stopped groups of a queue that have no messages in the dead-letter or held queue; returns their names.
 
     Args:
         group: this one alone.
@@ -305,7 +306,7 @@ def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None)
 
 
 def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool | None:
-    """Take a group's flag away if nothing of it is left, in one transaction where the engine has them; whether it went.
+    """Remove a group's flag if none of its messages is left, in one transaction where possible; returns whether it did.
 
     None: not now, a worker is about to send a message after those that were deleted.
     """

@@ -13,19 +13,20 @@ Invariant: of a held operation that is not done, at least one message stays unti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors, limits, redact
 from onefold.admin import groups, reading
-from onefold.admin.session import AdminSession, roles
+from onefold.admin.session import AdminSession
 from onefold.codec import canonical
-from onefold.contracts.admin import Moved, Peeked
+from onefold.contracts.admin import Moved, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import ManualDecision, Record, RecordKey
 from onefold.observe.wording import operation
-from onefold.runner.handlers import run_of
+from onefold.runner.handlers import Job, run_of
 
 _KEEP_MS = (
     90 * limits.DAY_MS
@@ -72,10 +73,12 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
         job, tenant, key: which operation. done: how it was settled.
         sent_back: new ids of messages that went back to their queue.
         deleted: duplicates that were deleted, the message of the run included where it is done.
-        group_restarted: messages of its FIFO group that waited behind it and go on now.
+        group_restarted: messages of its FIFO group that waited behind it and are processed now.
         left: messages with another payload that were sent to the held queue directly, so that there is nowhere to send
             them back to; they stay there.
         replaced: the result, JSON, that a person had given before; None where this is the first.
+        lacks_result: it was settled as done without a result, and the job's return type does not allow null.
+        is_unchecked: it was settled as done without a result, and what the job returns is not known here: no app was named.
     """
 
     job: str
@@ -87,6 +90,8 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
     group_restarted: int
     left: int
     replaced: str | None = None
+    lacks_result: bool = False
+    is_unchecked: bool = False
 
 
 def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]:
@@ -212,7 +217,7 @@ def settle(
     corrected = _corrected(session, key, job, tenant, result, reason_text) if done and result is not None else None
     if corrected is not None:
         return corrected
-    held = _one(session, key, job, tenant)
+    held = _one(session, key, job, tenant, undo=not done)
     record_key = RecordKey(held.tenant, held.job, held.key)
     if held.took_effect and not done and not reason_text:
         ways = [redact.command("onefold held settle", key, way) for way in ("--done --result JSON", _UNDONE)]
@@ -246,13 +251,21 @@ def settle(
             todo=f"Settle it again as {'--done' if status == 'completed' else '--not-done'}; that clears them.",
         )
     fingerprint = before.fingerprint if before is not None else None
-    return _settle_messages(
+    settled = _settle_messages(
         session, record_key, messages, stopped, fingerprint, done=done, reason_text=reason_text, idle=idle
     )
+    declared = session.job(held.job)
+    is_new = done and result is None and held.state == "held"
+    lacks_result = is_new and declared is not None and not _fits(declared, stored)
+    return replace(settled, lacks_result=lacks_result, is_unchecked=is_new and declared is None)
 
 
-def nothing_held(session: AdminSession, key: str) -> errors.NotFoundError:
-    """The error for a key of which nothing is held, with what its records say."""
+def nothing_held(session: AdminSession, key: str, *, undo: bool = False) -> errors.NotFoundError:
+    """The error for a key of which nothing is held, with what its records say.
+
+    Args:
+        undo: it was to be settled as not done.
+    """
     records = session.engine.records.find(key, _NAMED_MAX)
     known = "; ".join(
         f"{operation(record.key)} is {'done' if record.status == 'completed' else record.status}" for record in records
@@ -260,14 +273,22 @@ def nothing_held(session: AdminSession, key: str) -> errors.NotFoundError:
     return errors.NotFoundError(
         f"Nothing with the key {key!r} is held{f': {known}' if known else ''}.",
         meaning="Nothing was changed.",
-        todo=f"See `onefold held list` and `{redact.command('onefold why', key)}`.",
+        todo=_CANNOT_UNDO
+        if undo and any(record.status == "completed" for record in records)
+        else f"See `onefold held list` and `{redact.command('onefold why', key)}`.",
     )
 
 
-def _one(session: AdminSession, key: str, job: str | None, tenant: str | None) -> HeldOperation:
+_CANNOT_UNDO = (
+    "What is done cannot be settled as not done: its duplicates may have been answered. If the effect did not happen, do it "
+    "under another key. To correct the result: --done --result JSON."
+)
+
+
+def _one(session: AdminSession, key: str, job: str | None, tenant: str | None, *, undo: bool = False) -> HeldOperation:
     fitting = [one for one in listed(session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not fitting:
-        raise nothing_held(session, key)
+        raise nothing_held(session, key, undo=undo)
     if len(fitting) > 1:
         ways = (
             f"--job {redact.shell_word(one.job)}" + (f" --tenant {redact.shell_word(one.tenant)}" if one.tenant else "")
@@ -358,6 +379,15 @@ def _result(session: AdminSession, name: str, key: str, result: str | None, *, n
                 todo="Give --result the JSON that the job's return type says.",
             ) from None
     return stored
+
+
+def _fits(job: Job[Any, Any], result: bytes) -> bool:
+    """Whether a result, as JSON, is of the type that the job returns."""
+    try:
+        job.rules.payload.decode_result(result)
+    except errors.PayloadError:
+        return False
+    return True
 
 
 def _settle_record(

@@ -1,7 +1,7 @@
-"""Jobs as an operator uses them: send a message, see which are paused, let one go on, see whose their names are, give one.
+"""Jobs for an operator: send a message, list paused jobs, resume one, show which app owns a job name, transfer a name.
 
-Never here: running jobs, queues as such, what a process does with a name that is not its own (`runtime/names.py`).
-Invariant: a job is let go on, and a name given, only by changing the very value that was read.
+Never here: running jobs, queues, what a process does about a name that it does not own (`runtime/names.py`).
+Invariant: a job is resumed, and a name transferred, only if the stored value is still the one that was read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.admin import editing, reading
-from onefold.admin.session import AdminSession, roles
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import roles
 from onefold.contracts.documents import change
 from onefold.contracts.store import RecordKey
 from onefold.record import breaker
@@ -82,7 +83,7 @@ def send_text(
             todo="""JSON has names and texts in double quotes; put the whole in single ones: '{"id": "7"}'""",
         ) from None
     payload = job.rules.payload.decode(text)
-    editing.check_fields(job, text)
+    editing.check_fields(job, text, so_far="Nothing was sent.")
     return job.send(payload, delay=delay, run_at=at, key=key)
 
 
@@ -111,7 +112,7 @@ def no_job(named: Iterable[str], job: str) -> errors.NotFoundError:
 
 
 def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -> bool:
-    """Let a paused job go on now; False when it was not paused. On the embedded engine its hidden messages come back.
+    """Resume a paused job; False when it was not paused. On the embedded engine its hidden messages become visible.
 
     Raises:
         NotFoundError: the app declares no such job. TransientError: workers kept changing its breaker; try again.
@@ -137,9 +138,9 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
 
 
 def _wake(session: AdminSession, job: str) -> None:
-    """Make the messages of a job visible that are hidden until later, by its pause or by a retry, and that nobody runs."""
+    """Make messages of a job visible that its pause or a retry has hidden until later, and that are not being run."""
     kinds, declared = roles(session.settings()), session.job(job)
-    closed = session.closed_queues()  # there a look receives what is visible, and what is hidden cannot be woken
+    closed = session.closed_queues()  # there a look receives visible messages, and hidden ones cannot be made visible
     for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
         if queue in closed:
             continue
@@ -163,7 +164,7 @@ def taken_names(session: AdminSession) -> list[Taken]:
 
 
 def who_has_name(session: AdminSession, job: Job[Any, Any]) -> str:
-    """Who else has the name of an app's job on this store, so that its worker is refused; empty where nobody has."""
+    """Who else owns the name of an app's job on this store, so that its worker is refused; empty if no one does."""
     found = session.engine.state.get([place_of(job.name)])[0]
     taken = decoded(found.value) if found is not None else None
     if taken is None or job.app in taken.apps:

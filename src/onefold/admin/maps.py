@@ -1,6 +1,6 @@
-"""Map runs as people work with them: start, look, resume, redrive, stop.
+"""Map runs for an operator: start, inspect, resume, redrive, stop.
 
-A run is driven by turns that any worker of the app takes (`maps/mapper.py`); or here, by whoever calls `drive`.
+A run is driven in turns by any worker of the app (`maps/mapper.py`), or by the caller of `drive` here.
 Never here: one step of a run (`maps/mapper.py`), output. Invariant: a run that cannot be started changes nothing.
 """
 
@@ -50,7 +50,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
             word, `ending` after too many failures.
         total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent and not done.
         started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words; empty where the map is not declared.
-        remark: what is worth knowing of it beside its counts; None: nothing.
+        remark: a note in addition to its counts; None: none.
     """
 
     run: str
@@ -73,7 +73,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """Whether nobody drives it any more."""
+        """Whether no process drives it any more."""
         return self.status not in _UNDER_WAY
 
 
@@ -166,7 +166,7 @@ def start(app: App, name: str, *, run: str, items: str | None = None, turns: boo
 
 
 def resume(app: App, run: str, *, turns: bool = True) -> MapProgress:
-    """Let a run go on that halted, or that nobody drives: its file is read through and compared first.
+    """Resume a run that was halted, or that no process drives: its file is read and compared first.
 
     Raises:
         NotFoundError: no such run or file. UsageError: it is over; the file, or the declaration, is another.
@@ -257,7 +257,7 @@ def stop(app: App, run: str) -> MapProgress:
     opened = app.runtime()
 
     def ended(before: MapState) -> MapState:
-        if before.status == "halted":  # nobody drives it: there is nothing to wait for
+        if before.status == "halted":  # no process drives it: there is nothing to wait for
             now_ms = opened.steady.now_ms()
             return replace(before, status="aborted", ending="aborted", failure=said, ended_at_ms=now_ms)
         return before if before.ending is not None else replace(before, ending="aborted", failure=said)
@@ -275,7 +275,7 @@ def drive(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgr
     """Drive a run in this thread until it is over, and report now and then; its items are done by workers all the same.
 
     Raises:
-        UsageError: it cannot go on until a person has done something; the run is halted. OtherDriverError: another
+        UsageError: the run is halted until a person has done something. OtherDriverError: another
             process drives it, too.
     """
     mapping, _ = of_run(app, run)

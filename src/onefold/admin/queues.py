@@ -1,8 +1,8 @@
-"""Queues as an operator uses them: list, look, empty, move, bring their settings up to date.
+"""Queues for an operator: list, inspect, empty, move, bring their settings up to date.
 
-Nothing here receives a message: a look changes no count and hides nothing. What a person changes is written to the ledger.
-Never here: dead letters as such (`dead_letters.py`, `redrive.py`), how busy things are (`status.py`), output.
-Invariant: what a call did not name, it does not touch.
+Nothing here receives a message: inspecting a queue changes no count and hides nothing. What a person changes is written to
+the ledger. Never here: dead letters (`dead_letters.py`, `redrive.py`), how busy queues are (`status.py`), output.
+Invariant: a call changes only what it names.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from onefold import errors, redact
 from onefold.admin import groups, reading
-from onefold.admin.session import AdminSession, roles
-from onefold.contracts.admin import MoveTask, Peeked
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import MoveTask, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.settings import QueueSettings, differences
 from onefold.contracts.store import RecordKey
@@ -45,10 +45,10 @@ class QueueView(Struct, frozen=True, kw_only=True):
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
-    """A message as a look shows it.
+    """A message as `peek` shows it.
 
     Args:
-        message_id, queue, state, group, receive_count: as the queue knows it.
+        message_id, queue, state, group, receive_count: as in the queue.
         job, tenant, key: the operation, where it is known.
         sent_at_ms, visible_at_ms, expires_at_ms: the queue's own clock.
         owner: the process that has it, while in flight.
@@ -78,8 +78,8 @@ class Drift(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def views(session: AdminSession) -> list[QueueView]:
-    """All queues, each followed by its dead-letter and held queue."""
+def views(session: AdminSession, queue: str | None = None) -> list[QueueView]:
+    """All queues, each followed by its dead-letter and held queue; with `queue` this one alone, if it is there."""
     settings = session.settings()
     kinds = roles(settings)
     order: list[str] = []
@@ -87,6 +87,8 @@ def views(session: AdminSession) -> list[QueueView]:
         order += [one for one in (name, kinds.sources[name].dead_letter, kinds.sources[name].held) if one is not None]
     found = []
     for name in dict.fromkeys([*order, *sorted(settings)]):
+        if queue not in (None, name):
+            continue
         depth = session.engine.queues.depth(name)
         role: Literal["source", "dead-letter", "held"] = (
             "dead-letter" if name in kinds.dead else "held" if name in kinds.held else "source"
@@ -157,7 +159,7 @@ def count(session: AdminSession, queue: str) -> int:
 
 
 def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) -> int:
-    """Delete every message of a queue, those in flight included; how many there were. Groups nothing is left of go on.
+    """Delete every message of a queue, including those in flight; returns how many. Empty stopped groups are restarted.
 
     On an engine of one file the history of each message says so: they are deleted in transactions of 1,000 with their rows,
     the oldest first, and at the end in one with what was sent meanwhile, whose first 1,000 have rows. Ended in between, what
@@ -166,7 +168,7 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
     Raises:
         NotFoundError: no such queue. UsageError: purged less than 60 s ago.
     """
-    # On SQS a look takes messages from its consumers, so that only an engine of our own says which ones they were.
+    # On SQS reading takes messages from its consumers, so only the embedded engine records which ones they were.
     says_which = session.engine.commit is not None
     session.engine.queues.purge(queue, only_ask=True)
     began_ms, removed, noted = session.now_ms(), 0, 0
@@ -245,7 +247,7 @@ def start_move(
     per_second: int | None = None,
     reason_text: str | None = None,
 ) -> MoveTask:
-    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; nobody watches the outcome.
+    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; the outcome is not watched.
 
     Args:
         to: the queue to move to; None sends each message back where it came from.

@@ -1,8 +1,8 @@
-"""A message that lies somewhere, read as the guard will read it: which operation it is, and what a delivery would do now.
+"""A stored message, read as the guard will read it: which operation it belongs to, and what a delivery would do now.
 
-The forecast runs the very functions that decide deliveries (`contracts/transitions.claim` and `decide/guard.answer`) on a
-copy of the record, so that a dry run cannot disagree with the run, but for what happens between the two. Without an app the
-job's policy is not known, and what depends on it is answered "unknown", with the reason.
+The forecast runs the very functions that decide deliveries (`contracts/transitions.claim` and `record/guard.answer`) on a
+copy of the record. So a dry run and the run agree, unless something changes between the two. Without an app the job's policy
+is not known, and the answer to whatever depends on it is "unknown", with the reason.
 Never here: changing anything. Invariant: reading a message twice gives the same answer while nothing else changes.
 """
 
@@ -75,7 +75,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
     Args:
         fate: `run`; `answered` from the record and deleted; `waits` for a run elsewhere; `unknown`: an earlier run's outcome
             is in doubt and the job's policy decides; `held` again; `conflict`, `malformed`, `comes-back`: to the dead-letter
-            queue again; `no-job`: given back until a worker knows its job.
+            queue again; `no-job`: hidden again until a worker has its job.
         why: one sentence with what decides.
     """
 
@@ -266,6 +266,8 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
         case store.Held():
             ago = age(now_ms - found.since_ms)
             return Forecast(fate="held", why=f"Its key is held for a person since {ago}; settle that first.")
+        case store.Unreadable():
+            return Forecast(fate="waits", why=found.what)
         case store.Conflict():
             return Forecast(
                 fate="conflict",

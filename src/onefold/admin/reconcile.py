@@ -1,17 +1,17 @@
-"""`onefold reconcile`: look at a run by hand, and its repair: send again what is missing, each message under its own key.
+"""`onefold reconcile`: check a run by hand, and repair it: send what is missing again, each message under its own key.
 
-A look is what the run's declared reconciliation would do; where the app declares none, dispatched keys are compared with
-records alone. It is written down with who looked. A repair is a plan first, then the sending.
+A check does what the run's declared reconciliation would do; where the app declares none, dispatched keys are compared with
+records alone. Its outcome is stored with the name of the person who ran it. A repair is planned first, then sent.
 
-A missing operation has no message left, and rows and records hold no payload. The one place that still knows it is what
-made it: the dispatcher's generator, asked again for the same tick, of which only the missing messages are taken; the source
-of a map run, which must be what it was; or, for a plain tick, the schedule itself. A key that does not come up any more, or
-comes with another payload than the one that its record has seen, is refused and named: such a message would be no repair.
+A missing operation has no message left, and rows and records hold no payload. The payload has to come from where it was
+made: the dispatcher's generator, which is run again for the same tick and of which only the missing messages are taken; the
+source of a map run, which must be unchanged; or, for a plain tick, the schedule itself. A key that is not produced again, or
+that comes with another payload than its record has seen, is refused and named, because sending it would repair nothing.
 
 Dead letters and held outcomes have their payload, their reason and their own commands; they are counted here, not moved.
-Never here: what a look consists of (`reconcile/reconciler.py`), finding what is missing (`reconcile/survey.py`).
-Invariant: looking sends nothing and changes no operation; a repair sends only keys that the run dispatched, so that whatever
-took effect meanwhile answers it.
+Never here: how a check is done (`reconcile/reconciler.py`), finding what is missing (`reconcile/survey.py`).
+Invariant: a check sends nothing and changes no operation; a repair sends only keys that the run dispatched, so that an
+operation that took effect meanwhile is answered from its record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from onefold.runtime.events import Sinks
 from onefold.runtime.outgoing import Outgoing
 from onefold.schedules.schedule import Schedule, TickMessage
 
-BY_HAND = 0  # the number of a look that no message asked for
+BY_HAND = 0  # the number of a check that was not started by a message
 
 
 def reconcile(session: AdminSession, app: App | None, run: str) -> list[ReconcileOutcome]:
@@ -234,7 +234,7 @@ class Repair:
         tick = schedule.tick(TickMessage(schedule=schedule.name, scheduled_at=scheduled_at))
         ctx = self._context(RecordKey("", schedule.job.name, self._run))
         arguments = (tick, ctx) if positional(schedule.function) >= 2 else (tick,)
-        token = context.current.set(ctx)  # what it sends beside its messages was sent by the run itself: not again
+        token = context.current.set(ctx)  # what it sends besides its messages was sent by the run itself
         try:
             return _collect(lambda: schedule.function(*arguments), wanted)
         except errors.OnefoldError:
@@ -307,7 +307,7 @@ def _is_lost(item: SurveyedOperation) -> bool:
 
 
 def _first(items: Iterable[tuple[RecordKey, SurveyedOperation]]) -> Iterator[tuple[RecordKey, SurveyedOperation]]:
-    """At most so many as one repair takes; the walk goes on to its end, so that the counts are right."""
+    """At most as many as one repair sends; the iteration still runs to its end, so that the counts are right."""
     for count, item in enumerate(items):
         if count < MISSING_MAX:
             yield item

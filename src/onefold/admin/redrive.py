@@ -1,9 +1,9 @@
 """Sending dead letters back: what each would do (dry run), and the sending itself, which stops when replays fail again.
 
-A redrive goes out in waves. Its speed doubles every second up to the rate asked for; and while it watches it sends, before
-any went well, no more than twice the number of failures that would stop it, and from then on two for each that went well.
-So a fix that does not work costs a handful of messages, and one that works soon runs at full speed. It watches the very
-messages it sent: gone from the queue is done, back in a dead-letter queue is failed again.
+A redrive goes out in waves. Its speed doubles every second up to the rate asked for; and while it watches, it limits what it
+sends: until a message has succeeded, to twice the number of failures that would stop it; after that, to two for each
+success. So a fix that does not work costs a handful of messages, and one that works soon runs at full speed. It watches
+exactly the messages it sent: one that has left the queue is done, one that is back in a dead-letter queue has failed again.
 A message of a stopped FIFO group goes back together with all dead letters of its group, in order (`groups.py`).
 Never here: selecting (`dead_letters.py`), output. Invariant: each message sent back has its row in the ledger.
 """
@@ -20,8 +20,8 @@ from onefold import errors, limits, redact
 from onefold.admin import dead_letters, groups, reading
 from onefold.admin.dead_letters import DeadLetterView, Select, letter, of_scheduler
 from onefold.admin.reading import Forecast
-from onefold.admin.session import AdminSession, roles
-from onefold.contracts.admin import Moved, Peeked
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import Moved, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import group_flag
 from onefold.contracts.store import RecordKey
@@ -29,9 +29,9 @@ from onefold.observe.wording import counted
 
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5
-_LOOK_MS = 250  # between two looks at what was sent
-_NO_WORKER_MS = 10_000  # nobody received any of them for so long: nobody is there
-_SETTLE_MS = 60_000  # all were sent, and nothing has changed for so long: retries go on without us
+_LOOK_MS = 250  # between two checks of what was sent
+_NO_WORKER_MS = 10_000  # if none of them was received for this long, there is no worker
+_SETTLE_MS = 60_000  # all were sent, and nothing has changed for this long: retries continue without watching
 _START_FRACTION = 8  # the first second sends an eighth of the rate
 
 End = Literal["", "done", "failing-again", "no-worker", "under-way", "interrupted"]
@@ -54,8 +54,8 @@ class Tally(Struct, frozen=True, kw_only=True):
         done: sent and finished since. came_back: in a dead-letter queue again. held: parked for a person.
         under_way: received at least once, not finished. waiting: not received yet.
         per_second: the speed now.
-        end: why it is over: `done`; `failing-again`: it stopped itself; `no-worker`: nobody receives; `under-way`: all are
-            sent, some are still being retried; empty while it goes on.
+        end: why it is over: `done`; `failing-again`: it stopped itself; `no-worker`: no worker receives; `under-way`: all
+            are sent, some are still being retried; empty while it is running.
         examples: ids of messages that came back, at most five.
     """
 
@@ -189,7 +189,7 @@ class Redrive:
         return self.tally
 
     def step(self) -> int:
-        """Look, decide whether to go on, and send what may be sent now; milliseconds until the next step."""
+        """Check, decide whether to continue, and send what may be sent now; returns milliseconds until the next step."""
         if self._watch:
             self._look()
         self._end = self._ended()

@@ -1,6 +1,6 @@
-"""`runs`: which runs there are, how far one has come, what is left of it, and how fast it goes.
+"""`runs`: which runs exist, how far each has come, what is left to do, and how fast it is going.
 
-A run's value says what it is; the outcomes of its operations are counted in the ledger, for the runs of the page alone.
+A run's value in State describes it; the outcomes of its operations are counted in the ledger, only for the runs on the page.
 Never here: output, changing a run, reconciliation. Invariant: asking changes nothing.
 """
 
@@ -38,7 +38,7 @@ _LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """One run, as it is now.
+    """One run in its present state.
 
     Args:
         run, kind, title, owner: which. nominal_at_ms: the instant of its tick; None where no schedule began it.
@@ -95,7 +95,7 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
     Args:
         job, tenant, key: which.
         stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: being worked on; `waiting`: no outcome yet, and
-            nobody works on it.
+            no worker works on it.
         event, at_ms: the last thing that its history says of it.
     """
 
@@ -128,7 +128,7 @@ class RunDetail(Struct, frozen=True, kw_only=True):
 
 
 class RunProgress(Struct, frozen=True, kw_only=True):
-    """A run while it goes on.
+    """A run in progress.
 
     Args:
         run: as it is now.
@@ -158,7 +158,7 @@ def listed(
 
     Args:
         title: only those of this schedule or map job.
-        unfinished: only those that nobody has seen to be over.
+        unfinished: only those that are not known to have ended.
         limit: runs on the page, 1 or more. after: the name that the page before ended with.
 
     Raises:
@@ -195,7 +195,7 @@ def _names(state: State, title: str | None) -> list[str]:
 
 
 def one(session: AdminSession, name: str) -> RunView:
-    """A run as it is now, by its name or the beginning of it that no other has.
+    """A run in its present state, by its name or a unique beginning of it.
 
     Raises:
         NotFoundError: there is none; names near ones. UsageError: several begin like that.
@@ -351,13 +351,13 @@ def _stand(run: RunState, counts: Counts) -> RunStatus:
 
 
 class Meter:
-    """How fast a run goes, from looks at it."""
+    """How fast a run progresses, from repeated checks."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[int, int, bool]] = deque()  # when, how many, and whether messages were counted
 
     def read(self, at_ms: int, run: RunView) -> RunProgress:
-        """Take in a look, and say how fast it goes.
+        """Add a check, and return how fast the run progresses.
 
         Args:
             at_ms: monotonic, of the look.
@@ -407,7 +407,7 @@ def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) 
 
 
 def _is_left_to_a_person(session: AdminSession, run: RunView) -> bool:
-    """Whether a run that stopped while it was dispatched goes on only when a person says so, and nothing of it runs."""
+    """Whether a run that stopped during its dispatch needs a person to continue, and none of its operations is running."""
     if run.stand != "stopped":
         return False
     if run.kind == "map":

@@ -1,4 +1,4 @@
-"""What every use case of `admin/` takes: an opened engine, the jobs of an app where one is known, and who acts.
+"""What every use case in `admin/` needs: an open engine, the jobs of the app if one is known, and the operator's name.
 
 The command line and a web page open an `AdminSession` and call the same functions. What a person changes is written to the
 ledger with that person's name, whatever the history level. Never here: the use cases themselves, output, parsing.
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
 from onefold import errors, redact
 from onefold.clock import SystemClock
-from onefold.contracts.admin import Peeked
+from onefold.contracts.admin import Peeked, roles
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.queue import Delivery
 from onefold.contracts.settings import QueueSettings
@@ -28,6 +29,7 @@ from onefold.runtime.outgoing import transaction, wake_workers
 from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
+    from onefold.app import App
     from onefold.contracts.engine import Engine
     from onefold.outside import Clock, Entropy
 
@@ -37,31 +39,46 @@ _PAGE = 500  # messages per peek
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
-    """What a session knows of an app; an empty one where there is only a URL.
+    """What a session uses of an app's declarations; empty if only a URL is known.
 
     Args:
         named: the declared jobs by name.
-        of: the job a message is for; raises NotFoundError.
+        of: returns the job a message is for; raises NotFoundError if there is none.
         history: what the app's ledger keeps.
-        queues: what it declares, where that is to be compared.
+        queues: the queues it declares, for comparison with those of the engine.
+        app: its name. outbox: URL of the database with its outbox table, or None.
     """
 
     named: Mapping[str, Job[Any, Any]]
     of: Callable[[Delivery], Job[Any, Any]]
     history: History
     queues: tuple[QueueSettings, ...] = ()
+    app: str = ""
+    outbox: str | None = None
+
+
+def jobs_of(app: App) -> Jobs:
+    """What a session uses of this app's declarations."""
+    return Jobs(
+        named=app.jobs,
+        of=app.registry.job_of,
+        history=app.history,
+        queues=tuple(app.registry.queue_settings()),
+        app=app.name,
+        outbox=app.outbox,
+    )
 
 
 class AdminSession:
-    """An opened engine as an operator uses it.
+    """An open engine, as an operator uses it.
 
     Args:
-        runtime: the opened engine.
-        jobs: of the app, or None where only the engine is known.
-        actor: who acts, as the ledger names them: `person:<login>`.
+        runtime: with the open engine.
+        jobs: those of the app, or None if only the engine is known.
+        actor: who is acting, as the ledger names them: `person:<login>`.
 
     Attributes:
-        has_queues: False for a store for records.
+        has_queues: False if the engine only stores records.
     """
 
     def __init__(self, runtime: Runtime, *, actor: str, jobs: Jobs | None = None) -> None:
@@ -75,12 +92,18 @@ class AdminSession:
         self.has_queues = not is_records_alone(runtime.url)
         self._runtime = runtime
 
+    def acting_as(self, actor: str) -> AdminSession:
+        """The same open engine, used by another person."""
+        other = copy(self)
+        other.actor = actor
+        return other
+
     def now_ms(self) -> int:
-        """The time of what the file says: of leases, instants and whatever ends; the wall's where nobody set the clock."""
+        """The steady time that the engine uses for leases and lifetimes; the wall time unless the clock was changed."""
         return self.clock.now_ms()
 
     def job(self, name: str | None) -> Job[Any, Any] | None:
-        """A declared job by name; None where it, or the app, is not known."""
+        """A declared job by name; None if the job or the app is unknown."""
         return self.jobs.named.get(name) if self.jobs is not None and name is not None else None
 
     def row(
@@ -93,12 +116,12 @@ class AdminSession:
         run: str | None = None,
         **detail: str | int | bool | None,
     ) -> Row:
-        """The ledger row of something this person does; what is None is left out of its detail.
+        """The ledger row for something this person does; details that are None are left out.
 
-        The rows of a dead letter whose key its worker could not read have no key: `there_for` says here what they said.
+        If the worker could not read a dead letter's key, its earlier rows have no key; `there_for` repeats their reason.
 
         Args:
-            run: that the operation belongs to; unless given, the one of its message.
+            run: the one that the operation belongs to; by default, that of its message.
         """
         reason = message.reason if message is not None else None
         if key is not None and reason is not None and reason.key is None:
@@ -116,19 +139,19 @@ class AdminSession:
 
     def _run_of(self, message: Peeked, key: RecordKey | None) -> str | None:
         job = self.job(key.job) if key is not None else None
-        if key is not None and job is not None and job.ticks:  # EventBridge Scheduler signs nothing; its body says it
+        if key is not None and job is not None and job.ticks:  # EventBridge Scheduler signs nothing: the key is the run
             return key.key
         return run_of(message)
 
     def record(self, event: str, **about: Any) -> None:
-        """Write one such row; arguments as `row`."""
+        """Write a row to the ledger; takes the arguments of `row`."""
         self.engine.ledger.append([self.row(event, **about)])
 
     def together(self, write: Callable[[], T]) -> T:
-        """Make one call's changes in one transaction where the engine has one; elsewhere one after the other.
+        """Make one call's changes in one transaction if the engine has transactions, otherwise one after another.
 
         Raises:
-            Exception: whatever the call raised; nothing of it was written, where there is a transaction.
+            Exception: whatever the call raised; if there is a transaction, nothing was written.
         """
 
         def call() -> T:
@@ -143,12 +166,12 @@ class AdminSession:
         return {settings.name: settings for settings in self.engine.queues.settings()}
 
     def closed_queues(self) -> tuple[str, ...]:
-        """Working queues that do not show what waits in them, as SQS's: a look receives the messages, and is counted."""
+        """Source queues whose messages can only be read by receiving them (SQS), which adds to their receive counts."""
         names = sorted(roles(self.settings()).sources)
         return tuple(name for name in names if not self.engine.queues.open(name).capabilities.inspectable)
 
     def every(self, queue: str) -> Iterator[Peeked]:
-        """All messages of a queue, from the oldest on. On SQS a look receives them: see `closed_queues`."""
+        """All messages in a queue, oldest first. On SQS, reading receives them: see `closed_queues`."""
         after: str | None = None
         while page := self.engine.queues.peek(queue, limit=_PAGE, after=after):
             yield from page
@@ -168,25 +191,25 @@ def open_session(
     jobs: Jobs | None = None,
     looks: bool = False,
 ) -> AdminSession:
-    """A session on an engine as it is, or on a store for records; it must be there, and no queue is made.
+    """A session on an existing engine or record store; it creates no queues.
 
     Args:
-        jobs: of the app, or None where only the engine is known.
-        looks: nothing is going to be changed: a file that this user may only read will do.
+        jobs: those of the app, or None if only the engine is known.
+        looks: nothing will be changed, so permission to read the file is enough.
 
     Raises:
-        NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: it cannot be used.
+        NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: the engine cannot be used.
     """
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
     size = None if path is None else _size_of(path)
     if path is not None and not size:
-        relative = " A relative file is one of the folder that a process runs in." if not path.startswith("/") else ""
+        relative = " A relative path starts at the folder that a process runs in." if not path.startswith("/") else ""
         raise errors.NotFoundError(
             f"{os.path.abspath(path)} is empty."
             if size is not None
             else f"There is no file {os.path.abspath(path)} yet.",
-            meaning=f"It is made when an app first sends or a worker first runs.{relative}",
-            todo="Look in the folder of the senders and workers, or name the file's absolute path in ONEFOLD_URL or --url."
+            meaning=f"It is created when an app first sends or a worker first runs.{relative}",
+            todo="Look where the senders and workers run, or give the file's absolute path in ONEFOLD_URL or --url."
             if relative
             else "Check the URL.",
         )
@@ -201,49 +224,22 @@ def _size_of(path: str) -> int | None:
     """A file's size in bytes; None where the file does not exist.
 
     Raises:
-        StorageError: this user may not enter its folder, so that nobody can say.
+        StorageError: this user may not enter its folder, so onefold cannot tell whether it exists.
     """
     try:
         return os.stat(path).st_size
     except PermissionError:
         folder = os.path.dirname(os.path.abspath(path))
         raise errors.StorageError(
-            f"{folder}, or a folder above it, may not be entered by this user (uid {os.geteuid()}).",
-            meaning=f"Whether there is a file {os.path.basename(path)} in it cannot be seen.",
-            todo="Run the command as the user of the senders and workers, or let this one in with chmod, chown or setfacl.",
+            f"This user (uid {os.geteuid()}) may not enter {folder}, or a folder above it.",
+            meaning=f"onefold cannot tell whether the file {os.path.basename(path)} exists there.",
+            todo="Run the command as the senders' and workers' user, or give this one access with chmod, chown or setfacl.",
         ) from None
     except OSError:
         return None
 
 
 def absolute(url: str) -> str:
-    """A URL that names the same engine in every folder."""
+    """The URL in a form that names the same engine from any folder."""
     path = url.removeprefix("sqlite:///")
     return f"sqlite:///{os.path.abspath(path)}" if path != url and not path.startswith(":") else url
-
-
-class Roles(Struct, frozen=True, kw_only=True):
-    """Which queue is what.
-
-    Args:
-        sources: queues that are neither dead-letter nor held queue of another, by name.
-        dead: dead-letter queue -> the queues it serves.
-        held: held queue -> the queues it serves.
-    """
-
-    sources: Mapping[str, QueueSettings]
-    dead: Mapping[str, tuple[str, ...]]
-    held: Mapping[str, tuple[str, ...]]
-
-
-def roles(settings: Mapping[str, QueueSettings]) -> Roles:
-    """Sort queues by what they are for."""
-    dead: dict[str, tuple[str, ...]] = {}
-    held: dict[str, tuple[str, ...]] = {}
-    for name, one in settings.items():
-        if one.dead_letter not in (None, name):  # SQS lets a queue be its own
-            dead[str(one.dead_letter)] = (*dead.get(str(one.dead_letter), ()), name)
-        if one.held is not None:
-            held[one.held] = (*held.get(one.held, ()), name)
-    sources = {name: one for name, one in settings.items() if name not in dead and name not in held}
-    return Roles(sources=sources, dead=dead, held=held)

@@ -1,8 +1,8 @@
-"""`status`: how much waits, how fast it is done, and what needs a person. One look, without receiving anything.
+"""`status`: how many messages wait, how fast they are processed, and what needs a person. It receives nothing.
 
-Warnings are few and each says what to do: a stopped group, a paused job, dead letters about to expire, held outcomes, and
-messages that wait while nothing is done (idle is not the same as dead).
-Never here: single messages, output. Invariant: asking changes nothing.
+There are few warnings, and each says what to do: a stopped group, a paused job, dead letters about to expire, held outcomes,
+and messages that wait while none is processed (an idle queue is no reason to warn).
+Never here: single messages, output. Invariant: reading changes nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from onefold import limits, redact
-from onefold.admin import groups, jobs
+from onefold.admin import groups, jobs, stuck
+from onefold.admin import outbox as outboxes
 from onefold.admin import queues as engine_queues
-from onefold.admin.session import AdminSession, Roles, roles
-from onefold.contracts.admin import Peeked
+from onefold.admin.outbox import OutboxStatus
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import Peeked, Roles, roles
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS
 from onefold.contracts.store import Record
-from onefold.observe.operation_state import HANGS
-from onefold.observe.wording import age, counted, pause
+from onefold.observe.operation_state import QUEUE_RENAMED
+from onefold.observe.readings import QueueReading, look_at_queues
+from onefold.observe.wording import age, counted
 from onefold.runner import orphans
 
 _EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
+_LATE_MS = 10 * limits.SECOND_MS  # a relay takes a second
 _NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
 _REPAIR_SHOWN_MS = 14 * limits.DAY_MS
 _REPAIRED_NAME = "onefold-repaired-"  # what the names of groups that a repair made begin with (engines/sqlite/sql/0004)
@@ -79,14 +84,17 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 
     Args:
         code: stable name, for machines. text: what. todo: the next command.
+        queue: that it is about; None where the text alone says which.
     """
 
     code: Literal[
-        "group-stopped", "job-paused", "expires-soon", "held", "held-calls", "nobody-works", "own-dead-letters", "no-job",
-        "settings-differ", "groups-repaired",
+        "group-stopped", "job-paused", "expires-soon", "dead-letters", "held", "held-calls", "nobody-works",
+        "own-dead-letters", "no-job", "no-receiver", "stuck", "settings-differ", "groups-repaired",
+        "outbox-refused", "outbox-late",
     ]  # fmt: skip
     text: str
     todo: str
+    queue: str | None = None
 
 
 class _Repaired(Struct, frozen=True):
@@ -99,7 +107,8 @@ class Status(Struct, frozen=True, kw_only=True):
 
     Args:
         url, at_ms: which, and when.
-        has_queues: False for a store for records, where there is never one.
+        has_queues: False for a store for records, where there is never one. has_records: False for such a store without any.
+        outbox: what waits in the app's outbox table; None where it names none.
         queues, jobs: each by name. warnings: what needs a person, most urgent first.
     """
 
@@ -109,6 +118,8 @@ class Status(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobStatus, ...]
     warnings: tuple[Warning, ...]
     has_queues: bool = True
+    has_records: bool = True
+    outbox: OutboxStatus | None = None
 
 
 def status(session: AdminSession, queue: str | None = None) -> Status:
@@ -126,21 +137,27 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         session.engine.queues.depth(queue)  # says which queues there are when this is none
     names = [name for name in sorted(kinds.sources) if queue in (None, name)]
     stopped = _stopped(session, kinds, groups.stopped(session))
-    queues = tuple(_queue(session, kinds.sources[name], stopped) for name in names)
+    queues = tuple(_queue(session, one, stopped) for one in look_at_queues(session.engine, names))
     found = _jobs(session, queue)
+    left = left_behind(session, names)
+    left_in = {one.queue for one in left}  # without other warnings: no worker of this app receives from them
     held = queue is None or any(one.held for one in queues)
     parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT) if held else []
+    waits = outboxes.status_of(session) if queue is None else None
     warnings = (
         *_held(session, queues, parked),
         *_held_calls(session, queue, parked),
         *_endless([kinds.sources[name] for name in names]),
         *(one.warning for one in stopped if one.flag.queue in names),
         *_paused(session, {one.job for one in found}),
-        *_expiring(queues),
-        *_nobody(queues, found),
-        *no_job(session, names),
+        *_dead(queues),
+        *left,
+        *_stuck(session, queue),
+        *_nobody([one for one in queues if one.queue not in left_in], found),
+        *no_job(session, [name for name in names if name not in left_in]),
         *_repaired(session, queue),
         *_differing(session, queue),
+        *_outbox(waits),
     )
     return Status(
         url=session.url,
@@ -149,37 +166,29 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         jobs=found,
         warnings=warnings,
         has_queues=session.has_queues,
+        has_records=session.has_queues or bool(found) or bool(session.engine.records.scan(limit=1)),
+        outbox=waits,
     )
 
 
-def _queue(session: AdminSession, settings: QueueSettings, stopped: Sequence[_StoppedGroup]) -> QueueStatus:
-    queues = session.engine.queues
-    depth = queues.depth(settings.name)
-    dead_letter = settings.dead_letter if settings.dead_letter != settings.name else None
-    dead = _count(session, dead_letter)
-    expires_ms = None
-    if dead and dead_letter is not None:
-        oldest = queues.peek(dead_letter, limit=_LOOKED_AT)
-        expires_ms = min((one.expires_at_ms for one in oldest), default=None)
+def _queue(session: AdminSession, reading: QueueReading, stopped: Sequence[_StoppedGroup]) -> QueueStatus:
+    settings = reading.settings
+    expires_in_ms = reading.dead_expires_in_ms
+    if expires_in_ms is None and reading.dead and settings.dead_letter is not None:
+        oldest = session.engine.queues.peek(settings.dead_letter, limit=_LOOKED_AT)
+        expires_in_ms = min((one.expires_at_ms - session.now_ms() for one in oldest), default=None)
     return QueueStatus(
         queue=settings.name,
         fifo=settings.fifo,
-        visible=depth.visible,
-        in_flight=depth.in_flight,
-        delayed=depth.delayed,
-        oldest_age_ms=depth.oldest_age_ms,
-        dead=dead,
-        dead_expires_in_ms=expires_ms - session.now_ms() if expires_ms is not None else None,
-        held=_count(session, settings.held),
+        visible=reading.visible,
+        in_flight=reading.in_flight,
+        delayed=reading.delayed,
+        oldest_age_ms=reading.oldest_age_ms,
+        dead=reading.dead,
+        dead_expires_in_ms=expires_in_ms,
+        held=reading.held,
         stopped_groups=sum(1 for one in stopped if one.flag.queue == settings.name),
     )
-
-
-def _count(session: AdminSession, queue: str | None) -> int:
-    if queue is None:
-        return 0
-    depth = session.engine.queues.depth(queue)
-    return depth.visible + depth.in_flight + depth.delayed
 
 
 def _jobs(session: AdminSession, queue: str | None) -> tuple[JobStatus, ...]:
@@ -312,17 +321,66 @@ def _paused(session: AdminSession, known: set[str]) -> list[Warning]:
     ]
 
 
-def _expiring(queues: tuple[QueueStatus, ...]) -> list[Warning]:
-    return [
-        Warning(
-            code="expires-soon",
-            text=f"The first of {counted(one.dead, 'dead letter')} of {one.queue} expires in "
-            f"{age(one.dead_expires_in_ms)}.",
-            todo=f"onefold dlq list --queue {one.queue}",
+def _dead(queues: tuple[QueueStatus, ...]) -> list[Warning]:
+    """Dead letters, those that are about to be gone first."""
+    found = []
+    for one in queues:
+        if not one.dead:
+            continue
+        ends_ms, text = one.dead_expires_in_ms, counted(one.dead, "dead letter")
+        soon = ends_ms is not None and ends_ms < _EXPIRES_SOON_MS
+        if ends_ms is None:
+            text = f"{text} of {one.queue}."
+        elif one.dead == 1:
+            text = f"{text} of {one.queue} expires in {age(ends_ms)}."
+        else:
+            text = f"The first of {text} of {one.queue} expires in {age(ends_ms)}."
+        todo = f"onefold dlq list --queue {one.queue}"
+        found.append(Warning(code="expires-soon" if soon else "dead-letters", text=text, todo=todo))
+    return sorted(found, key=lambda one: one.code != "expires-soon")
+
+
+def waiting_in_vain(session: AdminSession) -> list[Warning]:
+    """Messages of working queues that no worker takes: `left_behind` and `no_job`."""
+    names = sorted(roles(session.settings()).sources)
+    left = left_behind(session, names)
+    left_in = {one.queue for one in left}
+    return [*left, *no_job(session, [name for name in names if name not in left_in])]
+
+
+def left_behind(session: AdminSession, names: Sequence[str] | None = None) -> list[Warning]:
+    """Messages for this app in queues that it declares no job on, as after a queue was renamed: its workers receive none.
+
+    Args:
+        names: of working queues; None for all. Queues of SQS are not read, because that would receive the messages.
+    """
+    if session.jobs is None or session.engine.commit is None:
+        return []
+    served = {job.policy.queue for job in session.jobs.named.values()}
+    apps = {job.app for job in session.jobs.named.values()}
+    result = []
+    for name in sorted(roles(session.settings()).sources) if names is None else names:
+        if name in served:
+            continue
+        mine = [one for one in session.engine.queues.peek(name, limit=_LOOKED_AT) if _sent_by(one) in apps]
+        if not mine:
+            continue
+        first_ms = min(one.expires_at_ms for one in mine) - session.now_ms()
+        is_one = len(mine) == 1
+        known = sorted({redact.one_line(str(one.attributes[JOB_ATTRIBUTE].value)) for one in mine})
+        text = (
+            f"{counted(len(mine), 'message')} for {', '.join(known)} {'is' if is_one else 'are'} in queue {name}, on "
         )
-        for one in queues
-        if one.dead_expires_in_ms is not None and one.dead_expires_in_ms < _EXPIRES_SOON_MS
-    ]
+        text += "which this app declares no job: its workers do not receive from it. "
+        text += f"{'It' if is_one else 'The first'} is deleted in {age(max(first_ms, 0))}."
+        result.append(Warning(code="no-receiver", text=text, todo=QUEUE_RENAMED, queue=name))
+    return result
+
+
+def _sent_by(message: Peeked) -> str | None:
+    """The app whose job a message names; None where it names none."""
+    app = message.attributes.get(APP_ATTRIBUTE) if JOB_ATTRIBUTE in message.attributes else None
+    return str(app.value) if app is not None else None
 
 
 def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
@@ -359,7 +417,7 @@ def _still_waiting(
 ) -> Mapping[str, orphans.WaitingForJob]:
     """What was noted of jobs whose messages are still in the queue, with a message that is.
 
-    Nobody can look into a queue of SQS without receiving: there all of it counts until the queue is empty.
+    A queue of SQS cannot be read without receiving: there all of it counts until the queue is empty.
     """
     depth = session.engine.queues.depth(queue) if noted else None
     if depth is None or not depth.visible + depth.in_flight + depth.delayed:
@@ -382,7 +440,7 @@ def _still_waiting(
 
 
 def _repaired(session: AdminSession, queue: str | None) -> list[Warning]:
-    """What the repair of a damaged file found: for two weeks, and for as long as a message of it is there."""
+    """What the repair of a damaged file found: shown for two weeks, and as long as one of its messages exists."""
     (found,) = session.engine.state.get([REPAIRED_GROUPS]) if session.engine.commit is not None else (None,)
     if found is None:
         return []
@@ -401,6 +459,25 @@ def _repaired(session: AdminSession, queue: str | None) -> list[Warning]:
     return [Warning(code="groups-repaired", text=text, todo=todo)]
 
 
+def _outbox(found: OutboxStatus | None) -> list[Warning]:
+    """Messages that wait long in the outbox, or were refused there."""
+    result = []
+    if found is not None and found.refused:
+        text = (
+            f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: the column `refused` says why."
+        )
+        todo = "Correct and set refused to NULL, or delete: SELECT id, queue, refused FROM onefold_outbox"
+        result.append(Warning(code="outbox-refused", text=text, todo=todo))
+    late_ms = 0 if found is None else found.oldest_age_ms or 0
+    if found is not None and (found.trouble is not None or late_ms > _LATE_MS):
+        text = f"{counted(found.waiting, 'message')} in the outbox of {found.url}, the oldest for {age(late_ms)}."
+        if found.trouble is not None:
+            text = f"The outbox of the app cannot be looked at: {found.trouble}"
+        todo = "Is a worker running? onefold worker <module>:<app>, or onefold relay <module>:<app>"
+        result.append(Warning(code="outbox-late", text=text, todo=todo))
+    return result
+
+
 def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
     """Queues whose settings are not those that the app declares."""
     declared = session.jobs.queues if session.jobs is not None else ()
@@ -411,7 +488,7 @@ def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
     ]
 
 
-def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> list[Warning]:
+def _nobody(queues: Sequence[QueueStatus], found: tuple[JobStatus, ...]) -> list[Warning]:
     """Messages wait, none is in flight, nothing was done: said per queue, for the jobs that are not paused anyway."""
     if any(one.done_last_minute for one in found) or any(one.paused_until_ms is not None for one in found):
         return []
@@ -427,110 +504,19 @@ def _nobody(queues: tuple[QueueStatus, ...], found: tuple[JobStatus, ...]) -> li
     ]
 
 
-# -- runs that went silent -------------------------------------------------------------------------------------------
-
-
-class StuckRun(Struct, frozen=True, kw_only=True):
-    """A run whose process has ended or whose lease is over, and that was not taken over yet; or one past its timeout.
-
-    Args:
-        job, tenant, key: the operation. owner: id of the process that had it.
-        silent_ms: since its lease was over; 0 when it is not, but its process has ended or its handler is late.
-        explanation: what happens next, and when.
-        resolves: whether that happens by itself.
-    """
-
-    job: str
-    tenant: str
-    key: str
-    owner: str
-    silent_ms: int
-    explanation: str
-    resolves: bool
-
-
-def stuck(session: AdminSession) -> list[StuckRun]:
-    """Runs that may need somebody, each explained, longest silent first.
-
-    Those whose process has ended or whose lease is over, and that nobody has taken over; and, where the app is known, those
-    whose handler has passed its timeout and has not ended.
-    """
-    now_ms = session.now_ms()
-    found = []
-    records = session.engine.records.scan(status="in_progress", limit=1_000)
-    asked = session.has_queues and not session.closed_queues()
-    dead = session.engine.dead({record.owner for record in records})
-    for record in records:
-        if record.lease_until_ms > now_ms and record.owner not in dead:
-            if (late := _late(session, record, now_ms)) is not None:
-                found.append(late)
-            continue
-        message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
-        text, resolves = _what_happens_next(
-            message,
-            now_ms,
-            is_dead=record.owner in dead,
-            left_ms=record.lease_until_ms - now_ms,
-            may_wait=record.message_id is not None and not asked,
-        )
-        found.append(
-            StuckRun(
-                job=record.key.job,
-                tenant=record.key.scope,
-                key=record.key.key,
-                owner=record.owner,
-                silent_ms=max(now_ms - record.lease_until_ms, 0),
-                explanation=text,
-                resolves=resolves,
-            )
-        )
-    return sorted(found, key=lambda one: -one.silent_ms)
-
-
-def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None:
-    """A run under way whose handler has passed its timeout; None where it has not, or its job is not known."""
-    job = session.job(record.key.job)
-    if job is None or record.started_at_ms is None or record.started_fence != record.fence:
-        return None
-    running_ms, timeout_ms = now_ms - record.started_at_ms, job.policy.timeout_ms
-    if running_ms < timeout_ms:
-        return None
-    return StuckRun(
-        job=record.key.job,
-        tenant=record.key.scope,
-        key=record.key.key,
-        owner=record.owner,
-        silent_ms=0,
-        explanation=f"its handler has run for {age(running_ms)} by owner {record.owner}, past its timeout of "
-        f"{pause(timeout_ms)}, and its lease is renewed: nothing else runs this key. {HANGS}",
-        resolves=False,
-    )
-
-
-def _what_happens_next(
-    message: Peeked | None, now_ms: int, *, is_dead: bool, left_ms: int, may_wait: bool = False
-) -> tuple[str, bool]:
-    if message is None and may_wait:
-        ended = "its process has ended; " if is_dead else ""
-        text = (
-            f"{ended}its message (not looked for: that would receive it) is visible again when its visibility timeout is "
-            "over, and a worker then takes the run over; is one running?"
-        )
-        return text, True
-    if message is None:
-        ended = "its process has ended, and " if is_dead else ""
-        wait = f"; its lease ends in {pause(left_ms)}, and a call waits for that" if left_ms > 0 else ""
-        return f"{ended}no message is left to take it over; call or send it again with the same key{wait}", False
-    if is_dead and message.visible_at_ms > now_ms:
-        return (
-            "its process has ended: a worker on this machine frees its message and takes it over; is one running?",
-            True,
-        )
-    if message.visible_at_ms > now_ms:
-        wait = pause(message.visible_at_ms - now_ms)
-        return f"its message is visible again in {wait}, and whoever receives it takes the run over", True
-    since = age(now_ms - message.visible_at_ms)
-    return (
-        f"its message has been visible for {since}: a worker that receives it takes the run over; is one running?",
-        True,
-    )
+def _stuck(session: AdminSession, queue: str | None) -> list[Warning]:
+    """What `stuck` lists, in a sentence: how many, and the first of them."""
+    found = [
+        one
+        for one in stuck.runs(session)
+        if queue is None or ((job := session.job(one.job)) is not None and job.policy.queue == queue)
+    ]
+    if not found:
+        return []
+    first = min(
+        found, key=lambda one: one.resolves
+    )  # the first that nothing but a person brings back, where there is one
+    text = f"{counted(len(found), 'run')} {'is' if len(found) == 1 else 'are'} stuck"
+    text += f": {first.job} {first.key}. " if len(found) == 1 else f", among them {first.job} {first.key}. "
+    text += f"{first.explanation[0].upper()}{first.explanation[1:].removesuffix('.')}"
+    return [Warning(code="stuck", text=text + ("" if text.endswith("?") else "."), todo="onefold stuck")]

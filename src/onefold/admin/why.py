@@ -1,9 +1,10 @@
-"""`why`: everything that is known of a key, as one story per operation.
+"""`why`: everything that is known about a key, as one history per operation.
 
-Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/operation_state.py`. A key that
-nobody knows gets an answer too: what that can mean, and keys that look like it. Never here: wording of steps, output.
-Invariant: asking changes nothing. On SQS a look into a working queue is a receive, which counts towards its dead-letter
-queue: what waits there is looked for only when a person says so (`receive`), and the answer says what was not asked.
+Gathers record, history and messages, and hands them to `observe/timeline.py` and `observe/operation_state.py`. An unknown
+key gets an answer too: what that can mean, and keys that look similar. Never here: wording of steps, output.
+Invariant: reading changes nothing. On SQS, looking into a working queue is a receive, which counts towards its maximum
+receive count: messages that wait there are searched only when a person asks for it (`receive`), and the answer says which
+queues were not searched.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from msgspec.structs import replace
 
 from onefold import limits, owner_process
 from onefold.admin import groups, jobs, reading
-from onefold.admin.session import AdminSession, roles
-from onefold.contracts.admin import Peeked
+from onefold.admin.session import AdminSession
+from onefold.contracts.admin import Peeked, roles
 from onefold.contracts.store import Record, RecordKey
 from onefold.observe.operation_state import StateName, state_of
 from onefold.observe.timeline import Evidence, Line, alone, left_out, lines
@@ -196,10 +197,13 @@ def _evidence(
         now_ms=session.now_ms(),
         paused_until_ms=paused.get(key.job),
         owner_dead=record is not None and record.owner in session.engine.dead([record.owner]),
+        stopped_process=session.engine.stopped_process(record) if record is not None else None,
         owner_is_here=record is not None and owner_process.is_here(record.owner),
         say=say,
         not_asked=_not_asked(session, closed) if not messages else "",
         is_declared=session.jobs is None or declared is not None,
+        is_received=declared is None
+        or all(one.queue == declared.policy.queue for one in messages if one.queue in kinds.sources),
         is_blocked=False if looks else declared.unique if declared is not None else None,
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )
@@ -308,7 +312,7 @@ def _meanings(
     return (
         "It was never sent, or sent to another engine: "
         + (
-            "a relative file is one of the folder that the sender ran in."
+            "a relative path starts at the folder that the sender ran in."
             if is_file
             else "another region, account, prefix or record store."
         ),
@@ -320,7 +324,7 @@ def _meanings(
 
 
 def _near(session: AdminSession, key: str, closed: Sequence[str]) -> tuple[str, ...]:
-    """Recent keys that look like this one; those of messages too, but where a look is a receive (`closed`)."""
+    """Recent keys that look like this one; also those of messages, except where reading is a receive (`closed`)."""
     keys = dict.fromkeys(record.key.key for record in session.engine.records.scan(limit=_NEAR_RECORDS))
     for queue in session.settings():
         if queue in closed:

@@ -1,1 +1,1 @@
-"""Private: the commands, thin faces of `admin`. May change with any release."""
+"""Private: the commands, which call `admin` and print. May change with any release."""

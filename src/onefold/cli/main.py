@@ -1,9 +1,9 @@
-"""The command line's entry: run a command, and say what went wrong in a way that helps at 2 a.m.
+"""The entry point of the command line: runs a command, and reports errors in a way that helps at 2 a.m.
 
-An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only to who asks
-for it (ONEFOLD_DEBUG=1). With --json the error is also the one JSON document on standard output.
-Exit codes: 0 fine; 1 error; 2 the command itself was wrong; 3 a worker ended while runs were in flight; 130 interrupted.
-click and rich come with the extra `cli` and are imported only when a command runs.
+An error is three lines on standard error: what happened, what it means, what to do. A traceback is shown only with
+ONEFOLD_DEBUG=1. With --json the error is also the one JSON document on standard output. Exit codes: 0 fine; 1 error; 2 the
+command itself was wrong; 3 a worker ended while runs were in flight; 130 interrupted. click and rich come with the extra
+`cli` and are imported only when a command runs.
 Never here: commands. Invariant: no exception leaves `run`, and nothing else decides an exit code.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 ERROR: Final = 1
 USAGE: Final = 2
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
 _ISSUES = "the project's issue tracker"
 
 
 def main() -> None:
     """Run the command in `sys.argv` and end the process with its exit code."""
-    while (missing := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a socket would take the number of a closed stream
+    while (missing := os.open(os.devnull, os.O_RDWR)) <= 2:  # or a socket could get the number of a closed stream
         pass
     os.close(missing)
     sys.exit(run(sys.argv[1:]))
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`; nobody is left to read it
+    except BrokenPipeError:  # the reader of a pipe has closed it, as with `| head`; there is no one to report to
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect
@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
 
     try:
         code = program.main(arguments, prog_name="onefold", standalone_mode=False)
-        sys.stdout.flush()  # here, where a reader that has gone is still noticed
+        sys.stdout.flush()  # here, where a closed pipe is still detected
     except click.UsageError as error:
         return _say_usage(error, "--json" in arguments)
     except click.ClickException as error:
@@ -85,7 +85,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def text_of(error: errors.OnefoldError) -> str:
-    """An error as a person sees it: up to three lines, each part on its own."""
+    """An error as text for people: up to three lines, one for each part."""
     lines = [f"error: {error.what}"]
     if error.meaning:
         lines.append(f"  meaning: {error.meaning}")
@@ -107,12 +107,12 @@ def _write_json(said: errors.OnefoldError) -> None:
     import msgspec
 
     parts = {"code": said.code, "what": said.what, "meaning": said.meaning, "todo": said.todo}
-    shown = {name: redact.printable(text) for name, text in parts.items()}  # lone surrogates, too, have no UTF-8
+    shown = {name: redact.printable(text) for name, text in parts.items()}  # lone surrogates have no UTF-8 either
     sys.stdout.write(msgspec.json.encode({"error": shown}).decode() + "\n")
 
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
-    """A command line that cannot be understood; click knows the near names of options, we those of commands."""
+    """The error for an invalid command line; click suggests similar names of options, this those of commands."""
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -127,7 +127,7 @@ def _say_usage(error: click.UsageError, wants_json: bool) -> int:
 
 
 def _damage(error: BaseException) -> errors.StorageError | None:
-    """The error for a stored value that cannot be read; None where it is not one."""
+    """The error for a stored value that cannot be read; None for other errors."""
     from msgspec import MsgspecError
 
     if not isinstance(error, MsgspecError | ValueError | OverflowError | TypeError | AttributeError):

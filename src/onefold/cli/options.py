@@ -1,7 +1,7 @@
-"""Options that several commands share, and the values behind them: durations, rates, which operation is meant.
+"""Options that several commands share, and their value types: durations, rates, which operation is meant.
 
 Parsing only. Never here: which dead letters are meant (`selection.py`).
-Invariant: a word that cannot be read is a usage error that says the form.
+Invariant: a value that cannot be parsed is a usage error that shows the expected form.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ RATE = RateType()
 
 
 def reason_text(function: F) -> F:
-    """Add --reason-text, kept with who did it."""
-    text = "Why; kept in the ledger with who did it."
+    """Add --reason-text, stored with the operator's name."""
+    text = "The reason; kept in the history with your name."
     return click.option("--reason-text", metavar="TEXT", help=text)(function)
 
 
 def idle(function: F) -> F:
     """Add --idle, for stopped groups on SQS."""
-    text = "Nobody sends to a stopped group's queue, and no worker receives from it. On SQS its order needs that."
+    text = "Confirm that nobody sends to a stopped group's queue and no worker receives from it. Its order on SQS needs it."
     return click.option("--idle", is_flag=True, help=text)(function)
 
 

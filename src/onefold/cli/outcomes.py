@@ -1,6 +1,6 @@
-"""What a reconciliation found, drawn: the verdict, the figures, the operations concerned, and what to do next.
+"""What a reconciliation found, as text: the verdict, the figures, the operations concerned, and what to do next.
 
-Never here: looking, repairs. Invariant: an operation is shown with where its payload is and who owns the fix.
+Never here: checks, repairs. Invariant: an operation is shown with the location of its payload and the owner of the fix.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
     "late": ("nothing is wrong so far, but it is not all done", "yellow"),
     "disagrees": ("NOT AS IT SHOULD BE", "red"),
 }
-_PLACES: Final[dict[Place, str]] = {"dead": "dead-lettered"}  # the others are called as they are
-_KEY_WIDTH: Final = 38  # with a message id behind it a line fits 80 columns
+_PLACES: Final[dict[Place, str]] = {"dead": "dead-lettered"}  # other places are shown under their own names
+_KEY_WIDTH: Final = 38  # followed by a message id, a line fits into 80 columns
 
 
 def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map: bool = False) -> None:
     """One outcome: the verdict, the figures, what is not as it should be, and what to do next.
 
     Args:
-        words: how to name the target on a command line again.
-        repairs: a repair is shown below, and need not be proposed.
-        is_map: it is a map run, whose dead letters go with the run.
+        words: the target as it is written on a command line.
+        repairs: a repair is shown below, so none is suggested.
+        is_map: it is a map run, whose dead letters are redriven with the run.
     """
     text, style = VERDICTS[outcome.verdict]
     by = f"   by {outcome.name}" if outcome.name else ""
@@ -57,7 +57,7 @@ def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map
 
 
 def _figures(outcome: ReconcileOutcome) -> str:
-    """The places of a run's operations, those that are not empty, in one line."""
+    """How many of a run's operations are in each state, in one line, without empty states."""
     parts = [
         (outcome.done, "done"),
         (outcome.running, "running"),
@@ -74,9 +74,9 @@ def _figures(outcome: ReconcileOutcome) -> str:
 
 
 def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:
-    """Operations that are not simply done, those of one place, reason, job and owner under one line that says these.
+    """Operations that are not done, grouped by state, reason, job and owner, each group under one heading.
 
-    Each has a line with its key and the message that has its payload, which is never broken: it is there to be copied.
+    Each has a line with its key and the id of the message with its payload; the line is never wrapped, so it can be copied.
 
     Args:
         left_out: how many more there are.

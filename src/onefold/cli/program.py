@@ -1,8 +1,8 @@
-"""The tree of commands, and what all of them share: `--json`, help with an example, how an answer becomes output.
+"""The tree of commands, and what all of them share: `--json`, help with an example, how a result becomes output.
 
-A command is a function that asks `admin/` or `local/` and answers with a plain value; with --json that value is the one
-JSON document on standard output, otherwise it is drawn. A command is imported when it is called or its own help is asked
-for, so that `onefold --help` and every other command start fast.
+A command is a function that calls `admin/` or `local/` and returns a plain value; with --json that value is the one JSON
+document on standard output, otherwise it is rendered as text. A command is imported when it is called or its own help is
+asked for, so that `onefold --help` and every other command start fast.
 Never here: what a command does. Invariant: every command has a help text, an example and --json.
 """
 
@@ -20,25 +20,31 @@ from msgspec import Struct
 
 import onefold
 from onefold import redact
-from onefold.errors import UsageError
+from onefold.cli.render import TARGET, copyable
+from onefold.errors import OnefoldError, UsageError
 
 # name -> (module, its attribute, one line of help)
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "worker": ("onefold.cli.commands.worker", "command", "Run an app's jobs until stopped."),
     "scheduler": ("onefold.cli.commands.scheduler", "command", "Send the ticks of an app's schedules."),
+    "relay": ("onefold.cli.commands.outbox", "relay_command", "Pass on the messages of an app's outbox table."),
+    "outbox": ("onefold.cli.commands.outbox", "command", "The outbox table in your own database: create."),
     "calendar": ("onefold.cli.commands.calendar", "command", "What schedules will fire, and with which keys."),
+    "workers": ("onefold.cli.commands.workers", "command", "Workers: which are there and what each runs; drain one."),
+    "schedule": ("onefold.cli.commands.schedule", "command", "Schedules: list, run-now, pause, resume."),
     "send": ("onefold.cli.commands.jobs", "send", "Send one message to a job."),
     "status": (
         "onefold.cli.commands.status",
         "command",
-        "How much waits, how fast it is done, what needs a person.",
+        "What waits, how fast it is done, and what needs a person.",
     ),
     "runs": ("onefold.cli.commands.runs", "command", "Runs of schedules and map jobs: list, show, watch."),
+    "counts": ("onefold.cli.commands.status", "counts", "What handlers counted, by day and job."),
     "why": ("onefold.cli.commands.why", "command", "What happened to a key, and what decided each step."),
     "reconcile": (
         "onefold.cli.commands.reconcile",
         "command",
-        "Whether a run's work exists, once; repair what is missing.",
+        "Check that all of a run's work exists, once; repair what is missing.",
     ),
     "dlq": ("onefold.cli.commands.dlq", "command", "Dead letters: list, show, edit, redrive, purge."),
     "held": (
@@ -46,8 +52,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "command",
         "Unknown outcomes that wait for a person: list, show, settle.",
     ),
+    "alarms": ("onefold.cli.commands.alarms", "command", "Alarms: list, history, silence, test."),
+    "watch": ("onefold.cli.commands.alarms", "watch", "Evaluate an app's alarms, and send their reports."),
     "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
-    "names": ("onefold.cli.commands.jobs", "names_command", "Whose the names of operations are: list, give."),
+    "names": ("onefold.cli.commands.jobs", "names_command", "Which app owns which job name: list, give."),
     "records": (
         "onefold.cli.commands.deploy",
         "records_command",
@@ -56,12 +64,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "resume": (
         "onefold.cli.commands.jobs",
         "resume",
-        "Let a job go on that its circuit breaker has paused.",
+        "Resume a job that its circuit breaker has paused.",
     ),
-    "stuck": ("onefold.cli.commands.status", "stuck", "Runs that went silent: empty, or each explained."),
+    "stuck": ("onefold.cli.commands.status", "stuck", "Runs whose worker died or that take too long, each explained."),
     "events": ("onefold.cli.commands.events", "command", "Event buses: put, rules, patterns, archives, replays."),
     "map": ("onefold.cli.commands.map_", "command", "Map runs over a file: start, show, resume, redrive, stop."),
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
+    "web": ("onefold.cli.commands.web", "command", "A web page: look, redrive, edit and settle in a browser."),
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
     "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
     "synth": (
@@ -78,13 +87,13 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 class Answer(Struct, frozen=True):
-    """What a command answers.
+    """The result of a command.
 
     Args:
         value: plain, for JSON.
-        draw: draws it for people; None where there is nothing to draw, or it was drawn as it came.
+        draw: renders it as text; None where there is nothing to render, or it was printed as it came.
         code: exit code.
-        said: with --json its one document was printed already, before the command ended.
+        said: with --json, its one document was printed before the command ended.
     """
 
     value: Any
@@ -120,18 +129,23 @@ class Command(click.Command):
 def declared(
     name: str, *, example: str, looks: bool = False, **settings: Any
 ) -> Callable[[Callable[..., Answer]], Command]:
-    """Make a function that answers into a command.
+    """Make a command from a function that returns an `Answer` or a plain value.
 
     Args:
         name: as typed. example: one or more command lines.
-        looks: it changes nothing, so that reading is enough and what an app declares need not fit what is there.
-        settings: as `click.command`'s.
+        looks: it changes nothing, so read access is enough, and an app's declarations need not match the existing queues.
+        settings: those of `click.command`.
     """
 
     def declare(function: Callable[..., Answer]) -> Command:
         def call(*args: Any, as_json: bool, **kwargs: Any) -> int:
             click.get_current_context().obj = {"json": as_json}
-            answer = function(*args, **kwargs)
+            try:
+                answer = function(*args, **kwargs)
+            except OnefoldError as error:
+                words = click.get_current_context().meta.get(TARGET, "")
+                error.meaning, error.todo = copyable(error.meaning, words), copyable(error.todo, words)
+                raise
             if as_json and not answer.said:
                 text = msgspec.json.format(msgspec.json.encode(answer.value), indent=2).decode()
                 click.echo(redact.printable_json(text))
@@ -152,7 +166,7 @@ def declared(
 
 
 class Group(click.Group):
-    """Commands under one word, in the order they were added; a misspelt one is answered with the near name."""
+    """Commands under one word, in the order in which they were added; for a misspelt one a similar name is suggested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order of declaration."""
@@ -161,7 +175,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
+        """Find the command, or suggest the one that was probably meant."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             names = self.list_commands(ctx)
@@ -171,7 +185,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List the commands with their whole first sentence."""
+        """List the commands with their complete first sentence."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()])
 
@@ -180,7 +194,7 @@ class Program(Group):
     """All commands, each imported at first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """In the order people meet them."""
+        """The commands in the order in which people need them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's

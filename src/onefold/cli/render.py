@@ -1,19 +1,20 @@
-"""How answers are drawn: tables that fit any terminal, ages like `3m12s`, local time, colours only on a terminal.
+"""How results are rendered: tables that fit any terminal, ages like `3m12s`, local time, colours only on a terminal.
 
-Cells fold instead of being cut, so that an id can always be copied. rich is imported when something is first drawn: a
-command with --json never pays for it. Never here: what is worth drawing, decisions.
-Invariant: nothing drawn here is meant for machines; they use --json.
+Cells fold instead of being cut, so that an id can always be copied. rich is imported when something is first rendered, so a
+command with --json does not load it. Never here: what is worth showing, decisions. Invariant: nothing rendered here is meant
+for machines; they use --json.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 from msgspec import Struct
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
 
 
 NOTHING = "-"
-_NO_WIDTH = 100_000  # a pipe has none: a row is a line there, so that grep finds a whole key and its row
-_WIDTH = 80  # where COLUMNS says 0, as some terminals of CI do
-_LEAST_CHARACTERS = 8  # of a column whose text folds: narrower ones are hard to read
+_NO_WIDTH = 100_000  # a pipe has no width: each row is one line, so that grep finds a whole key and its row
+_WIDTH = 80  # where COLUMNS is 0, as on some CI terminals
+_LEAST_CHARACTERS = 8  # least width of a column whose text folds: narrower ones are hard to read
 
 Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
 
 
 class Column(Struct, frozen=True):
-    """One column of a table: its head, alignment to the right or not, how it looks, and whether long text folds in it."""
+    """One column of a table: its head, whether it is aligned right, its style, and whether long text folds in it."""
 
     head: str
     right: bool = False
@@ -49,12 +50,12 @@ class Column(Struct, frozen=True):
 
 @cache
 def console(*, stderr: bool = False, folds: bool = True) -> Console:
-    """The terminal, or the stream in its place; without `folds` long lines are left to the terminal to break."""
+    """The terminal, or the stream that replaces it; without `folds` the terminal wraps long lines."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Safe(Console):
-        """A console that obeys its own control codes and no text's: every segment passes here, whatever drew it."""
+        """A console that emits only its own control codes, never those in a text: every segment passes through here."""
 
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
             return super()._render_buffer(
@@ -69,7 +70,7 @@ def console(*, stderr: bool = False, folds: bool = True) -> Console:
 
 
 class Drawn:
-    """A table that fits the width it is drawn at: long text folds, and where that is not enough each row is a block.
+    """A table that fits the available width: long text folds, and where that is not enough each row becomes a block.
 
     Nothing is ever cut off: every head and every cell is there at any width.
     """
@@ -79,7 +80,7 @@ class Drawn:
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: object) -> None:
-        """One more row; None is shown as a dash."""
+        """Add a row; None is shown as a dash."""
         from rich.text import Text
 
         self._rows.append(
@@ -90,10 +91,10 @@ class Drawn:
         )
 
     def __rich_console__(self, drawing: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Draw it at the width there is."""
+        """Render it at the available width."""
         from rich.cells import cell_len
 
-        room = options.max_width - 2 * len(self._columns) + 1  # two spaces between columns, and rich pads the last
+        room = options.max_width - 2 * len(self._columns) + 1  # two spaces between columns; rich pads the last one too
         widest = [
             max([cell_len(column.head), *(_widest_line(row[place]) for row in self._rows)])
             for place, column in enumerate(self._columns)
@@ -110,7 +111,7 @@ class Drawn:
             yield from self._as_blocks(drawing, options.max_width)
 
     def _as_lines(self, widths: Sequence[int]) -> Text:
-        """A line for each row, with nothing behind its last word."""
+        """A line for each row, without trailing spaces."""
         from rich.cells import cell_len
         from rich.text import Text
 
@@ -126,7 +127,7 @@ class Drawn:
         return Text("\n".join(drawn), no_wrap=True, overflow="ignore")
 
     def _longest_words(self) -> list[int]:
-        """Of each column: no key, id or name is broken in a table; where they have no room, each row is a block."""
+        """The least width of each column: no key, id or name is broken; where there is no room, each row is a block."""
         from rich.cells import cell_len
 
         return [
@@ -172,7 +173,7 @@ def _widest_line(cell: Text) -> int:
 
 
 def _shared(least: Sequence[int], widest: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: at least the least, and what is left over goes to those that still have text, evenly."""
+    """Widths of columns: at least the minimum; the rest is divided evenly among those that need more."""
     widths = list(least)
     left = room - sum(widths)
     while left > 0 and (short := [place for place, width in enumerate(widths) if width < widest[place]]):
@@ -193,23 +194,23 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Drawn:
 
 
 class _Shown(str):
-    """A text that `shown` has answered."""
+    """A text returned by `shown`."""
 
     __slots__ = ()
 
 
 def shown(text: str) -> str:
-    """A text as it may reach a terminal: without secrets, and with what a terminal would obey as escapes."""
+    """A text that is safe to print on a terminal: secrets are masked, control characters are escaped."""
     return text if isinstance(text, _Shown) else _Shown(redact.printable(redact.masked(text)))
 
 
 def one_line(text: str) -> str:
-    """As `shown`, with line ends as escapes too: a name that a stranger chose begins no line of its own."""
+    """As `shown`, with line ends escaped too, so that a name from outside cannot start a new line."""
     return _Shown(shown(text).replace("\n", "\\n"))
 
 
 def joined(*parts: str) -> str:
-    """One line of parts that are masked alone: what follows a key `pre-auth:` or a class `InvalidToken:` is not a secret."""
+    """One line of parts, masked separately: the text after a key `pre-auth:` or a class `InvalidToken:` is no secret."""
     return _Shown("".join(shown(part) for part in parts))
 
 
@@ -221,12 +222,12 @@ def cause(error: str | None, summary: str) -> str:
 
 
 def is_quiet() -> bool:
-    """Whether the running command was asked for JSON, so that nothing is to be drawn."""
+    """Whether the running command has --json, so that nothing is rendered."""
     return bool(click.get_current_context().obj["json"])
 
 
 def draw(*things: object) -> None:
-    """Print tables and lines, one under the other."""
+    """Print tables and lines, one below the other."""
     for thing in things:
         console().print(shown(thing) if isinstance(thing, str) else thing)
 
@@ -243,10 +244,10 @@ def block(text: str, mark: str = "") -> None:
 
 
 def fold(text: str, first: str, following: str, style: Style = "") -> None:
-    """Print a sentence over as many lines as the terminal needs, broken at spaces only, so that an id in it stays whole.
+    """Print a sentence, wrapped for the terminal at spaces only, so that an id in it is not broken.
 
     Args:
-        first, following: what the first line, and those behind it, begin with.
+        first, following: prefixes of the first line and of the following ones.
     """
     folded = TextWrapper(
         console().width,
@@ -260,7 +261,7 @@ def fold(text: str, first: str, following: str, style: Style = "") -> None:
 
 
 def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
-    """A text that holds a stranger's names, as a drawing: no line of it but the first begins where a terminal's lines begin.
+    """A text that contains names from outside, for rendering: only its first line can begin at the left edge.
 
     Args:
         first, following: as of `fold`.
@@ -269,17 +270,17 @@ def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
 
     folded = TextWrapper(
         console().width - 1, initial_indent=first, subsequent_indent=following, break_on_hyphens=False
-    )  # what is longer than a line is broken here, or the terminal would
+    )  # a word that is longer than a line is broken here, or the terminal would do it
     return Text("\n".join(folded.wrap(one_line(text))), style=style)
 
 
 def note(text: str) -> None:
-    """Say something on standard error that is not part of the answer; a reader that has gone ends no work."""
+    """Print something on standard error that is not part of the result; a closed pipe does not end the work."""
     try:
         # Not `click.echo`, which writes past the stream that keeps lines above a live picture.
         sys.stderr.write(f"{shown(text)}\n")
         sys.stderr.flush()
-    except BrokenPipeError:  # as with `2>&1 | head`: what is running goes on, and its next lines have nowhere to go
+    except BrokenPipeError:  # as with `2>&1 | head`: what is running continues, and further lines are lost
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -287,7 +288,7 @@ def confirm(question: str) -> None:
     """Ask on standard error, and end the command unless the answer is yes.
 
     Raises:
-        UsageError: of click; there is nobody to answer. Abort: no, or interrupted.
+        UsageError: of click; nobody can answer. Abort: the answer was no, or an interrupt.
     """
     try:
         click.confirm(question, abort=True, err=True)
@@ -302,13 +303,13 @@ def confirm(question: str) -> None:
 
 
 def todo(steps: Iterable[str], target: str = "") -> None:
-    """Print next steps; commands get the target that this one was given, so that they can be copied as they are."""
+    """Print next steps; commands get this command's target, so that they can be copied as they are."""
     for step in steps:
         line(f"  {with_target(step, target)}", "cyan" if step.startswith("onefold ") else "")
 
 
 def with_target(step: str, target: str) -> str:
-    """A command with the target of the running one; other advice as it is, but for the command at its end."""
+    """A command with the target of the running one; other advice unchanged, except for a command at its end."""
     if target and not target.startswith("-"):
         step = step.replace("onefold worker <module>:<app>", f"onefold worker {target}")
     if (": onefold resume " in step or ": onefold names give " in step) and target:
@@ -317,9 +318,20 @@ def with_target(step: str, target: str) -> str:
         return step
     command, gap, remark = step.partition("   (")
     before, sign, word = command.partition(" -- ")
-    if sign and target.startswith("-"):  # behind the sign it would be no option
+    if sign and target.startswith("-"):  # after `--` it would not be an option
         return f"{before} {target} -- {word}{gap}{remark}"
     return f"{command} {target}{gap}{remark}"
+
+
+TARGET: Final = "onefold.target"  # in click's context: how to name what the running command works on
+_NAMED: Final = re.compile(
+    r"`(onefold (?:alarms|calendar|counts|dlq|held|names|queue|reconcile|resume|runs|status|stuck|why)\b[^`<]*)`"
+)
+
+
+def copyable(text: str, target: str) -> str:
+    """An error's text with the target of the running command in the commands that it names."""
+    return _NAMED.sub(lambda one: one[0] if "--help" in one[1] else f"`{with_target(one[1], target)}`", text)
 
 
 # -- numbers and times -----------------------------------------------------------------------------------------------
@@ -336,7 +348,7 @@ def number(count: float | None) -> str:
 
 
 def some(count: int) -> str:
-    """A count where 0 is nothing to look at."""
+    """A count; 0 is shown as a dash."""
     return number(count) if count else NOTHING
 
 
@@ -346,7 +358,7 @@ def local(at_ms: int) -> str:
 
 
 def zoned(at_ms: int) -> str:
-    """An instant as `local` says it, with the zone."""
+    """An instant as in `local`, with the zone."""
     return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -363,18 +375,18 @@ def clock_time(at_ms: int) -> str:
 def _local(at_ms: int) -> datetime:
     try:
         return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone()
-    except (ValueError, OverflowError):  # of a damaged record
+    except (ValueError, OverflowError):  # from a damaged record
         return datetime.max.replace(tzinfo=UTC) if at_ms > 0 else datetime.min.replace(tzinfo=UTC)
 
 
-_EVENT_WIDTH = 12  # of the column of events, unless one is longer
+_EVENT_WIDTH = 12  # width of the column of events, unless one is longer
 
 
 def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
     """Print steps, oldest first.
 
     Args:
-        message: the message that the reader has in mind already; the first step's unless given.
+        message: the message that the reader already knows about; by default the first step's.
     """
     message = message or (steps[0].message_id if steps else None)
     width = max([_EVENT_WIDTH, *(len(step.event) for step in steps)])
@@ -395,7 +407,7 @@ def draw_steps(steps: Sequence[Line], message: str | None = None) -> None:
 
 
 def _step_line(text: str, first: str, following: str, style: Style = "") -> None:
-    """One line in a pipe; on a terminal as many as it needs, so that the column of times stays one."""
+    """One line in a pipe; on a terminal wrapped, so that the column of times stays aligned."""
     if console().is_terminal:
         fold(text, first, following, style)
     else:

@@ -1,6 +1,6 @@
-"""Which dead letters a command is about: the options that say so, and finding them; and how a forecast is worded.
+"""The options that select dead letters, and finding them; and how a forecast is worded.
 
-Never here: what fits (`admin/dead_letters.py`).
+Never here: which dead letters match a selection (`admin/dead_letters.py`).
 Invariant: a command that changes something names what it changes, or says --all.
 """
 
@@ -36,14 +36,14 @@ FATES: Final[dict[Fate, str]] = {
 }
 
 
-_REASONS: Final = (*REASONS, "none")  # none: no reason travels with it
+_REASONS: Final = (*REASONS, "none")  # none: the message has no reason
 
 
 def selecting(function: F) -> F:
     """Add the options that say which dead letters are meant; they arrive as one `select`."""
 
     def call(*args: Any, **given: Any) -> Any:
-        names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms")
+        names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms", "contains")
         select = Select(**{name: given.pop(name) for name in names})
         if select.reason is not None and select.reason not in _REASONS:
             near = difflib.get_close_matches(select.reason, _REASONS, n=1)
@@ -70,9 +70,10 @@ def selecting(function: F) -> F:
                 "--older",
                 "older_ms",
                 type=options.DURATION,
-                help="Failed at least so long ago, for example 2h.",
+                help="Failed at least this long ago, for example 2h.",
             ),
-            click.option("--newer", "newer_ms", type=options.DURATION, help="Failed at most so long ago."),
+            click.option("--newer", "newer_ms", type=options.DURATION, help="Failed at most this long ago."),
+            click.option("--contains", metavar="TEXT", help="Whose body contains this text."),
         ]
     ):
         decorated = option(decorated)
@@ -85,7 +86,7 @@ def chosen(
     """The dead letters that a command's words and options name, at least one, and what names them.
 
     Raises:
-        NotFoundError: none fits.
+        NotFoundError: none matches.
     """
     app, ids = target.split_ids(words)
     wanted = msgspec.structs.replace(select, ids=ids)
@@ -104,7 +105,7 @@ def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target
     """The one dead letter that a command's words and options name, with its target.
 
     Raises:
-        NotFoundError: none fits. UsageError: several do.
+        NotFoundError: none matches. UsageError: several do.
     """
     app, ids = target.split_ids(words)
     wanted = msgspec.structs.replace(select, ids=ids)

@@ -1,9 +1,9 @@
 """Options of the commands that write or carry out an app's infrastructure, and the plan behind them.
 
-An app's URL may have made some of the choices (`aws://...?prefix=...`); what is said on the command line wins. The app is
-imported, nothing is opened: no AWS call, no credentials.
+An app's URL may make some of the choices (`aws://...?prefix=...`); an option on the command line overrides it. The app is
+imported and nothing is opened: no AWS call is made, no credentials are read.
 Never here: sizes and names (`deploy/plan.py`), files, uploads.
-Invariant: all those commands, asked alike, speak of the same plan.
+Invariant: given the same options, all these commands work on the same plan.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from onefold import errors
 from onefold.app import App
 from onefold.cli import render, target
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
-from onefold.deploy.stack import LOG_DAYS, Stack, stack_of
+from onefold.deploy.stack import ALARMS, LOG_DAYS, Stack, stack_of
 from onefold.observe.sinks import LogSink
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Choices = dict[str, Any]
-"""What was said on the command line, by the names of Stack's fields; None or empty: not said."""
+"""The options given on the command line, by the names of Stack's fields; None or empty: not given."""
 
 _OPTIONS = (
     click.option("--prefix", metavar="TEXT", help="Before every name on AWS, for example prod-."),
@@ -44,6 +44,14 @@ _OPTIONS = (
         "--disposable", is_flag=True, help="Queues and table are deleted with the stack; for tests and stages."
     ),
     click.option("--later", is_flag=True, help="Messages due later than SQS delays become one-time schedules."),
+    click.option(
+        "--alarms",
+        type=click.Choice(ALARMS),
+        help="all unless given; few: the most important; jobs: all, and one for each job, which notifies instead; none.",
+    ),
+    click.option(
+        "--slack", metavar="WORKSPACE/CHANNEL", help="Ids in Slack; Amazon Q Developer posts the alarms there."
+    ),
     click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
 )
 
@@ -61,6 +69,8 @@ def stack_options(function: F) -> F:
         "deletion_protection",
         "disposable",
         "later",
+        "alarms",
+        "slack",
         "tags",
     )
 
@@ -77,7 +87,7 @@ def stack_options(function: F) -> F:
 
 
 def placing(function: F) -> F:
-    """Add the options that say where a stack is."""
+    """Add the options for the location of a stack."""
     for option in (
         click.option("--endpoint", metavar="URL", help="Of an emulator, instead of AWS."),
         click.option("--region", metavar="NAME", help="Unless given: of the app's URL, AWS_REGION, or your profile."),
@@ -91,12 +101,12 @@ def planned(app: str | None, choices: Choices) -> DeployPlan:
     """The plan of an app.
 
     Args:
-        app: `module:attribute`; unless given, ONEFOLD_APP.
+        app: `module:attribute`; by default ONEFOLD_APP.
         choices: as `stack_options` collects them.
 
     Raises:
         click.UsageError: no app was named.
-        UsageError, NotFoundError: the app cannot be loaded, its module has no handler, or what is declared cannot be.
+        UsageError, NotFoundError: the app cannot be loaded, its module has no handler, or a declaration is invalid on AWS.
     """
     word = app or os.environ.get("ONEFOLD_APP")
     if word is None:
@@ -111,13 +121,13 @@ def planned(app: str | None, choices: Choices) -> DeployPlan:
 
 
 def report_notes(plan: DeployPlan) -> None:
-    """Say on standard error what is declared and AWS will not do."""
+    """Warn on standard error of declarations that have no effect on AWS."""
     for note in plan.notes:
         render.note(f"! {note}")
 
 
 def declared_in(app: App) -> AppDeclarations:
-    """What an app declares, as the plan takes it."""
+    """An app's declarations in the form that the plan takes."""
     return AppDeclarations(
         queues=app.queues.values(),
         jobs=app.jobs.values(),
@@ -159,7 +169,7 @@ def _tags(words: Iterable[str]) -> dict[str, str]:
 
 
 def _check_url(app: App, found: DeployPlan) -> None:
-    """Refuse an app that names another engine than the one that is made, and would go on using it in Lambda."""
+    """Refuse an app that names another engine than the one that is deployed, and would use it in Lambda."""
     if app.url == os.environ.get("ONEFOLD_URL") or app.url == f"sqlite:///.onefold/{app.name}.db":
         return
     own = stack_of(app.url) if app.url.startswith("aws://") else None
@@ -180,7 +190,7 @@ def _check_url(app: App, found: DeployPlan) -> None:
 
 
 def _check_handler(handler: str, app: str) -> None:
-    """Refuse a handler that the app's own module does not have; another module's is taken as it is named."""
+    """Refuse a handler that the app's own module does not have; a handler in another module is not checked."""
     module, _, attribute = handler.replace("/", ".").rpartition(".")
     home = app.partition(":")[0]
     if module != home or callable(getattr(sys.modules.get(module), attribute, None)):

@@ -1,9 +1,9 @@
-"""Which engine a command is about: an app (`module:attribute`), a URL, or what the environment or the folder says.
+"""Which engine a command works on: an app (`module:attribute`), a URL, or what the environment or the folder names.
 
 An app is imported with the current folder on the path, as `python -m` does. Each way this can fail has its own error: no
 such module, a module whose import fails (with its error and line), no such attribute, an attribute that is not an app.
 Never here: opening an engine by other means than the app's runtime or `admin/session.py`.
-Invariant: a word is taken for an app only if it has the form of one.
+Invariant: an argument is taken for an app only if it has the form of one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import click
 
 from onefold.admin import queues
-from onefold.admin.session import AdminSession, Jobs, open_session
+from onefold.admin.session import AdminSession, jobs_of, open_session
 from onefold.app import App
 from onefold.cli import render
 from onefold.engines.composite import NoQueues
@@ -44,13 +44,19 @@ _MEMORY = "sqlite://:memory:"
 
 
 def by_url(function: F) -> F:
-    """Add --url, for commands that need no app."""
-    text = "An engine or store instead of an app: sqlite:///.onefold/shop.db, redis://host/0"
+    """Add --url, for commands that need no app and look at queues."""
+    text = "An engine instead of an app: sqlite:///.onefold/shop.db, aws://REGION"
+    return click.option("--url", metavar="URL", help=text)(function)
+
+
+def by_store_url(function: F) -> F:
+    """Add --url, for commands that need no app, and for which a store for records will do."""
+    text = "An engine or store instead of an app: sqlite:///.onefold/shop.db, redis://HOST/0"
     return click.option("--url", metavar="URL", help=text)(function)
 
 
 def is_app(word: str) -> bool:
-    """Whether a word has the form of what a command is about: an app (module:attribute), or a URL."""
+    """Whether a word has the form of a target: an app (module:attribute), or a URL."""
     return _FORM.fullmatch(word) is not None or is_url(word)
 
 
@@ -63,9 +69,9 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
     """Separate the app from the other words of a command.
 
     Args:
-        words: as typed. wanted: how many words there are beside an app.
-        names: of those, for the error, for example "KEY".
-        url: of --url, where the command has it; then no word can be an app.
+        words: as typed. wanted: how many words there are besides an app.
+        names: of those words, for the error, for example "KEY".
+        url: the value of --url, where the command has it; then no word can be an app.
 
     Raises:
         click.UsageError: too few or too many words, or an app or a URL in the place of another word.
@@ -90,6 +96,8 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
             return words[place], [word for other, word in enumerate(words) if other != place]
         if names and url is None:
             raise not_a_target(words[-1])
+    if wanted == 1 and not words:
+        raise click.UsageError(f"{names} is missing. Write: {click.get_current_context().command_path} {names} [APP]")
     asked = f"{names} and perhaps an app" if names else "at most an app (module:attribute)"
     raise click.UsageError(f"This command takes {asked}; it was given {' '.join(words) or 'nothing'}.")
 
@@ -111,7 +119,7 @@ def not_a_target(word: str, *, nor: str = "") -> UsageError:
     if stem.endswith(".py"):
         todo = f"Did you mean {'.'.join(Path(stem).with_suffix('').parts)}:{attribute or 'app'}?"
     elif word.endswith(_DATABASES) or Path(word).is_file():
-        todo = f"Did you mean sqlite:///{word}?"
+        todo = f"Did you mean sqlite:///{word.removeprefix('sqlite:')}?"
     elif _is_module(stem) and stem.isidentifier():
         todo = f"Did you mean {stem}:app?"
     shown = shown_url(word) if "@" in word or "//" in word or stem in SERVERS else repr(word)
@@ -159,11 +167,11 @@ def _look_here() -> None:
 
 
 class Target:
-    """What a command is about.
+    """The target of a command.
 
     Attributes:
         app: None where only a URL is known.
-        words: how to name it on a command line again; empty where the environment or the folder says it.
+        words: the target as it is written on a command line; empty where it comes from the environment or the folder.
         unfinished: handlers still run in this process when the command ends.
     """
 
@@ -182,12 +190,7 @@ class Target:
         if self._session is None:
             context = click.get_current_context()
             looks = bool(getattr(context.command, "looks", False) or context.params.get("dry_run"))
-            jobs = None
-            if self.app is not None:
-                jobs = Jobs(
-                    named=self.app.jobs, of=self.app.registry.job_of, history=self.app.history,
-                    queues=tuple(self.app.registry.queue_settings()),
-                )  # fmt: skip
+            jobs = jobs_of(self.app) if self.app is not None else None
             if self.app is not None and not looks:
                 self._session = AdminSession(self.app.runtime(), actor=actor(), jobs=jobs)
                 return self._session
@@ -195,7 +198,7 @@ class Target:
             assert url is not None
             self._session = open_session(url, actor=actor(), jobs=jobs, looks=looks)
             context.call_on_close(self._session.close)
-            if self.app is not None and context.command.name != "status":  # which has it among its warnings
+            if self.app is not None and context.command.name != "status":  # which shows it among its warnings
                 for one in queues.drift(self._session, self.app.registry.queue_settings()):
                     render.note(f"! {one.text}")
                     render.note(f"  {render.with_target('onefold queue apply', self.words)}")
@@ -207,11 +210,11 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
 
     Args:
         app: module:attribute, or a URL.
-        records: the command is about records; a store for records alone will do.
+        records: the command needs only records, so a store without queues will do.
 
     Raises:
-        UsageError: both an app and a URL, an engine that only its own process can see, or a store without queues.
-        NotFoundError: no target was given and none is here; the app cannot be found.
+        UsageError: both an app and a URL, an engine that only its own process can use, or a store without queues.
+        NotFoundError: no target was given and none was found; the app cannot be found.
     """
     if app is not None and url is not None:
         raise UsageError(f"Both an app ({app}) and --url {shown_url(url)} were given.", todo="Give one of them.")
@@ -219,9 +222,10 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
     if masked(words) != words:
-        words = "--url URL"  # the one that was given: commands are copied into tickets
+        words = "--url URL"  # as given: commands are copied into tickets
     elif words:
         words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)
+    click.get_current_context().meta[render.TARGET] = words
     if app is None and url is None:
         app = os.environ.get("ONEFOLD_APP")
     if app is not None and is_url(app):
@@ -271,7 +275,7 @@ def _only_here() -> str:
 
 
 def actor() -> str:
-    """Who runs this command, as the ledger names them."""
+    """The person who runs this command, as the ledger names them."""
     try:
         return f"person:{os.environ.get('SUDO_USER') or getpass.getuser()}"
     except (KeyError, OSError):
@@ -279,13 +283,13 @@ def actor() -> str:
 
 
 def session_without_queues(found: Target, *, looks: bool = False) -> AdminSession:
-    """A session on the app's engine whose queues are left as they are, to compare them with what is declared.
+    """A session on the app's engine that leaves queues as they are, to compare them with the declarations.
 
     Args:
-        looks: nothing is going to be changed: reading is enough.
+        looks: nothing will be changed, so read access is enough.
 
     Raises:
-        NotFoundError: the engine is not there yet.
+        NotFoundError: the engine does not exist yet.
     """
     assert found.app is not None
     session = open_session(found.app.url, actor=actor(), looks=looks)
@@ -362,7 +366,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
     if isinstance(error, SyntaxError) and error.filename is not None:
         place = f"{error.filename}, line {error.lineno}"
-    if isinstance(error, OnefoldError):  # a declaration that onefold refused says best itself what to do
+    if isinstance(error, OnefoldError):  # the error of a declaration that onefold refused says best what to do
         return UsageError(f"{name} ({place}): {error.what}", meaning=error.meaning, todo=error.todo)
     line = f": {own[-1].line}" if own and own[-1].line and not isinstance(error, SyntaxError) else ""
     return UsageError(

@@ -47,7 +47,7 @@ _LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # years end with 2199 in cron
     type=click.Choice(["eventbridge", "next-valid"]),
     help="What a clock change does to a bare expression; else eventbridge.",
 )
-@click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+@click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Show at most this many.")
 def command(
     app: str | None,
     expression: str | None,

@@ -83,8 +83,8 @@ def command(
 ) -> Answer:
     """Work out what an app's messages cost on AWS: calls, capacity units, dollars per thousand and per month.
 
-    Per queue and path: a first delivery, a duplicate answered from the record, a failure with the retry that succeeds. What
-    was assumed and what is in no figure is said below the table. The prices are list prices with a date: check them.
+    Per queue and path: a first delivery, a duplicate answered from the record, a failure with the retry that succeeds.
+    Below the table: what was assumed, and what no figure includes. The prices are list prices with a date: check them.
     """
     plan = stack_options.planned(app, choices)
     declared_app = target.load(plan.target)

@@ -405,7 +405,7 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
     """Write an app's queues, functions, record table, roles and alarms as a template.
 
     The same app gives the same bytes. Sizes are worked out: a queue's visibility timeout from its function's timeout, that
-    from its jobs' timeouts. What is declared and AWS will not do is said on standard error. Nothing is created;
+    from its jobs' timeouts. Standard error names what is declared and AWS will not do. Nothing is created;
     `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)

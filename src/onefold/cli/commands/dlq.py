@@ -49,7 +49,7 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 @selection.selecting
 @click.option("--all", "singly", is_flag=True, help="Every message instead of the groups of failures.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=_LISTED, show_default=True, help="With --all: at most so many."
+    "--limit", type=click.IntRange(1), default=_LISTED, show_default=True, help="With --all: show at most this many."
 )
 def list_letters(words: tuple[str, ...], url: str | None, select: Select, singly: bool, limit: int) -> Answer:
     """Dead letters, grouped by how they failed: reason, error class and job, with counts and when the first expires."""
@@ -72,25 +72,29 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     if not failures:
         _draw_none(select, found.session)
         return
-    now_ms = found.session.now_ms()
+    now_ms, queues = found.session.now_ms(), sorted({one.queue for one in failures})
     columns = [
         Column("count", right=True),
         Column("reason"),
+        Column("error", folds=True),
         Column("job", folds=True),
         Column("newest", right=True),
         Column("expires in", right=True),
         Column("owner", folds=True),
-        Column("queue", folds=True),
+        *(
+            [Column("queue", folds=True)] if len(queues) > 1 else []
+        ),  # of one it is said below: rows fit 80 columns longer
     ]
     rows = [
         (
             number(one.count),
             one.reason,
+            one.error,
             one.job,
             ago(now_ms - one.newest_at_ms),
             ago(one.expires_in_ms),
             one.owner,
-            one.queue,
+            *([one.queue] if len(queues) > 1 else []),
         )
         for one in failures
     ]
@@ -101,7 +105,8 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
         if one.texts > 1:  # two causes may have one class
             line(f"       (the newest of {one.texts} different texts; onefold dlq list --all --json has each)")
     line()
-    line(f"{counted(sum(one.count for one in failures), 'dead letter')}. Next:")
+    where = f" in {queues[0]}" if len(queues) == 1 else ""
+    line(f"{counted(sum(one.count for one in failures), 'dead letter')}{where}. Next:")
     render.todo(
         [
             f"onefold dlq show {failures[0].message_id}",
@@ -233,7 +238,7 @@ def _foreseen(forecast: Forecast, way_back: str) -> str:
 
 
 def _runs(one: admin.DeadLetterView) -> str:
-    crashed = f", {one.crashes} of which died with their worker process" if one.crashes else ""
+    crashed = f", {one.crashes} of which ended with their process" if one.crashes else ""
     return counted(one.attempts, "run") + crashed
 
 
@@ -287,7 +292,7 @@ def edit(
     dry_run: bool,
     reason_text: str | None,
 ) -> Answer:
-    """Change a dead letter's payload where it lies; without --set or --body in $EDITOR.
+    """Change a dead letter's payload in place; without --set or --body, in $EDITOR.
 
     With an app the result is checked against the job's payload type. The message says which payload it replaces, so that
     it is run and not refused as a conflict. A value that is not JSON is taken as text.
@@ -339,6 +344,9 @@ def _draw_edited(edited: editing.Edited, found: target.Target) -> None:
 # -- purge -----------------------------------------------------------------------------------------------------------
 
 
+_ASKED_ABOUT = 10  # messages that are listed before it is asked whether to delete them
+
+
 @declared(
     "purge",
     example="onefold dlq purge 5f0c-17 shop:app\nonefold dlq purge shop:app --reason conflict --older 7d --yes",
@@ -361,6 +369,10 @@ def purge(
     found, messages, _ = selection.chosen(words, url, select, everything=everything)
     counts = admin.counts(messages)
     if not yes:
+        for one in messages[:_ASKED_ABOUT]:
+            render.note(f"  {one.message_id}  {one.key or ''}".rstrip())
+        if len(messages) > _ASKED_ABOUT:
+            render.note(f"  and {len(messages) - _ASKED_ABOUT} more")
         what = ", ".join(f"{counted(count, 'message')} of {queue}" for queue, count in counts.items())
         render.confirm(f"Delete {what} for good?")
     removed = admin.remove(found.session, messages, reason_text=reason_text)
@@ -392,7 +404,7 @@ def purge(
     type=click.IntRange(0),
     default=redriving.STOP_AFTER_DEFAULT,
     show_default=True,
-    help="Stop when so many of the messages sent failed again; 0: never.",
+    help="Stop when this many of the messages sent have failed again; 0: never.",
 )
 @click.option("--no-watch", is_flag=True, help="Only send; do not wait for their outcome.")
 @options.idle
@@ -411,8 +423,8 @@ def redrive(
 ) -> Answer:
     """Send dead letters back to the queues they came from.
 
-    Watches how they end while it sends, in growing waves, and stops by itself when they fail again. That needs
-    workers that run; without, say --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
+    Watches how they end while it sends, in growing waves, and stops by itself when they fail again. That needs running
+    workers; without any, use --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
     """
     try:
         found, messages, wanted = selection.chosen(words, url, select, everything=everything)

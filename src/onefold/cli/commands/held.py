@@ -24,7 +24,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 
 @declared("list", looks=True, example="onefold held list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 def list_held(words: tuple[str, ...], url: str | None) -> Answer:
     """What is held, longest first: one line per operation, its duplicates counted."""
     found, _ = _target(words, url, 0)
@@ -73,7 +73,7 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
 
 @declared("show", looks=True, example="onefold held show o-17 shop:app")
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 @options.operation
 def show_held(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None) -> Answer:
     """One key's held operations with the payloads of their messages."""
@@ -125,6 +125,15 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
     if settled.replaced is not None:
         word = f"{word} before; its result is another one now. It was: {settled.replaced}"
     line(render.joined(f"{settled.job} {settled.key}{tenant}: ", f"settled as {word}{'' if settled.replaced else '.'}"))
+    if settled.lacks_result:
+        line(
+            "  Its result is null, which is not what the job returns. To give it one, settle it again with --result JSON."
+        )
+    if settled.is_unchecked:
+        line(
+            "  Its result is null. What the job returns is not known without its app: if that is not null, settle it again "
+            "with --result JSON."
+        )
     if settled.sent_back:
         line(f"  sent back: {', '.join(settled.sent_back)}")
     if settled.deleted:
@@ -145,7 +154,7 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
                onefold held settle o-17 shop:app --not-done --reason-text "courier has no booking" """,
 )
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 @click.option("--done", is_flag=True, help="The effect happened.")
 @click.option("--not-done", is_flag=True, help="The effect did not happen.")
 @click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
@@ -163,7 +172,7 @@ def settle(
     idle: bool,
     reason_text: str | None,
 ) -> Answer:
-    """Settle a held operation by your word.
+    """Settle a held operation: say whether its effect happened.
 
     --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
     one message is sent back to its queue and runs again; the duplicates are deleted.

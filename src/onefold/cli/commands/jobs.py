@@ -41,7 +41,7 @@ def _draw_receipt(receipt: Receipt, *, looks: bool) -> None:
                echo '{"order_id": "o-18"}' | onefold send shop:app book_courier - --delay 10m""",
 )
 @click.argument("words", metavar="[APP] JOB PAYLOAD", nargs=-1)
-@click.option("--delay", metavar="DURATION", help="Not before so long from now, for example 10m.")
+@click.option("--delay", metavar="DURATION", help="Deliver it no sooner than this from now, for example 10m.")
 @click.option("--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00.")
 @click.option("--key", metavar="KEY", help="Instead of the key that the job's rule gives.")
 def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
@@ -88,7 +88,7 @@ def read_file(name: str) -> str:
 @target.by_url
 @options.reason_text
 def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> Answer:
-    """Let a paused job go on now.
+    """Resume a paused job now.
 
     A job pauses when its dependency refuses everything (a rotated key, a closed account); no attempts are used up meanwhile.
     Messages that are hidden until its next try, or until a retry, come back at once; on SQS, which cannot do that, when they
@@ -103,12 +103,12 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
     return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))
 
 
-names_command = Group("names", help="Whose the names of operations are: list, give.", no_args_is_help=True)
+names_command = Group("names", help="Which app owns which job name: list, give.", no_args_is_help=True)
 
 
 @declared("list", looks=True, example="onefold names list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 def list_names(words: tuple[str, ...], url: str | None) -> Answer:
     """All names of operations on a store, and which app's jobs, or guarded calls, have them."""
     app, _ = target.split(words, 0, names="", url=url)
@@ -131,11 +131,11 @@ def _draw_names(taken: list[Taken], now_ms: int) -> None:
     "onefold names give --of shop --to shop2 --url sqlite:///.onefold/shop.db",
 )
 @click.argument("words", metavar="[NAME]... [APP]", nargs=-1)
-@click.option("--to", metavar="APP", required=True, help="Name of the app whose jobs have them from now on.")
+@click.option("--to", metavar="APP", required=True, help="Name of the app that gets them.")
 @click.option("--of", metavar="APP", help="All names of that app, instead of single ones.")
-@click.option("--share", is_flag=True, help="Who has them now keeps them too.")
-@click.option("--app", metavar="MODULE:ATTRIBUTE", help="As APP, where a name looks like one.")
-@target.by_url
+@click.option("--share", is_flag=True, help="The app that has them now keeps them too.")
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The APP, where a NAME looks like one.")
+@target.by_store_url
 @options.reason_text
 def give(
     words: tuple[str, ...],

@@ -32,7 +32,7 @@ _LOOK_MS = 250
 _INTERRUPTED = 130
 _IDLE_MS = 5_000  # so long nothing has begun: perhaps no worker runs
 
-_HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers do its items all the same.")
+_HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers still process its items.")
 _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
 
 
@@ -53,8 +53,8 @@ def _app(words: tuple[str, ...], names: str) -> tuple[App, str, str]:
 def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detach: bool) -> Answer:
     """Start a run over the items of a file, and watch it.
 
-    Workers of the app do its items, and one of them drives it; any of them may be killed. The file is read through once
-    before anything is sent: what is wrong with it as a whole is found then, and nothing has changed.
+    Workers of the app process its items, and one of them drives the run; any of them may be killed. The file is read through
+    once before anything is sent: a fault of the file as a whole is found before anything has changed.
     """
     app, name, again = _app(words, "MAP")
 
@@ -69,7 +69,7 @@ def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detac
 @_HERE
 @_DETACH
 def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
-    """Let a run go on that halted, or that was driven with --here by a process that is gone.
+    """Continue a run that halted, or whose --here process has ended.
 
     Its file is compared with what it was; one that has changed is refused.
     """

@@ -64,7 +64,7 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="At most so many, the oldest first.",
+    help="Show at most this many, the oldest first.",
 )
 @click.option("--bodies", is_flag=True, help="With their payloads.")
 @click.option("--receive", is_flag=True, help="On SQS, look into a working queue by receiving its messages.")

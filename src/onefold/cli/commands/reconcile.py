@@ -32,14 +32,14 @@ _SHOWN = 20  # planned messages that are drawn; --json has them all
 @click.option("--yes", is_flag=True, help="With --repair: send them.")
 @options.reason_text
 def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, reason_text: str | None) -> Answer:
-    """Look whether everything that a run dispatched exists, once.
+    """Check that everything a run dispatched exists, exactly once.
 
-    Dispatched keys are held against records and queues, and against what the app's own check counts where it declares one
-    (`app.reconcile`). RUN is a run's name, or enough of its beginning. What was found is recorded in the run's history and
-    reported as an event, with and without --repair: a run that is not as it should be sets off its alarm.
+    The keys that it dispatched are compared with records and queues, and with what the app's own check counts, where it
+    declares one (`app.reconcile`). RUN is a run's name, or its beginning if no other's begins so. The finding is recorded in
+    the run's history and reported as an event, with and without --repair: a run that is not complete raises its alarm.
 
-    --repair asks the dispatcher again for the messages that are missing, and sends them under their own keys: what took
-    effect meanwhile answers them. Exit code 1: the run is not as it should be; with --yes: something is left to do.
+    --repair asks the dispatcher again for the messages that are missing, and sends them under their own keys: what has
+    taken effect in the meantime is not run again. Exit code 1: the run is not complete; with --yes: something is left to do.
     """
     if yes and not repair:
         raise click.UsageError("--yes goes with --repair.")

@@ -8,7 +8,6 @@ Invariant: a signal handler only sets the scheduler's flag.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -23,7 +22,7 @@ from onefold.app import App
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line
-from onefold.observe.sinks import LogSink
+from onefold.observe.sinks import of_app
 from onefold.observe.wording import age, counted, instant
 from onefold.runtime.events import EVENTS, Event
 from onefold.schedules import scheduler as schedulers
@@ -99,14 +98,14 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     voice = _Voice(says=log is None and not render.is_quiet(), keeps=once)
     sinks: list[Sink] = [*app.sinks, voice]
     if log is not None:
-        sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
+        sinks.append(of_app(app.name, log))
     for warning in unmatched(app):
         render.note(f"warning: {warning}")
     scheduler = schedulers.make_scheduler(app.runtime(), sinks=sinks)
     if once:
         scheduler.catch_up()
     else:
-        with _signals(scheduler.stop):
+        with stopped_by_signals(scheduler.stop):
             scheduler.run(resting=_Next(app, scheduler).say if log is None and not render.is_quiet() else None)
     comes = tuple(schedulers.upcoming(scheduler, app.schedules, app.runtime().now_ms(), _SAID))
     over = tuple(schedulers.ended(scheduler, app.schedules))
@@ -115,8 +114,8 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the scheduler, the second one ends the process as if nothing were installed."""
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, the second one ends the process as if nothing were installed."""
     caught = (signal.SIGTERM, signal.SIGINT)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
-"""`onefold status`: one look at everything, or the same look again and again; `onefold stuck`: runs that went silent.
+"""`onefold status`: one look, or the same look again and again; `stuck`: runs that went silent; `counts`: outcome counters.
 
-Drawing only; what is counted and warned about is decided in `admin/status.py`.
+Drawing only; what is counted and warned about is decided in `admin/status.py`, `admin/stuck.py` and `admin/counts.py`.
 Invariants: with --watch the picture is replaced, never scrolled; every line of `stuck` says what happens next, and whether
 that needs a person.
 """
@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from onefold.admin import counts as admin_counts
 from onefold.admin import status as admin
+from onefold.admin import stuck as admin_stuck
+from onefold.admin.counts import OutcomeCount
+from onefold.admin.days import range_of
 from onefold.cli import render, target
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import Column, ago, line, number, some
@@ -28,14 +32,15 @@ _AGAIN_MS = 2_000
     "status", looks=True, example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
 )
 @click.argument("words", metavar="[APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--watch", is_flag=True, help="Look again every 2 seconds until interrupted.")
 def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: bool) -> Answer:
-    """How much waits, how fast it is done, and what needs a person.
+    """What waits, how fast it is done, and what needs a person.
 
-    Per queue: messages that wait, that workers have in progress, that are delayed; the age of the oldest; dead letters and
-    when the first of them expires; held messages. Per job: how many were done in the last minute and hour.
+    Per queue: messages that wait, that a worker has received, that are delayed; the age of the oldest; dead letters and when
+    the first of them expires; held messages. Per job: how many runs completed in the last minute and hour. Below: what needs
+    a person, each with the command that shows or resolves it.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
@@ -78,15 +83,24 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text()]
+    parts: list[RenderableType] = []
     if status.queues:
-        parts.append(_queues(status))
+        parts += [Text(), _queues(status)]
     elif status.has_queues:
-        parts.append(Text("No queue yet: it is made when an app first sends or runs."))
+        parts += [Text(), Text("No queue yet: it is made when an app first sends or runs.")]
+    elif not status.has_records:
+        text = "There is no record in it: nothing has used it yet, or what did used another database, prefix or schema."
+        parts += [Text(), Text(text)]
     elif not status.jobs:
-        parts.append(Text("Records alone. No call was completed within the last hour."))
+        parts += [Text(), Text("A store of records, without queues. No call was completed within the last hour.")]
     if status.jobs:
         parts += [Text(), _jobs(status)]
+    if status.outbox is not None and status.outbox.trouble is None:
+        found = status.outbox
+        waits = f"{number(found.waiting)} waiting" + (
+            f", the oldest for {age(found.oldest_age_ms)}" if found.oldest_age_ms else ""
+        )
+        parts += [Text(), Text(render.one_line(f"outbox   {waits}   {found.url}"))]
     for warning in status.warnings:
         parts += [
             Text(),
@@ -144,25 +158,25 @@ def _paused(one: admin.JobStatus, now_ms: int) -> str:
 
 @declared("stuck", looks=True, example="onefold stuck shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 def stuck(words: tuple[str, ...], url: str | None) -> Answer:
-    """Runs that have stopped renewing their lease and that nobody has taken over yet, and runs past their timeout.
+    """Runs whose worker has died, or has not renewed its lease, and runs past their timeout.
 
-    A worker that dies on this machine is noticed within a second or so, on another one when its lease ends; its work is then
-    taken over by the next delivery. What is listed here is on its way there, or has no message left that would do it.
-    A handler past its timeout that still runs is listed where the app is named. Messages whose job no worker declares are
-    named first.
+    The death of a worker on this machine is noticed within about a second, elsewhere when its lease ends; the next delivery
+    then takes the run over. Listed are runs for which that has not happened yet, or for which no message is left that could
+    bring it about. Runs past their timeout are listed where the app is named. Messages that no worker takes come first.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
-    silent = admin.stuck(found.session)
-    orphans = admin.no_job(found.session, sorted(found.session.settings()))
-    return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw_stuck(silent, orphans))
+    silent = admin_stuck.runs(found.session)
+    orphans = admin.waiting_in_vain(found.session)
+    return Answer({"stuck": silent, "no_job": orphans}, draw=lambda: _draw_stuck(silent, orphans, found.words))
 
 
-def _draw_stuck(silent: list[admin.StuckRun], orphans: list[admin.Warning]) -> None:
+def _draw_stuck(silent: list[admin_stuck.StuckRun], orphans: list[admin.Warning], words: str) -> None:
     for one in orphans:
         render.draw(render.hanging(one.text, "! ", "    "))
+        line(f"  {render.with_target(one.todo, words)}")
     if not silent and orphans:
         return
     if not silent:
@@ -171,3 +185,37 @@ def _draw_stuck(silent: list[admin.StuckRun], orphans: list[admin.Warning]) -> N
     columns = [Column("key"), Column("job"), Column("silent", right=True), Column("next", folds=True)]
     rows = [(one.key, one.job, ago(one.silent_ms), one.explanation) for one in silent]
     render.draw(render.table(columns, rows))
+
+
+@declared(
+    "counts",
+    looks=True,
+    example="onefold counts 2026-11-23 shop:app\nonefold counts 2026-11 shop:app --job issue_invoice --tz Europe/Berlin",
+)
+@click.argument("words", metavar="DATE [APP]", nargs=-1)
+@target.by_url
+@click.option("--job", metavar="NAME", help="Only what this job counted.")
+@click.option("--tz", metavar="ZONE", default="UTC", show_default=True, help="Zone of the days.")
+def counts(words: tuple[str, ...], url: str | None, job: str | None, tz: str) -> Answer:
+    """What handlers counted with `ctx.count`, by day, job and counter.
+
+    DATE is a year, a month, a day or an instant: 2026, 2026-11, 2026-11-23. Only runs that completed count, each once,
+    however often it was delivered or retried.
+    """
+    app, (date,) = target.split(words, 1, names="DATE", url=url)
+    when = range_of(date, tz)
+    found = target.find(app, url)
+    rows = admin_counts.counted(found.session, when, job)
+    return Answer({"counts": rows}, draw=lambda: _draw_counts(rows, date, job))
+
+
+def _draw_counts(rows: list[OutcomeCount], date: str, job: str | None) -> None:
+    if not rows:
+        whose = f"of {job} " if job is not None else ""
+        line(f"Nothing was counted by a run {whose}that completed in {date}. Handlers count with ctx.count(name).")
+        return
+    columns = [Column("day"), Column("job", folds=True), Column("counter", folds=True)]
+    columns += [Column("total", right=True), Column("runs", right=True)]
+    render.draw(
+        render.table(columns, ((one.day, one.job, one.name, number(one.total), number(one.runs)) for one in rows))
+    )

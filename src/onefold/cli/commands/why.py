@@ -31,7 +31,7 @@ _RESULT_CHARACTERS = 200
     "onefold why monthly-billing 2026-06 shop:app",
 )
 @click.argument("words", metavar="KEY | SCHEDULE DATE [APP]", nargs=-1)
-@target.by_url
+@target.by_store_url
 @options.operation
 @click.option(
     "--receive",

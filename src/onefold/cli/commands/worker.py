@@ -22,11 +22,16 @@ import click
 from onefold import errors, limits
 from onefold.admin.jobs import unmatched
 from onefold.admin.session import AdminSession
+from onefold.admin.status import left_behind
 from onefold.app import App
 from onefold.cli import options, render, target
+from onefold.cli.commands.outbox import relaying
+from onefold.cli.measuring import Measures
 from onefold.cli.program import Answer, declared
 from onefold.cli.render import line, number
-from onefold.observe.sinks import LogSink
+from onefold.observe.alarm_targets import QUEUE as ALARMS_QUEUE
+from onefold.observe.sinks import LogSink, of_app
+from onefold.observe.watch import Watch, beside
 from onefold.observe.wording import age, counted, instant
 from onefold.options import WorkerSettings
 from onefold.runner import worker_setup as workers
@@ -43,7 +48,9 @@ if TYPE_CHECKING:
 _PLAIN_MS = 5_000  # between two lines without a terminal
 _DEPTH_MS = 1_000  # between two looks at how much waits
 _QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
-_TROUBLE = ("engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire")
+_TROUBLE = (
+    "engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire", "relay-failed", "outbox-refused",
+)  # fmt: skip
 _DEFAULTS = WorkerSettings()
 
 
@@ -57,7 +64,7 @@ _DEFAULTS = WorkerSettings()
     type=click.IntRange(1),
     default=_DEFAULTS.threads,
     show_default=True,
-    help="For plain functions.",
+    help="Threads for handlers that are plain functions.",
 )
 @click.option(
     "--asyncio",
@@ -65,7 +72,7 @@ _DEFAULTS = WorkerSettings()
     type=click.IntRange(1),
     default=_DEFAULTS.tasks,
     show_default=True,
-    help="Coroutine handlers at one time.",
+    help="Coroutine handlers that run at a time.",
 )
 @click.option(
     "--processes",
@@ -77,45 +84,57 @@ _DEFAULTS = WorkerSettings()
 @click.option(
     "--queues",
     metavar="NAMES",
-    help="Only these queues, with commas between; all that have a job unless given.",
+    help="Only these queues, separated by commas. By default, all that have a job.",
 )
-@click.option("--schedules", is_flag=True, help="Be a scheduler too: send the ticks of the app's schedules.")
+@click.option("--schedules", is_flag=True, help="Also act as a scheduler: send the ticks of the app's schedules.")
 @click.option(
     "--until-empty",
     is_flag=True,
-    help="End when nothing is left: not waiting, not in flight, not delayed. Delayed messages, such as the looks of "
-    "app.reconcile, are waited for until they are due; which, and how long, is said on standard error. Messages that no "
-    "job of the app takes are left, and counted at the end.",
+    help="End when no message is waiting, in flight or delayed. Delayed messages, such as those of app.reconcile, are "
+    "waited for until they are due; standard error says which, and for how long. Messages that no job of the app takes are "
+    "left, and counted at the end.",
 )
 @click.option(
     "--lease",
     type=options.DURATION,
     default="30s",
     show_default=True,
-    help="Lease duration; heartbeats renew it while a handler runs.",
+    help="How long a claim lasts; it is renewed while a handler runs.",
 )
 @click.option(
     "--prefetch",
     type=click.IntRange(0),
-    help="Messages kept at hand per queue; learned as it goes unless given.",
+    help="Messages fetched ahead per queue. By default, adapted to how fast they are done.",
 )
 @click.option(
     "--group",
     type=click.IntRange(1),
     default=_DEFAULTS.group_max,
     show_default=True,
-    help="Quick runs committed together at most.",
+    help="At most how many quick runs are committed together.",
 )
 @click.option(
     "--grace",
     type=options.DURATION,
-    help="How long a drain waits for what runs; the longest timeout unless given.",
+    help="How long a stopping worker waits for running handlers. By default, the longest timeout.",
+)
+@click.option(
+    "--metrics",
+    metavar="[HOST]:PORT",
+    help="Serve /metrics for Prometheus, /healthz (the process) and /readyz (it makes progress) there; "
+    "127.0.0.1 unless HOST is given.",
+)
+@click.option(
+    "--emf",
+    is_flag=True,
+    envvar="ONEFOLD_EMF",
+    help="Write metrics for CloudWatch to standard output, once a minute, in the embedded metric format.",
 )
 @click.option("--no-progress", is_flag=True, help="No progress display and no failure lines.")
 @click.option(
     "--log",
     type=click.Choice(["json", "plain"]),
-    help="Events as log lines on standard error, instead of progress.",
+    help="Events as log lines on standard error, instead of progress; without a terminal they are plain lines anyway.",
 )
 def command(
     words: tuple[str, ...],
@@ -129,6 +148,8 @@ def command(
     prefetch: int | None,
     group: int,
     grace: int | None,
+    metrics: str | None,
+    emf: bool,
     no_progress: bool,
     log: str | None,
 ) -> Answer:
@@ -151,16 +172,22 @@ def command(
         until_empty=until_empty,
     )
     sinks: list[Sink] = list(found.app.sinks)
-    if log is not None:
-        sinks.append(LogSink(form="json" if log == "json" else "plain", stream=sys.stderr))
-    else:
-        sinks.append(Trouble())
     quiet = no_progress or log is not None or render.is_quiet()
+    in_lines = not quiet and not render.console(stderr=True).is_terminal
+    sinks += _log(found.app, log, in_lines=in_lines)
     received = [one.strip() for one in queues.split(",")] if queues is not None else _declared_queues(found.app)
-    if not quiet:
+    measures = Measures(found.app, received, address=metrics, emf=emf)
+    sinks += measures.sinks
+    if not quiet and not in_lines:
         sinks.append(Failures(_work(found.app, received, settings)))
-    for warning in (*found.app.runtime().engine.check(), *unmatched(found.app)):
+    left = [f"{one.text} {one.todo}" for one in left_behind(found.session)]
+    for warning in (*found.app.runtime().engine.check(), *unmatched(found.app), *left):
         render.note(f"warning: {warning}")
+    watching: AbstractContextManager[None] = nullcontext()
+    if ALARMS_QUEUE in received and not until_empty:
+        watch = Watch(found.app.runtime(), found.app.registry.alarms)
+        sinks.append(watch.notes)
+        watching = beside(watch)
     worker = workers.make_worker(
         found.app.runtime(),
         found.app.jobs,
@@ -174,13 +201,20 @@ def command(
     progress = nullcontext() if quiet else _progress(worker, found.session, received)
     found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
-    says = until_empty and log != "json"
-    waiting = _delayed(worker, found.session, sorted(set(received))) if says else nullcontext()
-    with _signals(worker), progress, ticking, waiting:
+    waiting = _delayed(worker, found.session, sorted(set(received)), says=until_empty and log != "json")
+    relayed = relaying(found.app, sinks, until_empty=until_empty)
+    with _signals(worker), measures.of(worker), watching, progress, ticking, waiting, relayed:
         report = worker.run()
     found.unfinished = bool(report.left)
     found.app.close(unfinished=report.code != 0)
     return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:
+    """What is written of events: lines, where they were asked for or there is no terminal; else what is in the way."""
+    if form is not None or (in_lines and not any(isinstance(one, LogSink) for one in app.sinks)):
+        return [of_app(app.name, form)]
+    return [] if in_lines else [Trouble()]
 
 
 def _declared_queues(app: App) -> list[str]:
@@ -248,8 +282,10 @@ class Trouble:
         with self._lock:
             last_ms, self._last_ms[kind] = self._last_ms.get(kind), event.at_ms
         if last_ms is None or event.at_ms - last_ms > _QUIET_MS:
-            about = [str(event.detail[name]) for name in ("schedule", "summary", "why", "in") if event.detail.get(name)]
-            about += [f"{event.key.job} {event.key.key}"] if event.key is not None else []
+            about = [f"{event.key.job} {event.key.key}"] if event.key is not None else []
+            about += [
+                str(event.detail[name]) for name in ("schedule", "summary", "why", "in") if event.detail.get(name)
+            ]
             render.note(
                 render.joined("warning: ", EVENTS[event.name].text, *(part for one in about for part in (": ", one)))
             )
@@ -280,9 +316,7 @@ class Failures:
             self._say(event, f"{event.name}: {what}: ", *why, f"{policy}{again}")
 
     def _say(self, event: Event, *parts: str) -> None:
-        live = render.console(stderr=True).is_terminal
-        at = render.clock_time(event.at_ms)[:8] if live else instant(event.at_ms)
-        render.note(render.joined(f"{at} ", *parts))
+        render.note(render.joined(f"{render.clock_time(event.at_ms)[:8]} ", *parts))
 
 
 # -- progress --------------------------------------------------------------------------------------------------------
@@ -387,8 +421,11 @@ def _plain(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator
 
 
 @contextmanager
-def _delayed(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator[None]:
-    """Say what is waited for when only delayed messages are left, again when it is something else."""
+def _delayed(worker: Worker, session: AdminSession, queues: list[str], *, says: bool) -> Iterator[None]:
+    """Say what is waited for when only delayed messages are left, again when it is something else, where it `says` so."""
+    if not says:
+        yield
+        return
     ended = threading.Event()
 
     def look() -> None:

@@ -1,0 +1,106 @@
+"""Alarms for an operator: which are on, which were, and silencing one. What they mean is in `observe/alarms.py`.
+
+Alarms are evaluated by a worker or by `onefold watch`; this module only reads the results.
+Never here: output, targets. Invariant: reading changes nothing; a silence records who asked for it, why, and until when.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.admin.session import AdminSession
+from onefold.observe import incidents
+from onefold.observe.alarms import ALARMS, Severity
+from onefold.observe.incidents import Phase, Silence
+
+
+class AlarmStatus(Struct, frozen=True, kw_only=True):
+    """An alarm of one subject that is on, waits, or was on a moment ago.
+
+    Args:
+        alarm, subject, severity: which. phase: `waiting`: its condition holds, and not yet for long enough; `on`; `over`.
+        since_ms: when it began; while it waits, since when its condition holds.
+        text: the value. meaning: what is wrong. first: the first command, without the app. owner: of the fix.
+        silenced_until_ms: None: it is not silenced.
+    """
+
+    alarm: str
+    subject: str
+    severity: Severity
+    phase: Phase
+    since_ms: int | None
+    text: str
+    meaning: str
+    first: str
+    owner: str | None
+    silenced_until_ms: int | None
+
+
+class AlarmsNow(Struct, frozen=True, kw_only=True):
+    """The alarms of an engine.
+
+    Args:
+        at_ms: when. watched: a worker or `onefold watch` evaluates them; else what is here is old.
+        alarms: those that are not at rest, the most urgent first. silences: that are not over.
+    """
+
+    at_ms: int
+    watched: bool
+    alarms: tuple[AlarmStatus, ...]
+    silences: tuple[Silence, ...]
+
+
+_ORDER = {"page": 0, "ticket": 1, "info": 2}
+
+
+def now(session: AdminSession) -> AlarmsNow:
+    """The alarms that are on, wait, or were on a moment ago."""
+    state, at_ms = session.engine.state, session.now_ms()
+    silences = incidents.silences(state, at_ms)
+    found = []
+    for one in incidents.incidents(state):
+        alarm = ALARMS.get(one.alarm)
+        if alarm is None:
+            continue
+        until = [silence.until_ms for silence in silences if silence.covers(one.alarm, one.subject, at_ms)]
+        found.append(
+            AlarmStatus(
+                alarm=one.alarm,
+                subject=one.subject,
+                severity=alarm.severity,
+                phase=one.phase,
+                since_ms=one.bad_since_ms if one.phase == "waiting" else one.began_at_ms,
+                text=one.text,
+                meaning=alarm.meaning,
+                first=alarm.command("", one.subject).rstrip(),
+                owner=one.owner or None,
+                silenced_until_ms=max(until, default=None),
+            )
+        )
+    found.sort(key=lambda one: (one.phase != "on", _ORDER[one.severity], one.alarm, one.subject))
+    return AlarmsNow(
+        at_ms=at_ms, watched=incidents.is_watched(state, at_ms), alarms=tuple(found), silences=tuple(silences)
+    )
+
+
+def silence(session: AdminSession, name: str, for_ms: int, reason: str) -> Silence:
+    """Silence an alarm for a while; with 0 the silence is lifted. What begins meanwhile is kept in the history.
+
+    Args:
+        name: an alarm, `<alarm>/<subject>`, or `*`. reason: why; goes into the ledger.
+
+    Raises:
+        NotFoundError: no such alarm. UsageError: no reason, or too long.
+    """
+    if not reason.strip():
+        raise errors.UsageError(
+            "A silence needs a reason.",
+            meaning="Nothing was silenced.",
+            todo='Add --reason "why, and who knows of it".',
+        )
+    at_ms = session.now_ms()
+    wanted = Silence(name=name, until_ms=at_ms + for_ms, reason=reason.strip(), by=session.actor, at_ms=at_ms)
+    incidents.silence(session.engine.state, wanted)
+    session.record("alarm-silenced", alarm=name, for_ms=for_ms, reason_text=wanted.reason)
+    return wanted

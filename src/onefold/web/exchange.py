@@ -1,0 +1,168 @@
+"""A request and an answer of the page, as values: read from ASGI within bounds, written to ASGI.
+
+Path segments are taken from the path as it was sent and decoded one by one, because a business key may hold a slash.
+Never here: who may ask (`safety.py`), what a path means (`application.py`).
+Invariant: nothing of a body is kept beyond its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from msgspec import Struct
+
+from onefold import errors
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # a message is at most 1 MiB, and percent-encoded three times that
+_FIELDS_MAX: Final = 1_000  # of a query or a form
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class TooLargeError(Exception):
+    """A body beyond its bound; the rest of it was not kept."""
+
+
+class WebRequest(Struct, frozen=True, kw_only=True):
+    """One request.
+
+    Args:
+        method: `GET`, `HEAD` or `POST`.
+        segments: of the path below the base, decoded.
+        query, form: first value of each field; a field given several times has the others in `many`.
+        many: every value of each field of the form.
+        headers: names in lower case.
+        base: what all links begin with; empty, or `/ops` without a slash at its end.
+        actor: who asks, as the ledger names them; empty while that is not known. role: what they may do.
+        wants_json: it is asked for under `/api`.
+    """
+
+    method: str
+    segments: tuple[str, ...]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    base: str
+    form: Mapping[str, str] = {}
+    many: Mapping[str, tuple[str, ...]] = {}
+    actor: str = ""
+    role: Literal["viewer", "operator", "admin"] = "viewer"
+    wants_json: bool = False
+
+    @property
+    def here(self) -> str:
+        """The address of this page without its query."""
+        return address(self.base, *(("api",) if self.wants_json else ()), *self.segments)
+
+    def with_query(self, **changes: str | None) -> str:
+        """The address of this page with parts of its query changed; None leaves one out."""
+        wanted = {**self.query, **changes}
+        text = urlencode({name: value for name, value in wanted.items() if value})
+        return f"{self.here}?{text}" if text else self.here
+
+
+class WebAnswer(Struct, frozen=True, kw_only=True):
+    """One answer: status, body, headers beside those that every answer has."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def address(base: str, *segments: str) -> str:
+    """The address of a page, its segments encoded."""
+    return f"{base}/{'/'.join(quote(one, safe='') for one in segments)}"
+
+
+def read_head(scope: Scope, base_path: str) -> WebRequest | None:
+    """The request without its body; None where its path is not below the base.
+
+    Args:
+        base_path: of the settings. A framework that mounts the page says its own as `root_path`.
+
+    Raises:
+        UsageError: more fields in the query than anybody needs.
+    """
+    base = str(scope.get("root_path") or "").rstrip("/") or base_path
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1").partition("?")[0] if raw else quote(str(scope["path"]))
+    if base and (path == base or path.startswith(f"{base}/")):
+        path = path[len(base) :]
+    elif base and base == base_path:
+        return None
+    segments = tuple(unquote(one, errors="replace") for one in path.split("/") if one)
+    wants_json = segments[:1] == ("api",)
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+    return WebRequest(
+        method=str(scope["method"]),
+        segments=segments[1:] if wants_json else segments,
+        query=_first(_fields(scope.get("query_string", b""))),
+        headers=headers,
+        base=base,
+        wants_json=wants_json,
+    )
+
+
+async def read_body(receive: Receive, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """All of a body.
+
+    Raises:
+        TooLargeError: it is longer. ConnectionError: the client has hung up.
+    """
+    parts, size = [], 0
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise ConnectionError
+        part = event.get("body", b"")
+        size += len(part)
+        if size > bytes_max:
+            raise TooLargeError
+        parts.append(part)
+        if not event.get("more_body"):
+            return b"".join(parts)
+
+
+def form_of(body: bytes) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """The first value, and every value, of each field of a form.
+
+    Raises:
+        UsageError: more fields than a form of ours has.
+    """
+    pairs = _fields(body)
+    many: dict[str, tuple[str, ...]] = {}
+    for name, value in pairs:
+        many[name] = (*many.get(name, ()), value.replace("\r\n", "\n"))
+    return {name: values[0] for name, values in many.items()}, many
+
+
+def _fields(text: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        raise errors.UsageError(
+            f"The request has more than {_FIELDS_MAX:,} fields.",
+            meaning="Nothing was changed.",
+            todo="Choose fewer at a time, or use a filter.",
+        ) from None
+
+
+def _first(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+async def write(send: Send, answer: WebAnswer, *, head_only: bool = False) -> None:
+    """Send an answer."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else answer.body})

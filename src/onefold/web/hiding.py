@@ -1,0 +1,72 @@
+"""What of payloads a page does not show: all of them, or single fields.
+
+A field is named as in the payload (`email`), or with those that it lies in (`card.number`); capitals do not matter. It is
+hidden wherever it occurs: in bodies, attributes and results. What is not JSON cannot be looked into: it is hidden whole.
+Never here: what else is said of a message: keys and the texts of exceptions are the app's own. Invariant: what stays is
+shown digit by digit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+HIDDEN: Final = "(hidden)"
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)  # NaN and the like, which JSON has not
+
+
+class Hiding(Struct, frozen=True, kw_only=True):
+    """What is hidden.
+
+    Args:
+        payloads: all bodies, attributes and results. fields: names of single ones, in lower case.
+    """
+
+    payloads: bool = False
+    fields: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether something is hidden; then payloads are neither edited nor searched."""
+        return self.payloads or bool(self.fields)
+
+    def body(self, text: str) -> str:
+        """A body or result as it may be shown."""
+        if self.payloads:
+            return HIDDEN
+        if not self.fields:
+            return text
+        try:
+            found = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+            return _encode(self._without(found, "")).decode()
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            return HIDDEN
+
+    def attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
+        """Attributes as they may be shown."""
+        return {
+            name: HIDDEN if self.payloads or self._names(name.lower()) else text for name, text in attributes.items()
+        }
+
+    def _without(self, value: Any, place: str) -> Any:
+        if isinstance(value, list):
+            return [self._without(one, place) for one in value]
+        if not isinstance(value, dict):
+            return value
+        found = {}
+        for name, one in value.items():
+            inside = f"{place}.{name.lower()}"
+            found[name] = HIDDEN if self._names(inside) else self._without(one, inside)
+        return found
+
+    def _names(self, place: str) -> bool:
+        return any(f".{place}".endswith(f".{field}") for field in self.fields)

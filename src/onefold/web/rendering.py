@@ -1,0 +1,119 @@
+"""Values to HTML, with Jinja2: what a template may call, and how texts of strangers are shown.
+
+Every value is escaped, and what an eye would obey (control characters, bidirectional overrides, what has no width) is shown
+as an escape sequence: `finalize` sees each value before it is written, so that no template can forget it.
+Never here: what a page shows. Invariant: nothing but markup of our own reaches a page as markup.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from onefold import errors, redact
+from onefold.observe.wording import age, instant
+from onefold.schedules.fire_times import utc_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_BODY_CHARS_MAX: Final = 200_000  # of a body that a page shows
+_NOTHING: Final = "\u2013"
+_STATIC: Final = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def environment() -> Environment:
+    """The templates.
+
+    Raises:
+        UsageError: Jinja2 is not installed.
+    """
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise errors.UsageError(
+            f"The page needs the package {error.name}, which is not installed.",
+            meaning="onefold installs light; its page comes with the extra `web`.",
+            todo="Run: pip install 'onefold[web]'",
+        ) from None
+
+    def shown(value: object) -> object:
+        return redact.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("onefold.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=shown,
+    )
+    made.filters |= {"age": _age, "count": _count, "at": _at, "text": one_text, "line": _line, "body": body}
+    made.filters["key_time"] = utc_text
+    return made
+
+
+def render(template: str, **values: Any) -> bytes:
+    """A page."""
+    return environment().get_template(template).render(**values).encode("utf-8", "backslashreplace")
+
+
+def static(name: str) -> tuple[bytes, str] | None:
+    """A file of the page and its media type; None where there is none of that name."""
+    return (_static_file(name), _STATIC[name]) if name in _STATIC else None
+
+
+@cache  # of known names alone: anybody may ask for any name
+def _static_file(name: str) -> bytes:
+    return files("onefold.web").joinpath("static", name).read_bytes()
+
+
+def _age(ms: int | None) -> str:
+    return _NOTHING if ms is None else age(ms)
+
+
+def _count(number: float | None) -> str:
+    return _NOTHING if number is None else f"{number:,.0f}"
+
+
+def _at(at_ms: int | None) -> str:
+    """An instant in UTC to the second: `2026-11-21 00:31:05`."""
+    if at_ms is None:
+        return _NOTHING
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return instant(at_ms)
+
+
+def one_text(text: str | None) -> str:
+    """A text of a stranger without secrets."""
+    return "" if text is None else redact.masked(text)
+
+
+def _line(text: str | None) -> str:
+    """The same in one line."""
+    return redact.one_line(one_text(text))
+
+
+def body(text: str) -> str:
+    """A payload to be read: JSON is laid out, its numbers digit by digit as they were sent; secret fields are masked."""
+    head = text[:_BODY_CHARS_MAX]
+    if head == text:
+        try:
+            head = msgspec.json.format(text, indent=2)
+        except (ValueError, RecursionError):
+            head = text
+    else:
+        head += f"\n... and {len(text) - _BODY_CHARS_MAX:,} more characters"
+    return redact.masked(head)

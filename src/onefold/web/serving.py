@@ -1,0 +1,117 @@
+"""`onefold web`: the page on our own HTTP server, until it is stopped.
+
+SIGTERM, SIGINT and SIGHUP end it in good order, unless whoever started it has them ignored: `nohup` does that, and a
+shell for what it runs in the background, where a Ctrl-C is meant for something else.
+
+A request that the server has read whole is handed to the ASGI application, and what that sends is one answer. Sizes, times
+and the number of clients are bounded by the server (`local/connection.py`).
+Never here: who may ask, what is shown. Invariant: nothing is printed as running before the first request can come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from onefold import errors
+from onefold.local.connection import Bounds, Request, Response
+from onefold.local.http_server import HttpServer
+from onefold.web.application import Page
+from onefold.web.exchange import BODY_BYTES_MAX
+from onefold.web.safety import HEADERS
+
+if TYPE_CHECKING:
+    from onefold.outside import Clock
+
+PORT: Final = 9400
+_GRACE_S: Final = 5.0
+_BOUNDS: Final = Bounds(
+    body_bytes=BODY_BYTES_MAX, held_bytes=32 * 1024 * 1024, connections=1_000, head_bytes=32 * 1024, request_s=15.0
+)
+_SAFE: Final = tuple((name.encode(), value.encode()) for name, value in (("Content-Type", "text/plain"), *HEADERS))
+
+
+class PageHandler:
+    """Hands requests of our server to an ASGI application.
+
+    Args:
+        page: the application.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    async def handle(self, request: Request) -> Response | None:
+        """The application's answer."""
+        scope: dict[str, Any] = {
+            "type": "http", "method": request.method, "path": request.path, "raw_path": request.path.encode("latin-1"),
+            "query_string": request.query.encode("latin-1"), "headers": list(request.headers.items()), "root_path": "",
+        }  # fmt: skip
+        status, headers, parts = 500, (), list[bytes]()
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": request.body, "more_body": False}
+
+        async def send(event: MutableMapping[str, Any]) -> None:
+            nonlocal status, headers
+            if event["type"] == "http.response.start":
+                status = event["status"]
+                headers = tuple(pair for pair in event["headers"] if pair[0] != b"content-length")
+            else:
+                parts.append(event.get("body", b""))
+
+        await self._page(scope, receive, send)
+        return Response(status, b"".join(parts), headers)
+
+    def refused(self, status: int, why: str) -> Response:
+        """The answer to what is not a request we take."""
+        return Response(status, f"{why}\n".encode(), _SAFE)
+
+    def failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - the server's interface
+        """The answer where the application itself failed, which it does not."""
+        return Response(500, b"The page could not be made.\n", _SAFE)
+
+
+def run(page: Page, *, host: str, port: int, clock: Clock, ready: Callable[[str], None]) -> str:
+    """Serve a page in this thread, the main one, until a signal ends it; that signal's name.
+
+    Args:
+        host, port: to listen on; port 0 takes a free one.
+        ready: called with the address once requests can come.
+
+    Raises:
+        UsageError: the port is taken, the host is not of this machine, or the extra `web` is not installed.
+    """
+    try:
+        import httptools  # noqa: F401 - looked for here, so that its absence is said before anything was started
+        import uvloop
+    except ImportError as error:
+        raise errors.UsageError(
+            f"The page needs the package {error.name}, which is not installed.",
+            meaning="onefold installs light; its page comes with the extra `web`.",
+            todo="Run: pip install 'onefold[web]'",
+        ) from None
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[str] = loop.create_future()
+
+        def end(name: str) -> None:
+            if not ended.done():
+                ended.set_result(name)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, end, number.name)
+        server = HttpServer(PageHandler(page), host=host, port=port, clock=clock, bounds=_BOUNDS)
+        await server.start()
+        try:
+            ready(server.url)
+            return await ended
+        finally:
+            await server.stop(grace_s=_GRACE_S)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,103 @@
+"""What a page is made from and what it is made into, before anything is drawn.
+
+Never here: what a page shows (`pages.py`, `changes.py`), templates, HTTP.
+Invariant: a `Shown` holds plain values, so that the same answer can be drawn and written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from onefold import errors
+from onefold.admin.held import HeldOperation
+from onefold.admin.session import AdminSession
+from onefold.web.exchange import WebRequest, address
+from onefold.web.hiding import Hiding
+from onefold.web.redrives import RunningRedrives
+from onefold.web.safety import ROLES, Role
+
+if TYPE_CHECKING:
+    from onefold.app import App
+
+
+class RightsError(errors.UsageError):
+    """Somebody may not do what they asked for.
+
+    Means: their role, as the trusted proxy or the application names it, does not allow it. Nothing was changed.
+    Next: ask somebody with that role.
+    """
+
+    code = "rights"
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """What a page is made from: the engine as this person uses it, the request, and how the page was started."""
+
+    session: AdminSession
+    request: WebRequest
+    app: App | None
+    is_read_only: bool
+    role: Role
+    hiding: Hiding
+    redrives: RunningRedrives
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this person can change nothing here."""
+        return self.is_read_only or not self.may("operator")
+
+    @property
+    def hide_payloads(self) -> bool:
+        """Whether payloads are hidden, wholly or in part: then they are not edited."""
+        return self.hiding.any
+
+    def may(self, role: Role) -> bool:
+        """Whether this person may do what needs that role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def needs(self, role: Role) -> None:
+        """Refuse a change that this person's role does not allow.
+
+        Raises:
+            RightsError: it does not.
+        """
+        if not self.may(role):
+            raise RightsError(
+                f"This needs the role {role}, and yours is {self.role}.",
+                meaning="Nothing was changed.",
+                todo=f"Ask somebody whose role is {role}, or whoever gives out roles.",
+            )
+
+    def link(self, *segments: str) -> str:
+        """The address of a page."""
+        return address(self.request.base, *segments)
+
+    def operation_name(self, one: HeldOperation) -> str:
+        """A held operation as a form names it: JSON of job, tenant and key."""
+        return msgspec.json.encode((one.job, one.tenant, one.key)).decode()
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What a page shows.
+
+    Args:
+        template: draws it. title: of the page. value: plain, for JSON. more: what only the drawing needs.
+        refreshes: it changes while somebody looks at it.
+    """
+
+    template: str
+    title: str
+    value: Any
+    more: Mapping[str, Any] = {}
+    status: int = 200
+    refreshes: bool = False
+
+
+class Redirect(Struct, frozen=True):
+    """Another page answers."""
+
+    address: str
