@@ -16,6 +16,7 @@ from onefold.options import DeadLetter, Queue, Retry, Throttle
 from onefold.record.keys import jmespath
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job
+from onefold.runner.hooks import Hooks
 
 if TYPE_CHECKING:
     from onefold import aws as aws
@@ -38,6 +39,7 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     # declaring
     "App",
     "DeadLetter",
+    "Hooks",
     "Job",
     "Queue",
     "Retry",
@@ -106,7 +108,7 @@ _later = lazy.attributes(
         "retrying": "onefold.runner.retrying",
         "store": "onefold.engines.urls",
     },
-    rooms=("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing"),
+    rooms=("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web"),
     moved=MOVED,
     frames=2,
 )

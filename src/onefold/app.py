@@ -1,9 +1,10 @@
 """`App`: what a program declares, and the engine that it is sent to and run on.
 
-A thin face of two objects: what is declared goes into a `Registry`, what is opened is a `Runtime`. Every option is checked
-here, at the door; what a declaration makes is built by the room that it is of, and imported where one is declared.
-Importing a module that declares an app opens nothing and costs little. Never here: how messages travel, storage, threads.
-Invariants: a declaration that is refused has declared nothing. Two processes that import the same declarations agree on
+A thin interface to two objects: declarations go into a `Registry`, and what is opened is held by a `Runtime`. Every option
+is checked here, when it is declared. What a declaration makes (a schedule, a map, a bus) is built in its own package, which
+is imported when one is declared. Importing a module that declares an app opens nothing and costs little. Never here: how
+messages travel, storage, threads.
+Invariants: a declaration that is refused leaves nothing behind. Two processes that import the same declarations agree on
 every queue, key and lifetime.
 Private: may change with any release.
 """
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from onefold import aws, duration, errors, events, limits, maps, schedules
+from onefold import aws, duration, errors, events, limits, maps, observe, schedules
 from onefold import reconcile as reconciliations
 from onefold.clock import SystemClock
 from onefold.contracts.ledger import History
@@ -42,6 +43,7 @@ from onefold.record.keys import KeyFunction
 from onefold.registry import Registry
 from onefold.runner.declaring import KEEP_DEFAULT, Decorator, declare_job, queue_of
 from onefold.runner.handlers import Found, Job
+from onefold.runner.hooks import Hooks, HookSet, checked_hooks
 from onefold.runtime.events import Sink, checked_sinks
 from onefold.runtime.runtime import Runtime
 
@@ -52,7 +54,7 @@ _NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
 
 
 class _OfRuntime(Generic[T]):
-    """An attribute of an app that its runtime has."""
+    """An attribute of an app that is stored in its runtime."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -76,10 +78,15 @@ class App:
 
     Args:
         name: 1-40 of a-z 0-9 - _; names the default file.
-        url: the engine; unless given, the environment's ONEFOLD_URL, else `sqlite:///.onefold/<name>.db`.
-        history: what the ledger keeps beside the records: `off`, `brief` (what was not a clean first run), `full`.
+        url: the engine; by default ONEFOLD_URL from the environment, or else `sqlite:///.onefold/<name>.db`.
+        history: what the ledger keeps besides the records: `off`, `brief` (only what was not a clean first run), `full`.
         sinks: receive events (`onefold.observe.Event`); a structured log is `onefold.LogSink()`.
+        hooks: objects of classes derived from `onefold.Hooks`: code that runs when a worker starts and stops, around each
+            handler, and when one raises.
         clock, entropy: where time and chance come from; tests pass their own.
+        outbox: URL of the database of your own in which `send(..., connection=...)` leaves messages, for workers to pass on:
+            `postgresql://...`, or `sqlite:///...` of another file than the engine's; unless given, the environment's
+            ONEFOLD_OUTBOX.
 
     Raises:
         UsageError: a name out of range, an unknown history level.
@@ -88,6 +95,8 @@ class App:
     url: _OfRuntime[str] = _OfRuntime("url")
     history: _OfRuntime[History] = _OfRuntime("history")
     sinks: _OfRuntime[tuple[Sink, ...]] = _OfRuntime("app_sinks")
+    hooks: _OfRuntime[HookSet] = _OfRuntime("hooks")
+    outbox: _OfRuntime[str | None] = _OfRuntime("outbox_url")
 
     @checked_options
     def __init__(
@@ -97,11 +106,15 @@ class App:
         url: str | None = None,
         history: History = "brief",
         sinks: Iterable[Sink] = (),
+        hooks: Iterable[Hooks] = (),
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        outbox: str | None = None,
     ) -> None:
         if not 1 <= len(str(name)) <= _NAME_CHARS_MAX or not _NAME_SIGNS.issuperset(str(name)):
-            raise errors.UsageError(f"{name!r} is not a name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _.")
+            raise errors.UsageError(
+                f"{name!r} is not a valid name for an app.", todo="Use 1 to 40 of a-z, 0-9, - and _."
+            )
         if history not in typing.get_args(History):
             raise errors.UsageError(f"history={history!r} is not known.", todo="It is off, brief or full.")
         self.name = name
@@ -119,19 +132,21 @@ class App:
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
             history=history,
-            app_sinks=checked_sinks(sinks),
+            app_sinks=checked_sinks(sinks, name),
+            hooks=checked_hooks(hooks),
+            outbox_url=outbox or os.environ.get("ONEFOLD_OUTBOX"),
         )
 
     # -- doing -------------------------------------------------------------------------------------------------------
 
     def runtime(self, url: str | None = None) -> Runtime:
-        """What this app runs on, opened, with all declared queues created; opened once, whatever thread that is in.
+        """The app's runtime, opened, with all declared queues created. It is opened once, in whichever thread comes first.
 
-        For tools beside an app: its `engine` looks at queues and records, its `send` takes what `Job.message` made. Sending
-        to jobs and running them need none of it.
+        For tools: its `engine` gives access to queues and records, its `send` takes messages made by `Job.message`. Sending
+        to jobs and running them do not need it.
 
         Args:
-            url: another engine than the app's own, for a Lambda handler; what is open already stays.
+            url: another engine than the app's own, for a Lambda handler; an engine that is open already is kept.
 
         Raises:
             StorageError: the file cannot be used. ConflictError: a queue exists with another type, deduplication,
@@ -139,6 +154,10 @@ class App:
         """
         self._runtime.open(url)
         return self._runtime
+
+    async def aruntime(self, url: str | None = None) -> Runtime:
+        """As `runtime`, from a coroutine: opening the engine does not stop the loop. Await it when the program starts."""
+        return await self._runtime.in_thread(lambda: self.runtime(url))
 
     @checked_options
     def lambda_handler(
@@ -154,20 +173,20 @@ class App:
 
             handler = app.lambda_handler()      # below the jobs
 
-        The mapping must have ReportBatchItemFailures; `onefold synth` writes it so. Messages are on SQS; records are where
-        the app's engine says, for any engine.
+        The mapping must have ReportBatchItemFailures; `onefold synth` sets it. Messages are on SQS; records are on the app's
+        engine, whichever it is.
 
         Args:
             concurrency: plain functions at one time, in threads; 1: in the invoking thread, one after the other. Coroutines
                 run together, up to 100.
-            margin: kept back of an invocation's time for settling; at most half of that time is. What cannot end before
-                is given back unstarted.
-            on_failure: what a message that comes back holds up: on a FIFO queue the rest of its `group` (a standard one has
-                none), or on either the rest of the `batch`, which then runs one by one. Whether a dead letter does is the
-                job's `after_failure`.
+            margin: time at the end of an invocation that is reserved for settling, at most half of the invocation. Messages
+                that cannot be done before it are released unstarted.
+            on_failure: what a message that will be retried blocks: on a FIFO queue the rest of its `group` (a standard queue
+                has no groups), or on either the rest of the `batch`, which then runs one by one. Whether a dead letter
+                blocks its group is decided by the job's `after_failure`.
             heartbeat: extend leases and visibilities while handlers run: after a crash messages come back within 30 seconds,
                 instead of when their visibility ends.
-            raise_for_batch: raise when not one message of a batch is done, for the function's error metric.
+            raise_for_batch: raise when no message of a batch is done, for the function's error metric.
 
         Raises:
             UsageError: an option out of its range. In Lambda: the engine cannot be opened.
@@ -183,7 +202,7 @@ class App:
 
     @contextmanager
     def _reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
-        """Use another engine, clock and chance for a while; for tests and simulations. Not safe from several threads."""
+        """Use another engine, clock and entropy for a while; for tests and simulations. Not safe from several threads."""
         with self._runtime.reopened(url, clock, entropy):
             yield self.runtime()
 
@@ -194,6 +213,10 @@ class App:
             unfinished: handlers still run in this process; what they hold is freed when it ends.
         """
         self._runtime.close(unfinished=unfinished)
+
+    async def aclose(self, *, unfinished: bool = False) -> None:
+        """As `close`, from a coroutine: nothing stops the loop."""
+        await self._runtime.in_thread(lambda: self.close(unfinished=unfinished))
 
     # -- declaring ---------------------------------------------------------------------------------------------------
 
@@ -219,19 +242,19 @@ class App:
             name: 1-75 of A-Z a-z 0-9 - _ (companions are named after it); FIFO queues get the suffix `.fifo` when it
                 is missing, and only they may have it.
             fifo: strict order per message group.
-            visibility: hidden after a receive by consumers without a heartbeat, 0 s to 12 h.
+            visibility: how long a receive hides a message from other consumers, if there is no heartbeat, 0 s to 12 h.
             retention: how long a message stays, 60 s to 14 d.
             delay: of every message, 0 s to 15 min.
             dead_letter: after how many receives, and how long dead letters stay.
             max_bytes: 1,024 to 1,048,576 per message.
-            content_dedup, dedup_scope: FIFO deduplication, as SQS has it.
+            content_dedup, dedup_scope: FIFO deduplication, as on SQS.
             function: the Lambda function that runs its jobs on AWS, as `onefold synth` writes it; None for none: workers do.
-            internal: nobody but onefold of this app can send to it (its policy must see to that): then the keys, runs and
-                amendments that its messages name count without a signature (docs/security.md).
+            internal: only onefold in this app can send to it (its policy must ensure that), so the keys, runs and amendments
+                in its messages count without a signature (docs/security.md).
 
         Raises:
-            UsageError: a value out of range (the same ranges as SQS); a dead-letter queue that does not fit. Nothing is
-                declared then.
+            UsageError: a value out of range (the same ranges as SQS); an unsuitable dead-letter queue. Nothing is declared
+                then.
             ConflictError: declared before with other settings.
         """
         declared = queue_of(
@@ -267,7 +290,7 @@ class App:
     ) -> Decorator:
         """Declare a job: the function below handles messages of `queue`, once per key.
 
-        Start with these five; what the others default to is safe:
+        Start with these five; the defaults of the others are safe:
 
         Args:
             key: which operation a payload is: a template over its fields ("{order_id}"), a JMESPath expression
@@ -277,19 +300,22 @@ class App:
             retry: attempts and pauses.
             on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
                 function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.
-            owner: the team that owns a fix; shown with every failure.
+            owner: the team that is responsible for fixes; shown with every failure.
 
         Which operation and which messages:
 
         Args:
-            name: the function's name unless given. Stored in records: renaming makes every key new.
-            tenant: scope of the key, by a rule as `key`. group: the FIFO message group, by a rule; required on FIFO.
-            unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what it
-                found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired is
-                free. On SQS nobody can look whether a message is still there: the key is known while its record is.
+            name: by default the function's name. It is stored in records, so renaming makes every key new.
+            tenant: scope of the key, by a rule as `key`.
+            group: the message group, by a rule: its messages are kept in order on a FIFO queue; required there. A standard
+                queue keeps no order, and a warning says so; on SQS its groups are the tenants of a fair queue.
+            unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what
+                was found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired
+                is free again. SQS cannot tell whether a message still exists, so there a key is known while its record is.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
-            when_complete: a schedule or map run, each complete run of which starts it once; it takes a `CompleteRun`.
+            when_complete: a schedule or map; each of its runs starts this job once, when it is complete. It takes a
+                `CompleteRun`.
 
         What a run does and how it may fail:
 
@@ -297,11 +323,11 @@ class App:
             effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
                 `transactional` (all effects are rows written through ctx.connection: level 4).
             throttle: rate and concurrency over all processes.
-            after_failure: FIFO: whether a dead letter stops its group (`stop`) or is passed over (`skip`).
-            transient, permanent, unknown: exception classes, or their dotted names, that mean just that.
+            after_failure: FIFO: whether a dead letter stops its group (`stop`) or the group continues after it (`skip`).
+            transient, permanent, unknown: exception classes, or their dotted names, to be treated as this kind of failure.
 
         Raises:
-            UsageError: an option that cannot be right; says which, and what to do.
+            UsageError: an invalid option; says which, and what to do.
         """
         declared: Decorator = declare_job(
             self._runtime, queue, key=key, name=name, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
@@ -341,22 +367,22 @@ class App:
         Args:
             expression: `cron(minute hour day month weekday year)`, `rate(5 minutes)` or `at(2026-06-01T03:00:00)`.
             tz: IANA zone in which cron and at are read: its name, a ZoneInfo, or datetime.UTC.
-            name: 1-64 of 0-9 A-Z a-z - _ . ; the function's name unless given. It is part of every tick's key.
-            queue: where its ticks wait; unless given, the queue `<app>-schedules`, declared with the first schedule.
+            name: 1-64 of 0-9 A-Z a-z - _ . ; by default the function's name. It is part of every tick's key.
+            queue: for its ticks; by default the queue `<app>-schedules`, which is declared with the first schedule.
             missed: for ticks whose time passed while no scheduler ran: `skip` them, send the `last`, or send `all`, of
-                which at most the `missed_max` (1 to 1,000) latest; with `all` and a start in the past a new one owes the
-                ticks since then, otherwise it begins now. A new one-time schedule that lies in the past owes its tick.
+                which at most the `missed_max` (1 to 1,000) latest; with `all` and a start in the past a new schedule sends
+                the ticks since then, otherwise it begins now. A new one-time schedule in the past sends its tick.
             dst: clock changes: `eventbridge` skips what the change skips, `next-valid` fires at the first valid instant.
             window: flexible window after the planned time, 1 m to 24 h, in which a tick is sent; 0 s: at its time.
-            start, end: no tick before and after; aware datetimes. A rate begins at its start.
+            start, end: no ticks before `start` or after `end`; aware datetimes. A rate begins at its start.
             delete_after: forget the schedule after its last tick.
-            retry, dead_letter: of a tick that its queue does not take; it goes to `<app>-schedules-dead` then.
+            retry, dead_letter: for a tick that its queue refuses; in the end it goes to `<app>-schedules-dead`.
             timeout: of one call of the function.
-            job_retry: of the function, when it fails or its worker dies; as a job's.
-            owner: the team that owns a fix.
+            job_retry: for the function, when it fails or its worker dies; like a job's `retry`.
+            owner: the team that is responsible for fixes.
 
         Raises:
-            UsageError: an option that cannot be right; says which field, and what is allowed.
+            UsageError: an invalid option; says which field, and what is allowed.
         """
         return schedules.declare(
             self._runtime, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,
@@ -387,25 +413,25 @@ class App:
     ) -> Callable[[Callable[..., Any]], maps.MapJob]:
         """Declare a map: the function below is called for each item of a file or listing, once per run and key.
 
-        Runs are started by `onefold map start`; on AWS they are a Distributed Map of Step Functions, whose rules these are.
+        Runs are started by `onefold map start`; on AWS they run as a Distributed Map of Step Functions, with the same rules.
 
         Args:
             queue: of the items' messages; a standard queue.
-            key: which item it is, within a run; as a job's key.
+            key: identifies an item within a run; a rule like a job's key.
             name: the function's name unless given.
             items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, quote ...).
-            source: path or s3:// URL, unless it is said at the start of each run.
+            source: path or s3:// URL, unless it is given at the start of each run.
             batch: items given to one call, as a list; None for one.
-            concurrency: children that are sent and not finished, 1 to 10,000.
-            tolerated_count, tolerated_percent: how many items may fail, malformed rows among them; more end the run.
-                Neither: none.
-            retry: what is tried again, by the names of errors; by default all errors but PermanentError, 3 times.
+            concurrency: how many children may be in progress, 1 to 10,000.
+            tolerated_count, tolerated_percent: how many items may fail, including malformed rows; more than that end the
+                run. By default none.
+            retry: which errors are retried, by their names; by default all except PermanentError, 3 times.
             catch: an operations queue for items that failed for good, which then do not count as failed; or `ItemCatch`es.
-            effect: as a job's. timeout: of one call. owner: the team that owns a fix.
-            results: folder or s3:// URL of the result files; beside the engine's file unless given.
+            effect: as a job's. timeout: of one call. owner: the team that is responsible for fixes.
+            results: folder or s3:// URL of the result files; by default next to the engine's file.
 
         Raises:
-            UsageError: an option that cannot be right; says which, and what is allowed.
+            UsageError: an invalid option; says which, and what is allowed.
         """
         return maps.declare(
             self._runtime,
@@ -428,27 +454,51 @@ class App:
         queue: Queue | None = None,
         owner: str | None = None,
     ) -> reconciliations.Reconciler:
-        """Look `after` the start of each run whether what should exist, exists once; use it as it is, or as a decorator.
+        """Check, `after` the start of each run, that what should exist exists once. Call it, or use it as a decorator.
 
-        What was dispatched is held against its records. The function below adds what only the app can count: it takes a
+        What was dispatched is compared with its records. A decorated function adds what only the app can count: it takes a
         `Reconciliation` and returns found per key, `Totals`, or yields `Counted`. See `reconcile/reconciler.py`.
 
         Args:
             of: a schedule, a map run, or its name.
             after: 1 s to 14 d, counted from the run's start.
-            name: of the job that looks; `reconcile-<of>` unless given. queue: of its messages; one of its own unless given.
-            owner: the team that owns a fix.
+            name: of the job that checks; by default `reconcile-<of>`. queue: for its messages; by default a separate queue.
+            owner: the team that is responsible for fixes.
 
         Raises:
             UsageError: a value out of range. ConflictError: the name is taken.
         """
         return reconciliations.declare(self._runtime, of, after=after, name=name, queue=queue, owner=owner)
 
+    @checked_options
+    def alarms(
+        self,
+        *,
+        slack: str | None = None,
+        webhook: str | None = None,
+        email: str | Sequence[str] | None = None,
+        command: str | Sequence[str] | None = None,
+        owner: str | None = None,
+    ) -> None:
+        """Declare where the app's alarms are sent; its workers, or `onefold watch`, evaluate them (docs/alarms.md).
+
+        Args:
+            slack, webhook: a URL, or where it is stored: `env:SLACK_WEBHOOK_URL`, `file:/run/secrets/slack`. Slack's is an
+                incoming webhook. Requests to a webhook are signed with ONEFOLD_ALARM_SECRET.
+            email: addresses, with commas between or as a list; sent by the server in ONEFOLD_SMTP_URL.
+            command: a program and its arguments, run without a shell; it gets the report on standard input.
+            owner: the responsible team for alarms about things without an owner.
+
+        Raises:
+            UsageError: an invalid target. ConflictError: alarms were declared before.
+        """
+        observe.declare_alarms(self._runtime, observe.checked_targets(slack, webhook, email, command, owner))
+
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> events.Bus:
         """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).
 
         Args:
-            name: 1-60 of A-Z a-z 0-9 . - _. account, region: what its events say of where they are from.
+            name: 1-60 of A-Z a-z 0-9 . - _. account, region: the origin written into its events.
 
         Raises:
             UsageError: a value out of range. ConflictError: the bus was declared with another account or region.
@@ -472,18 +522,19 @@ class App:
         keep: Duration = KEEP_DEFAULT,
         owner: str | None = None,
     ) -> events.Pipe:
-        """Forward messages from one queue to another, each once; workers of the app do it (`events/pipes.py`).
+        """Forward messages from one queue to another, each once, in workers of the app (`events/pipes.py`).
 
         Args:
             name: 1-64 of A-Z a-z 0-9 . - _; `<source>-to-<target>` unless given. Stored in records.
-            filter: up to five patterns such as {"body": {"kind": ["order"]}}; what none of them matches is deleted.
-            enrich: takes the body [, the context] and returns what is forwarded instead; None: nothing is. It may run twice.
-            transform: template of what the target gets, for example '{"id": "<$.body.id>"}'.
+            filter: up to five patterns such as {"body": {"kind": ["order"]}}; messages that match none of them are deleted.
+            enrich: takes the body [, the context] and returns what to forward instead; None: nothing is forwarded. It may
+                run twice.
+            transform: template of the message to the target, for example '{"id": "<$.body.id>"}'.
             group: message group for a FIFO target (required there): a text, or a path such as "$.body.customer".
-            timeout, retry, after_failure, keep, owner: as of a job.
+            timeout, retry, after_failure, keep, owner: as for a job.
 
         Raises:
-            UsageError: a value that cannot be. ConflictError: the source queue has a job or pipe already.
+            UsageError: an invalid value. ConflictError: the source queue has a job or pipe already.
         """
         return events.declare_pipe(
             self._runtime, source, target, name=name, filter=filter, enrich=enrich, transform=transform, group=group,

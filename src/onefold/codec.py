@@ -1,10 +1,10 @@
 """Canonical JSON, both ways and typed, and the fingerprint of a payload.
 
-Canonical: keys sorted by code point at every level, no white space, Decimal, date, UUID and Enum as JSON text. What would
-not come back equal (NaN, a tuple where nothing says tuple, a field that the type does not have) is refused when it is
-encoded, so that a duplicate is answered with exactly what the first run returned. A fingerprint is BLAKE2b of the canonical
-text, 128 bits: two texts that differ in key order, white space or the spelling of a number have the same one; 1 and 1.0
-have not.
+Canonical: keys sorted by code point at every level, no white space, Decimal, date, UUID and Enum as JSON text. A value that
+would not decode to an equal one (NaN, a tuple where the type does not declare one, a field that the type does not have) is
+refused when it is encoded, so that a duplicate is answered with exactly what the first run returned. A fingerprint is
+BLAKE2b of the canonical text, 128 bits: two texts that differ only in key order, white space or the spelling of a number
+have the same fingerprint; 1 and 1.0 have different ones.
 
 pydantic models are understood when the program has imported pydantic; nothing here imports it.
 Never here: pickle, keys of operations, envelopes.
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EXACT_CHARS = 16  # 15 digits and a point: every such decimal is a double of its own (IEEE 754, DBL_DIG = 15)
+_EXACT_CHARS = 16  # 15 digits and a point: different decimals are different doubles (IEEE 754, DBL_DIG = 15)
 
 
 _CROWDED_BYTES = 16_384  # a shorter text has too few numbers to take long
-_ALIKE_MAX = 32  # different values of one hash in one array or object; of 64-bit integers at most 16 have the same
-_NESTED_MAX = 4  # arrays in each other whose hash is looked at
+_ALIKE_MAX = 32  # different values with the same hash in one array or object; at most 16 64-bit integers have the same
+_NESTED_MAX = 4  # nested arrays whose hash is checked
 _HASHED = (  # in msgspec's words, and in pydantic's
     r"SetType\(item_type=(?!StrType)|key_type=(?!StrType|AnyType)"
     r"|'(?:frozen)?set'(?!, 'items_schema': \{'type': 'str')|'keys_schema': \{'type': '(?!str'|any')"
@@ -49,7 +49,7 @@ _OWN_HASH_MAX = 2**61 - 2  # a smaller integer is its own hash
 
 
 def _to_builtins(value: object) -> object:
-    """Called by msgspec for classes it does not know."""
+    """Called by msgspec for unknown classes."""
     if _is_model(type(value)):
         return cast(Any, value).model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
@@ -97,7 +97,7 @@ def parts(text: bytes) -> Any:
 
 
 def joined(value: object) -> bytes:
-    """The canonical text of what `parts` answered, or of a part of it."""
+    """The canonical text of the result of `parts`, or of a part of it."""
     return _EXACT_SORTED.encode(value)
 
 
@@ -110,7 +110,7 @@ def fingerprint(value_or_json: object) -> str:
     """Fingerprint of a value, or of a JSON text given as bytes: 32 hexadecimal characters.
 
     Raises:
-        PayloadError: not JSON, or a value without a JSON form that comes back equal.
+        PayloadError: not JSON, or a value whose JSON form would not decode to an equal value.
     """
     return digest(canonical(value_or_json) if isinstance(value_or_json, bytes) else encode(value_or_json))
 
@@ -126,7 +126,7 @@ def encode(value: object) -> bytes:
 
 
 def outline(value: object) -> bytes:
-    """Canonical JSON of what nobody reads back, for its fingerprint: the types of its parts need not be declared.
+    """Canonical JSON of a value that is only fingerprinted, never decoded: the types of its parts need not be declared.
 
     Raises:
         PayloadError: no JSON form, NaN or an infinity, or nested too deeply.
@@ -136,7 +136,7 @@ def outline(value: object) -> bytes:
     except TypeError:  # keys that are not strings, or no JSON form at all
         data = _encode_unsorted(value)
     except (ValueError, RecursionError):
-        return encode(value)  # which says what is wrong
+        return encode(value)  # it says what is wrong
     if b"null" in data:
         payload_errors.refuse_endless(value)
     return data
@@ -182,7 +182,7 @@ class PayloadCodec(Generic[T]):
         """Canonical JSON of `value`.
 
         Raises:
-            PayloadError: no JSON form, or it would not come back equal; names the field and the value.
+            PayloadError: no JSON form, or it would not decode to an equal value; names the field and the value.
         """
         if value is None and self.annotation is Any:
             return b"null"
@@ -218,7 +218,7 @@ class PayloadCodec(Generic[T]):
     def encode_result(self, value: object) -> bytes:
         """Canonical JSON of what the handler returned; errors as `encode`, which say that it is the returned value.
 
-        A handler that does not say what it returns may return anything that has a JSON form; duplicates get that form.
+        A handler without a return annotation may return anything that has a JSON form; duplicates get that form.
         """
         codec = self if self._result is None else self._result
         try:
@@ -245,12 +245,12 @@ class PayloadCodec(Generic[T]):
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
-        """What the handler returned, from a record; errors as `decode`."""
+        """The handler's result, from a record; errors as `decode`."""
         return (self if self._result is None else self._result).decode(data)
 
     @staticmethod
     def fingerprint(text: bytes | str) -> str:
-        """Fingerprint of a payload's JSON text, the same for every spelling of it; 32 hexadecimal characters.
+        """Fingerprint of a payload's JSON text, the same however it is written; 32 hexadecimal characters.
 
         Raises:
             PayloadError: not JSON, or nested too deeply.
@@ -272,7 +272,7 @@ def payload_type(annotation: Any, result: Any = Any) -> PayloadCodec[Any]:
 
 
 def type_name(annotation: Any) -> str:
-    """A type as its author writes it: `Order`, `list[Order]`, `Order | None`."""
+    """A type as it is written in code: `Order`, `list[Order]`, `Order | None`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return "None" if annotation is type(None) else annotation.__name__
     return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
@@ -286,10 +286,10 @@ def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> 
 
 
 def fitting(value: object, beside: Any = Any) -> str | None:
-    """An annotation under which a value that came back as another can be recorded as it is; None: none is plain to see.
+    """An annotation with which `value` could be recorded as it is, as text for an error; None: none was found.
 
     Args:
-        beside: an annotation whose values are to fit, too; `Any` for none.
+        beside: an annotation whose values must fit as well; `Any` for none.
     """
     try:
         annotation = payload_errors.annotation_of(value)
@@ -327,11 +327,11 @@ def _from_builtins(cls: type, value: object) -> object:
     except ValueError as error:
         if not payload_errors.is_pydantic(error):
             raise
-        raise ValueError("pydantic refuses it") from error  # msgspec would make the text of all it complains of
+        raise ValueError("pydantic refuses it") from error  # msgspec would build a text of all errors
 
 
 class _ModelDecoder:
-    """Decodes a pydantic model at the top, without a detour."""
+    """Decodes a top-level pydantic model directly."""
 
     __slots__ = ("_model",)
 
@@ -361,7 +361,7 @@ def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
 
 
 def _hashed_texts(annotation: Any) -> tuple[Callable[[str], object], ...]:
-    """How texts are to be read whose values a type hashes in sets and keys without a secret; none where it does not."""
+    """How to read texts that the type hashes without a secret, in sets and keys; empty where there are none."""
     known = () if _is_model(annotation) else inspect.type_info(annotation)
     models = [annotation] if _is_model(annotation) else [one for one in _customs(known, set()) if _is_model(one)]
     words = repr(known) + "".join(repr(one.__pydantic_core_schema__) for one in models)
@@ -399,7 +399,7 @@ def _hashable(value: object, read: Callable[[str], object], depth: int = 0) -> o
 
 
 def _is_plain(part: dict[str, object] | list[Any]) -> bool:
-    """Whether it is an array of integers none of which has the hash of another (but for -1, which has that of -2)."""
+    """Whether it is an array of integers with different hashes (except for -1, which has the hash of -2)."""
     return (
         isinstance(part, list)
         and set(map(type, part)) == {int}
@@ -409,9 +409,9 @@ def _is_plain(part: dict[str, object] | list[Any]) -> bool:
 
 
 def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
-    """Refuse a text in which very many different values have one hash: a set of them takes quadratic time.
+    """Refuse a text in which very many different values have the same hash: a set of them takes quadratic time.
 
-    Hashes of numbers and UUIDs have no secret in Python, so that a stranger can choose such values; those of texts have one.
+    In Python the hashes of numbers and UUIDs use no secret, so an attacker can choose such values; those of texts use one.
     """
     try:
         parts = [_ROUGH.decode(data)]
@@ -425,7 +425,7 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
         if len(part) <= _ALIKE_MAX or _is_plain(part):
             continue
         values = [_hashable(one, read) for one in part]
-        hashes = [str(hash(one)) for one in values]  # texts, whose own hashes have a secret
+        hashes = [str(hash(one)) for one in values]  # texts, whose hashes use a secret
         if len(set(hashes)) >= len(hashes) - _ALIKE_MAX:
             continue
         crowds: dict[str, list[object]] = {}
@@ -442,7 +442,7 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
 
 
 def _customs(known: object, seen: set[int]) -> Iterator[Any]:
-    """Classes inside a type that msgspec does not know: models of pydantic, and what cannot be read."""
+    """Classes inside a type that msgspec does not support: pydantic models, and those that cannot be decoded."""
     if id(known) in seen:
         return
     seen.add(id(known))

@@ -1,7 +1,7 @@
-"""Durations as people write them: `"30m"`, `"1h30m"`, `"250ms"`, or a `timedelta`. Never a bare number. And instants.
+"""Durations as people write them: `"30m"`, `"1h30m"`, `"250ms"`, or a `timedelta`, never a bare number. Also instants.
 
-A number without a unit is how seconds and milliseconds get mixed up, so it is refused. Everything inside onefold is
-integer milliseconds; this is the one door. Never here: texts of dates, cron, time zones.
+A number without a unit is how seconds and milliseconds get mixed up, so it is refused. Inside onefold all durations are
+integer milliseconds; they are converted here and nowhere else. Never here: texts of dates, cron, time zones.
 Private: may change with any release.
 """
 

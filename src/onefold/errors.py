@@ -1,4 +1,4 @@
-"""Every error onefold raises on purpose, sorted by what the one who catches it does next.
+"""Every error onefold raises on purpose, grouped by what the code that catches it does next.
 
     OnefoldError
     |-- UsageError          change your code, settings or input; nothing was changed

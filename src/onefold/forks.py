@@ -1,14 +1,14 @@
-"""A fork of this process: what the child must not inherit is closed before, and made anew in it.
+"""Forks of this process: what the child must not inherit is closed before the fork and opened again when needed.
 
-SQLite's locks belong to a process, and its library notes in memory, by file, which of them the process has. A child has the
-notes without the locks: even a connection that it opens itself believes that the file is locked already, so that any other
-process may take the log away under it (https://www.sqlite.org/howtocorrupt.html, section 2.6). So nothing of a file may be
-open while a process forks: each owner of connections closes them and keeps its threads from opening others (`Forked.hold`),
-and whoever uses one next, in the parent or in the child, opens it again. What could not be closed, as a transaction of a
-handler is open or as the connection is not ours, makes its file unusable in the child: `refuse_inherited`.
+SQLite's locks belong to a process, and its library keeps a table of them in memory, by file. A child inherits that table but
+not the locks: even a connection that it opens itself takes the file to be locked already, so that another process may delete
+the log that it uses (https://www.sqlite.org/howtocorrupt.html, section 2.6). So no connection to a file may be open while a
+process forks: each owner of connections closes them and keeps its threads from opening others (`Forked.hold`), and the next
+use, in the parent or in the child, opens one again. A connection that could not be closed, because a handler's transaction
+is open or because it is not ours, makes its file unusable in the child: `refuse_inherited`.
 
-Never here: what a process has. Invariant: a connection of ours to a file that the parent had open at the fork is never
-opened in its child.
+Never here: which connections a process has. Invariant: a connection of ours to a file that the parent had open at the fork
+is never opened in its child.
 Private: may change with any release.
 """
 
@@ -30,21 +30,21 @@ from typing import Final, Protocol
 from onefold import errors
 from onefold.interrupts import Deferred, ignored
 
-_SLICE_S: Final = 0.05  # how long a fork waits for one owner while it keeps the others
+_SLICE_S: Final = 0.05  # how long a fork waits for one owner while it holds the others
 _IMPORT_LOOKS: Final = (
-    1_000  # for so many slices' tenths, 5 s, a fork waits for modules that other threads are importing
+    1_000  # tenths of a slice, 5 s in all, for which a fork waits for modules that other threads are importing
 )
-_LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that keep a lock of theirs for the whole of a fork
+_LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that hold a lock of theirs during a fork
 
 
 class Forked(Protocol):
-    """An owner of what a child must not use."""
+    """An owner of something that a child must not use."""
 
     wait_s: float
-    """For how long a fork may wait for it."""
+    """How long a fork may wait for it."""
 
     def hold(self, wait_s: float) -> bool:
-        """Before a fork: close what can be closed, and keep other threads from it until `let_go`. May be called again.
+        """Before a fork: close what can be closed, and keep other threads from using it until `let_go`. May be called again.
 
         Args:
             wait_s: for those threads, in seconds.
@@ -55,15 +55,15 @@ class Forked(Protocol):
         ...
 
     def is_held(self) -> bool:
-        """Whether other threads have come by anything since."""
+        """Whether other threads have opened anything since then."""
         ...
 
     def let_go(self) -> None:
-        """After it, in the parent: go on."""
+        """After the fork, in the parent: continue."""
         ...
 
     def start_anew(self) -> None:
-        """After it, in the child, where no thread else is: forget the parent's and its locks. `hold` may not have come."""
+        """After the fork, in the child, which has one thread: drop the parent's state and locks. `hold` may not have run."""
         ...
 
 
@@ -72,7 +72,7 @@ class _Here:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.forks = 0  # between the first process and this one
+        self.forks = 0  # how many forks are between the first process and this one
         self.opening = threading.RLock()
         self.forking = threading.RLock()
         self.held: list[Forked] = []
@@ -98,23 +98,23 @@ def generation() -> int:
 
 
 def opening() -> threading.RLock:
-    """Held while a connection is opened and noted by its owner."""
+    """Held while a connection is opened and registered with its owner."""
     return _here.opening
 
 
 def register(owner: Forked) -> None:
-    """From now on, and as long as it lives, an owner hears of forks."""
+    """Register an owner for forks, for as long as it exists."""
     go_first()
-    owners, number = _here.owners, id(owner)  # at the interpreter's end this module's names are gone before the owner
+    owners, number = _here.owners, id(owner)  # at the interpreter's end this module's names go first
     owners[number] = weakref.ref(owner, lambda _: owners.pop(number, None))
 
 
 def go_first() -> None:
-    """Have a fork wait for what is open before it takes the locks of Python's own modules, and not with them in its hands.
+    """Let a fork wait for open connections before it takes the locks of Python's own modules, not while it holds them.
 
-    A handler whose transaction it waits for may need them: it submits to an executor, or forks itself. Hooks are called last
-    registered first and cannot be moved, so they are registered once more when such a module came after them: asked when an
-    engine is opened, and before each transaction in which others' code runs.
+    A handler whose transaction it waits for may need them: it submits to an executor, or forks itself. Hooks are called in
+    reverse order of registration and cannot be moved, so they are registered again when such a module came after them. This
+    is checked when an engine is opened, and before each transaction in which users' code runs.
     """
     if _here.hooked == len(_LOCKING):
         return
@@ -125,17 +125,17 @@ def go_first() -> None:
             os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
         for _ in range(
             2
-        ):  # a handler may raise in a hook's first instruction: Python prints that, and calls the next hook
+        ):  # a signal handler may raise in a hook's first instruction: Python prints that, and calls the next hook
             os.register_at_fork(before=_before)
 
 
 def when_held(free: Callable[[], None]) -> None:
-    """Call this before a fork, when all owners are held: to free what none of them has."""
+    """Call this before a fork, when all owners are held: to free what no owner has."""
     _here.when_held.append(free)
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
-    """Call this in every child, where no other thread is, to forget the parent's threads, locks and connections.
+    """Call this in every child, which has no other thread, to drop the parent's threads, locks and connections.
 
     Args:
         start_anew: a method, for as long as its object lives, or a function.
@@ -155,7 +155,7 @@ def in_child(start_anew: Callable[[], None]) -> None:
 
 
 def look() -> None:
-    """Notice a fork that bypassed Python's hooks. Called wherever something of this process is about to be used."""
+    """Detect a fork that bypassed Python's hooks. Called before anything that belongs to a process is used."""
     if os.getpid() != _here.process:
         _in_child()
 
@@ -167,7 +167,7 @@ def refuse_inherited(path: str, place: str) -> None:
         path: as the user wrote it. place: the file.
 
     Raises:
-        StorageError: it is one.
+        StorageError: the parent had it open.
     """
     if not _here.inherited:
         return
@@ -185,7 +185,7 @@ def refuse_inherited(path: str, place: str) -> None:
 
 
 def keep_for_ever(thing: object) -> None:
-    """Keep a thing of the parent's from being finalised, also when the interpreter ends: that would close it."""
+    """Keep an object of the parent's from being finalised, even when the interpreter ends: that would close it."""
     _here.kept.append(thing)
     with suppress(ImportError, AttributeError):  # it is just being imported
         import ctypes  # only in a child
@@ -194,9 +194,9 @@ def keep_for_ever(thing: object) -> None:
 
 
 def _keep_connections() -> None:
-    """Keep the program's own connections from being closed as this child ends.
+    """Keep the program's own connections from being closed when this child ends.
 
-    SQLite would believe that nobody else has the file open, write an old log over it, and delete the log of others.
+    SQLite would assume that no other process has the file open, write an old log into it, and delete the log of others.
     """
     kind = getattr(sys.modules.get("sqlite3"), "Connection", None)
     if _here.swept != _here.process and kind is not None:
@@ -211,10 +211,10 @@ def _owners() -> list[Forked]:
 
 
 def _before() -> None:
-    """Hold all owners: at most for their longest `wait_s` in all, and none of them while another is waited for.
+    """Hold all owners: at most for the longest of their `wait_s`, and hold none of them while waiting for another.
 
-    Else a fork would wait for a transaction whose thread waits for what the fork holds, or wants to fork itself. What
-    another thread is importing is waited for, too: the first `send` of an app imports its engine.
+    Otherwise a fork could wait for a transaction whose thread waits for something that the fork holds, or wants to fork
+    itself. It also waits for imports in other threads: the first `send` of an app imports its engine.
     """
     while True:
         try:
@@ -231,7 +231,7 @@ def _before() -> None:
         missing = [owner for owner in owners if not _held(owner)]
         if all(waited_s >= owner.wait_s for owner in missing):
             _here.opening.acquire()
-            owners = _owners()  # one may have come while another thread was opening
+            owners = _owners()  # one may have been registered while another thread was opening
             is_late = waited_s >= max((owner.wait_s for owner in owners), default=0.0)
             is_ready = is_late or all(owner in _here.held and owner.is_held() for owner in owners)
             if is_ready and (looks >= _IMPORT_LOOKS or not _is_importing()):
@@ -248,9 +248,9 @@ def _before() -> None:
 
 
 def _is_importing() -> bool:
-    """Whether another thread is importing a module, for which a child would wait for ever.
+    """Whether another thread is importing a module: a child would wait for that import for ever.
 
-    In a child Python makes its one lock of imports anew, and not those of single modules (`importlib._bootstrap`).
+    In a child Python renews its global import lock, but not those of single modules (`importlib._bootstrap`).
     """
     me = threading.get_ident()
     locks = [lock() for lock in list(getattr(_bootstrap, "_module_locks", {}).values())]
@@ -258,13 +258,13 @@ def _is_importing() -> bool:
 
 
 def _is_forking() -> bool:
-    """Whether this thread is."""
+    """Whether this thread is importing one."""
     owned: bool = _here.forking._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition does
     return owned
 
 
 def _held(owner: Forked) -> bool:
-    """Hold one; whatever it raises, the others are held too. What could not be closed is refused in the child."""
+    """Hold one owner; whatever it raises, the others are held too. What could not be closed is refused in the child."""
     if owner not in _here.held:
         _here.held.append(owner)
     try:

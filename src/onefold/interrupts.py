@@ -1,11 +1,11 @@
-"""Exceptions that are nobody's own: those that the handler of a signal raises in the middle of something else.
+"""Exceptions that a signal handler raises in the middle of other code.
 
-Python runs such a handler between any two calls of the main thread, so its exception seems to come from whatever runs there:
-a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Most limits are a TimeoutError, which
-is an OSError; so an `except` of the disk's or a server's own errors begins with `let_through`, and `ignored` takes the place
-of `suppress` (tests/architecture/test_interrupts.py).
-While this process forks they come later (`Deferred`): Python prints and forgets what is raised in a hook of a fork.
-Never here: handlers of ours that stay. Invariant: an exception that no handler of a signal raised is never taken for one.
+Python runs such a handler between any two bytecode instructions of the main thread, so its exception seems to come from
+whatever code runs there: a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Most time
+limits raise TimeoutError, which is an OSError; so an `except` for errors of the disk or a server begins with `let_through`,
+and `ignored` takes the place of `suppress` (tests/architecture/test_interrupts.py). During a fork they are deferred
+(`Deferred`), because Python prints and discards what is raised in a fork hook.
+Never here: permanent handlers. Invariant: an exception that no signal handler raised is never taken for one.
 Private: may change with any release.
 """
 
@@ -25,21 +25,19 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 _SIGNALS: Final = tuple(int(number) for number in signal.valid_signals())
-_LAYERS_MAX: Final = 20  # ours: of partials and decorators around a handler
+_LAYERS_MAX: Final = 20  # ours: levels of partials and decorators around a handler
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Whether the handler of a signal raised this; of an exception that was just caught.
+    """Whether a signal handler raised this exception, which was just caught.
 
-    Partials and decorated handlers are seen through. A handler that is not written in Python cannot be seen; Python's own
-    one raises KeyboardInterrupt. Neither can what another thread raises here (`PyThreadState_SetAsyncExc`).
+    Partials and decorated handlers are recognised. A handler that is not written in Python is not, except Python's own,
+    which raises KeyboardInterrupt; nor is an exception that another thread raises here (`PyThreadState_SetAsyncExc`).
     """
     if isinstance(error, KeyboardInterrupt):
         return True
     place = error.__traceback__
-    if (
-        place is None or place.tb_next is None
-    ):  # raised in the function that has caught it: mostly by a call to the system
+    if place is None or place.tb_next is None:  # raised in the function that caught it: mostly by a system call
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -47,22 +45,22 @@ def is_of_a_signal(error: BaseException) -> bool:
 
 
 def let_through(error: BaseException) -> None:
-    """Raise the exception of a signal's handler that this error is, or that a library has made this error of.
+    """Raise the signal handler's exception that this error is, or that a library turned into this error.
 
-    One that the program is dealing with while it calls us led to nothing: it was caught further out than here.
+    One that the program was already handling when it called us does not count: it was caught further out.
 
     Args:
         error: just caught.
 
     Raises:
-        BaseException: that of the handler.
+        BaseException: the handler's.
     """
     found: BaseException | None = None
     one: BaseException | None = error
     seen: set[int] = set()
     while one is not None and id(one) not in seen:
         if is_of_a_signal(one) and (one is error or not _is_dealt_with(one)):
-            found = one  # the last counts: urllib3 gives its own errors the traceback of what led to them
+            found = one  # the last one counts: urllib3 gives its own errors the traceback of their cause
         seen.add(id(one))
         one = one.__cause__ or one.__context__
     if found is not None:
@@ -70,10 +68,11 @@ def let_through(error: BaseException) -> None:
 
 
 def stems_from_signal(error: BaseException, own: tuple[type[BaseException], ...] = ()) -> bool:
-    """Whether an exception that has ended a call is that of a signal's handler, or was made of one inside that call.
+    """Whether the exception that ended a call came from a signal handler, or was made from such an exception in the call.
 
-    May be asked in any thread, and after the handler was replaced: a handler is known by the frame it is passed. One that
-    the program was dealing with when it made the call led to nothing, and neither did one that the call itself got over.
+    May be called in any thread, and after the handler was replaced: a handler is recognised by the frame it is passed. An
+    exception that the program was handling when it made the call does not count, and neither does one that the call itself
+    handled.
 
     Args:
         error: just caught by whoever made the call.

@@ -1,6 +1,6 @@
-"""Public names of a package that are imported when they are first used, so that nobody pays for a feature they do not use.
+"""Public names of a package that are imported when they are first used, so that an unused feature costs no import time.
 
-Only for the `__init__` of a package (PEP 562). Invariant: a name is what its module has; nothing is kept here.
+Only for the `__init__` of a package (PEP 562). Invariant: a name is always what its module has; nothing is stored here.
 Private: may change with any release.
 """
 

@@ -1,4 +1,4 @@
-"""Numbers that are not ours: limits of Amazon SQS that the embedded queue keeps too, and defaults of Lambda's.
+"""Numbers that AWS defines: limits of Amazon SQS, which the embedded queue keeps too, and defaults of Lambda.
 
 Each has its unit and source. Only constants live here, never a number the user chooses. Sources name the page of the AWS
 documentation or the member of the API model (as in botocore) that states the number.

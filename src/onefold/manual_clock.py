@@ -2,7 +2,7 @@
 
 It has both readings and the wait of `clock.py`; a wait ends when its waiter is woken or the clock was advanced far enough.
 
-Never here: real time, except the short naps in which a wait looks whether it is over.
+Never here: real time, except for the short sleeps between which a wait checks whether it is over.
 Invariant: monotonic time moves only by `advance`, wall time only by `advance` and `jump`.
 Private: may change with any release.
 """

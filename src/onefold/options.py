@@ -1,7 +1,7 @@
-"""The values one writes in a declaration: retries, dead letters, throttles, a declared queue; settings of who runs jobs.
+"""The option values of a declaration: retries, dead letters, throttles, a declared queue; and the settings of workers.
 
-Plain, frozen, and checked where they are used (`runner/declaring.py`), because only there is it known what they must fit.
-Their names are checked here, and `checked_options` does the same for the functions that declare.
+Plain and frozen. They are checked where they are used (`runner/declaring.py`), because only there is it known what they must
+be compatible with. Their names are checked here, and `checked_options` does the same for the functions that declare.
 Never here: behaviour. Invariant: equal options mean equal jobs.
 Private: may change with any release.
 """
@@ -51,6 +51,20 @@ def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
             f"{what}={value!r} is not known.",
             todo=f"Did you mean {near[0]!r}?" if near else f"It is one of {', '.join(allowed)}.",
         )
+
+
+def check_whole(value: object, what: str, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number of a range, both ends included; without `most` it has no upper end.
+
+    Raises:
+        UsageError: it is another number, or none.
+    """
+    if type(value) is int and least <= value and (most is None or value <= most):
+        return
+    raise errors.UsageError(
+        f"{what}={value!r:.80} is {'out of range' if type(value) is int else 'not a whole number'}.",
+        todo=f"It may be {least} or more." if most is None else f"It may be {least} to {most:,}.",
+    )
 
 
 def checked_options(function: Callable[A, R]) -> Callable[A, R]:
@@ -145,7 +159,13 @@ class Checked(StructMeta):
         return super().__call__(**kwargs)
 
 
-_ROOMS: Final = {"Function": "aws.", "ItemCatch": "maps.", "ItemRetry": "maps.", "ScheduleRetry": "schedules."}
+_ROOMS: Final = {
+    "Function": "aws.",
+    "ItemBatch": "maps.",
+    "ItemCatch": "maps.",
+    "ItemRetry": "maps.",
+    "ScheduleRetry": "schedules.",
+}
 
 
 def check_option(value: object, kind: type[Struct], what: str, field: str, example: object) -> None:
@@ -162,7 +182,7 @@ def check_option(value: object, kind: type[Struct], what: str, field: str, examp
         return
     meant = value if type(value) is type(example) else example
     raise errors.UsageError(
-        f"{what}={value!r:.80} is not a {kind.__name__}.",
+        f"{what}={value!r:.80} is not {'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}.",
         todo=f"Write {what}=onefold.{_ROOMS.get(kind.__name__, '')}{kind.__name__}({field}={meant!r:.80}).",
     )
 
@@ -197,6 +217,21 @@ class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=Checked):
     after: int = 10
     retention: Duration = "14d"
     name: str | None = None
+
+
+class AlarmTargets(Struct, frozen=True, kw_only=True):
+    """Where an app's alarms are sent, as `App.alarms` checked it. No secret is in it: see `observe/alarm_targets.py`.
+
+    Args:
+        slack, webhook: URLs, or where they are: `env:NAME`, `file:/PATH`. email: addresses. command: its words.
+        owner: of what has no owner of its own.
+    """
+
+    slack: str | None = None
+    webhook: str | None = None
+    email: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    owner: str | None = None
 
 
 class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
@@ -396,10 +431,6 @@ class LambdaSettings(Struct, frozen=True, kw_only=True):
             UsageError: a value out of its range.
         """
         for name, least in (("concurrency", 1), ("tasks", 1), ("margin_ms", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise errors.UsageError(
-                    f"{name}={value!r} is out of range.", todo=f"It is a whole number, {least} or more."
-                )
+            check_whole(getattr(self, name), name, least)
         if self.on_failure not in ("group", "batch"):
             raise errors.UsageError(f"on_failure={self.on_failure!r} is not known.", todo="It is group or batch.")

@@ -1,9 +1,9 @@
-"""What comes in from outside, as protocols: time, something to wait for, and chance.
+"""What is passed in from outside, as protocols: time, something to wait for, and random numbers.
 
-Whatever needs one of them is handed it, and names these in its annotations; they are imported where types are checked, as
-nothing here is needed to run. `clock.py`, `manual_clock.py` and `entropy.py` have the real ones and those of tests.
-Never here: classes with code. Invariant: who is handed a `Clock` or an `Entropy` reads no other clock and draws no other
-chance.
+Code that needs one of them takes it as an argument and names these types in its annotations; they are imported for type
+checking only. `clock.py`, `manual_clock.py` and `entropy.py` have the real implementations and those for tests.
+Never here: classes with code. Invariant: code that takes a `Clock` or an `Entropy` reads no other clock and draws no other
+random numbers.
 Private: may change with any release.
 """
 

@@ -1,11 +1,11 @@
-"""The process in an owner's id: whether the owner of a call is known to have ended, asked on the machine it ran on.
+"""The process in an owner's id: whether the owner of a call is known to have ended, checked on the machine it ran on.
 
 The id of a call under `@once` ends in `-HOST-PID-START`: a digest of the machine's boot and of the namespace that its
 process ids are of, the process id, and when that process started, in clock ticks since the boot (Linux). Elsewhere, in
 another container, after a reboot and for other owners nothing is known.
 
-For reports alone: no record is taken over because of it. Never here: locks (`engines/sqlite/processes.py`).
-Invariant: a process that runs is never said to have ended.
+Used for reports only: no record is taken over because of it. Never here: locks (`engines/sqlite/processes.py`).
+Invariant: a running process is never reported as ended.
 Private: may change with any release.
 """
 

@@ -1,8 +1,8 @@
-"""Whether two payloads differ only in fields that one of them leaves to their default.
+"""Whether two payloads differ only in fields that one of them omits because they have a default.
 
-A fingerprint is of the payload as it was written. One who writes `{"id": "1"}` and one who writes `{"id": "1", "n": 1}` mean
-the same where `n` is 1 unless given; so does a version of the program that did not have `n` yet. Asked only when two
-fingerprints differ: no payload pays for it before.
+A fingerprint is of the payload as it was written. `{"id": "1"}` and `{"id": "1", "n": 1}` mean the same if `n` defaults to
+1; so does a payload from a version of the program that did not have `n` yet. This is checked only when two fingerprints
+differ, so it costs nothing otherwise.
 
 Fields of dataclasses, msgspec.Struct and pydantic models, at any depth, and parameters of guarded functions. A default that
 a factory makes counts where the factory is one of Python's own types (`list`, `dict`); others may give another value each

@@ -1,8 +1,8 @@
 """Errors of payloads: which part of a value has no JSON form, would not come back equal, or does not fit its type.
 
-Made when a payload was refused, so that a message names the field, its value and what was expected; `codec.py` refuses.
-Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload, but
-for what a check of the payload's own type says of it.
+They are made after `codec.py` has refused a payload, so that the message names the field, its value and what was expected.
+Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload,
+except for what the payload type's own validation says about it.
 Private: may change with any release.
 """
 
@@ -82,7 +82,7 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
         at += place
         shown = f"The value there is {_shown(value)}." if value is not _NOTHING else ""
     elif isinstance(error, msgspec.ValidationError):
-        reason = re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
+        reason = reason_of(error)
         shown = _value_at(text, at)
     else:
         return malformed(text, error)
@@ -91,6 +91,11 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
         meaning=shown,
         todo=f"Send a value that matches {name}, or change {name} if this shape is intended.",
     )
+
+
+def reason_of(error: msgspec.ValidationError) -> str:
+    """What msgspec says of a value that does not fit, without the place and without the value that some texts quote."""
+    return re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
 
 
 def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:

@@ -1,9 +1,10 @@
-"""Files and folders of ours that belong to one user: 0600 and 0700 when they are made, left as they are afterwards.
+"""Files and folders that only one user may read: created with 0600 and 0700, and left as they are afterwards.
 
-A database holds payloads, results and failures, so whoever may read it may read all of them. An administrator who wants a
-group to share one gives the file its mode, and what is beside it follows (`mode_beside`).
-Never here: changing the mode of what exists. Invariant: no file is readable by others for even a moment, and none is opened
-here that SQLite may have open: closing it would give up every lock this process has on it (fcntl(2), POSIX locks).
+A database holds payloads, results and failures, and anyone who may read the file may read all of them. An administrator who
+wants a group to share it changes the mode of the file, and files beside it are created with the same mode (`mode_beside`).
+Never here: changing the mode of an existing file. Invariant: no file is readable by others for even a moment, and no file is
+opened here that SQLite may have open: closing it would release every lock that this process has on it (fcntl(2), POSIX
+locks).
 Private: may change with any release.
 """
 

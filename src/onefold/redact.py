@@ -1,11 +1,11 @@
-"""What may be shown: secrets out of texts (`masked`), and characters that a terminal or an eye would obey (`printable`).
+"""Making texts safe to show: secrets are masked (`masked`), control characters and invisible ones escaped (`printable`).
 
 `masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
 `X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line
-end, DEL, C1), bidirectional overrides, what has no width and lone surrogates as escapes.
-Never here: what is worth showing. Invariants: linear in the length of the text, no deeper into the stack for any text, and
-what was masked or escaped once does not change again.
+end, DEL, C1), bidirectional overrides, characters without width and lone surrogates as escapes.
+Never here: what is worth showing. Invariants: time is linear in the length of the text, the stack does not grow with it, and
+masking or escaping a second time changes nothing.
 Private: may change with any release.
 """
 

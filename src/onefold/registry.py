@@ -2,7 +2,7 @@
 
 `App` fills it, a `Runtime` opens an engine for it, and workers, handlers and operators read it.
 Never here: options and their checks (`app.py`), engines, clocks, what a declared thing does. The classes of declared things
-belong to rooms above this one and are named in annotations only.
+belong to higher layers and are named in annotations only.
 Invariant: a message is given to a job only if that job was declared on the message's queue.
 Private: may change with any release.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onefold import errors
 from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.contracts.settings import differences
-from onefold.options import Queue
+from onefold.options import AlarmTargets, Queue
 
 if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute, Delivery
@@ -35,6 +35,7 @@ class Registry:
 
     Attributes:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
+        alarms: where they are sent; None: not declared.
     """
 
     def __init__(self, name: str) -> None:
@@ -46,9 +47,10 @@ class Registry:
         self.reconcilers: dict[str, Reconciler] = {}
         self.buses: dict[str, Bus] = {}
         self.pipes: dict[str, Pipe] = {}
+        self.alarms: AlarmTargets | None = None
 
     def add_queue(self, declared: Queue) -> Queue:
-        """Add a queue; the one that is there when it was declared before in the same way.
+        """Add a queue; returns the existing one if it was declared before with the same settings.
 
         Raises:
             ConflictError: declared before with other settings.
@@ -63,7 +65,7 @@ class Registry:
         return known
 
     def check_own(self, queue: Queue) -> None:
-        """Refuse what is not a queue of this app.
+        """Refuse anything that is not a queue of this app.
 
         Raises:
             UsageError: it is not a queue, or was declared elsewhere.
@@ -80,9 +82,9 @@ class Registry:
         return [one for queue in self.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
 
     def job_of(self, delivery: Delivery) -> Job[Any, Any]:
-        """The job a message is for: the one it names, else the only one on its queue.
+        """The job of a message: the one it names, or else the only one on its queue.
 
-        Whoever may send to a queue may run the jobs that are declared on it, and no others.
+        Permission to send to a queue is permission to run the jobs that are declared on it, and no others.
 
         Raises:
             NotFoundError: it names a job that is not declared on its queue, or is another app's, or names none and the queue
@@ -118,7 +120,8 @@ class Registry:
             return errors.NotFoundError(
                 f"{what}, which is declared on queue {job.policy.queue}.",
                 meaning="A job runs only from its own queue; else whoever may send to one could run them all.",
-                todo=f"Send it to {job.policy.queue}, or redrive it there: onefold dlq redrive --to {job.policy.queue}",
+                todo=f"Send it to {job.policy.queue}. If the job moved there, run a worker of the earlier release until "
+                f"{delivery.queue} is empty.",
             )
         return errors.NotFoundError(
             f"{what}, which is not declared.",

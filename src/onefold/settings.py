@@ -1,7 +1,7 @@
 """Every setting that is not written in code: environment variables, and the options of URLs. One table, as data.
 
-The reference page of settings is generated from here, what reads an option of a URL knows no others, and a test finds a
-variable that the package reads and this table lacks.
+The reference page of settings is generated from this table, code that reads URL options accepts no others, and a test finds
+every variable that the package reads and this table lacks.
 Never here: reading a setting, checking its value. Invariant: a name that is not listed has no effect.
 Private: may change with any release.
 """
@@ -39,6 +39,12 @@ ENVIRONMENT: Final = (
         "`sqlite:///.onefold/<app>.db`; for commands the one file in `.onefold`",
     ),
     Setting(
+        "ONEFOLD_OUTBOX",
+        "The database with the outbox table of each app that has no `outbox=` of its own.",
+        "a `postgresql://` or `sqlite:///` URL",
+        "none",
+    ),
+    Setting(
         "ONEFOLD_APP",
         "The app that commands are about when they name none.",
         "`module:attribute`",
@@ -63,6 +69,30 @@ ENVIRONMENT: Final = (
         "`on` or `off`",
         "`on`",
     ),
+    Setting(
+        "ONEFOLD_LOG_KEYS",
+        "Whether log lines have business keys, tenants and groups as they are, or a hash of each (docs/logs.md).",
+        "`hashed` or `shown`",
+        "`hashed`",
+    ),
+    Setting(
+        "ONEFOLD_EMF",
+        "A Lambda handler, or `onefold worker`, writes metrics for CloudWatch to standard output (docs/dashboards.md).",
+        "`on` or `off`",
+        "`off`",
+    ),
+    Setting(
+        "ONEFOLD_ALARM_SECRET",
+        "Signs what a webhook gets of alarms (docs/alarms.md).",
+        "text, or where it is kept: `env:NAME`, `file:/PATH`",
+        "nothing is signed",
+    ),
+    Setting(
+        "ONEFOLD_SMTP_URL",
+        "The server that sends alarms by mail: with a login, and the sender as `?from=`.",
+        "`smtp://USER:PASSWORD@HOST:587` or `smtps://HOST`, or where it is kept: `env:NAME`, `file:/PATH`",
+        "`smtp://localhost:25`",
+    ),
     Setting("ONEFOLD_DEBUG", "The command line shows the traceback of an error.", "`1`", "three lines, no traceback"),
     Setting(
         "ONEFOLD_BUCKET", "The bucket for the package of `onefold deploy`; as `--bucket`.", "a bucket's name", "none"
@@ -78,6 +108,12 @@ ENVIRONMENT: Final = (
         "What `/_onefold` of `onefold serve` asks for; as `--admin-token`.",
         "text",
         "none",
+    ),
+    Setting(
+        "ONEFOLD_WEB_TOKEN",
+        "What opens the page of `onefold web`, 16 characters or more; as `--token`.",
+        "text",
+        "one that is drawn at each start and printed",
     ),
     Setting(
         "AWS_REGION",

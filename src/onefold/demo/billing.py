@@ -1,8 +1,8 @@
-"""One billing year under fire: thirteen ticks, thirteen dispatches, one statement for each account and month.
+"""A year of billing while processes are killed: thirteen ticks, thirteen dispatches, one statement per account and month.
 
 `onefold demo billing`: two schedulers and three workers run on one file. They are killed at random, workers also in the
-middle of a dispatch. Half way, every tick is sent once more. When all is done, the statements' own table is compared with
-an independent sum of the file, month by month, to the penny.
+middle of a dispatch. Halfway through, every tick is sent again. At the end, the table of statements is compared with an
+independent sum of the file, month by month, to the penny.
 
 Here: the command, the run, the judgement and the table that is printed. Never here: the shop (`billing_shop`) and the
 figures (`figures`). Invariant: every process that was started is gone before the table is read, and the exit code is 0

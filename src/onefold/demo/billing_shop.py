@@ -3,8 +3,7 @@
 At 03:00 on the 1st, London time, the customers of the month before are dispatched; one message each, in a FIFO queue grouped
 by country and month; each makes one statement, whose row commits together with its record. The file's thirteen ticks lie
 in the past: `missed="all"` fires every one of them.
-Never here: processes, kills, judging. Invariant: the dispatcher does none of the work, and yields the same messages each
-time.
+Never here: processes, kills, judging. Invariant: the dispatcher only dispatches, and yields the same messages each time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The shop on AWS's own parts, on this machine: deployed by CloudFormation, run by Lambda, judged by the partner's ledger.
+"""The shop on a local AWS emulator: deployed by CloudFormation, run by Lambda, checked against the partner's ledger.
 
 `onefold demo aws` starts an emulator and a partner, runs `onefold deploy`, and sends invoices, a tenth of them twice; the
-event source mapping invokes the functions. When the queue is empty, the ledger is judged; then a dead letter is corrected
+event source mapping invokes the functions. When the queue is empty, the ledger is checked; then a dead letter is corrected
 and redriven, and `why` explains it. Commands are run and shown as a user would type them. With `fault_rate`, that share of
 the calls that functions and sender make to AWS fails (`testing/wire_faults`).
 
-Here: the command, the run, and the table that is printed. Never here: what a fault of a run is (`verdict`, `outcome`).
+Here: the command, the run, and the table that is printed. Never here: what counts as a fault of a run (`verdict`,
+`outcome`).
 Invariant: nothing that was started outlives the call, and the exit code is 0 only when every invoice was fulfilled once and
 the dead letters are right.
 """
@@ -60,15 +61,15 @@ _LOOK_S: Final = 0.25
 _ALL: Final = 100_000
 
 Command = Callable[..., str]
-"""Runs one `onefold` command in the run's folder and environment, shows it, and answers what it said."""
+"""Runs one `onefold` command in the run's folder and environment, shows it, and returns its output."""
 
 
 class CloudSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose.
+    """The options of the demo.
 
     Args:
-        rows: of the file, from the first. seed: of what is left to chance.
-        fault_rate: part of the calls that fail, 0 to 1.
+        rows: how many rows of the file, from the first. seed: of the random numbers.
+        fault_rate: share of the calls that fail, 0 to 1.
         emulator: program of the emulator.
     """
 
@@ -82,10 +83,11 @@ class CloudOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a run; without `faults` it passed.
 
     Args:
-        messages: sent; again: of those, for the second time. seconds: until the queue was empty.
-        requests: for a booking, that the partner had; repeated: of those, for an operation that it had booked already.
-        expected: bookings that there must be; bookings: that were made; twice, never: invoices.
-        dead_letters: rows of the file by reason. calls, met: of the faulty wire.
+        messages: sent; again: how many of those were sent twice. seconds: until the queue was empty.
+        requests: requests for a booking that the partner received; repeated: those for an operation that it had booked
+            already.
+        expected: bookings that must exist; bookings: that were made; twice, never: invoices booked twice, or never.
+        dead_letters: rows of the file by reason. calls, met: calls through the proxy, and those that failed on purpose.
         redriven: the key of the dead letter that was corrected; None when there was none.
     """
 
@@ -106,10 +108,10 @@ class CloudOutcome(Struct, frozen=True, kw_only=True):
 
 
 def find_emulator() -> str:
-    """The program of the emulator: beside this Python, in `.venv-tools`, or on the PATH.
+    """The program of the emulator: next to this Python, in `.venv-tools`, or on the PATH.
 
     Raises:
-        NotFoundError: it is nowhere.
+        NotFoundError: it was not found.
     """
     for place in (Path(sys.executable).parent / "ministack", Path(".venv-tools/bin/ministack").absolute()):
         if place.exists():
@@ -133,11 +135,11 @@ def perform(
     """Do the run in a folder of its own.
 
     Args:
-        command: makes the way to run commands in a folder and an environment.
-        told: called some times a second with the progress.
+        command: makes the object that runs commands in a folder and an environment.
+        told: called several times a second with the progress.
 
     Raises:
-        OnefoldError: the emulator does not start, a command fails, or nothing moves any more.
+        OnefoldError: the emulator does not start, a command fails, or there is no progress any more.
     """
     expected = expected_of(settings.rows)
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,13 +203,13 @@ def _deploy(run: Command, endpoint: str) -> None:
     run("synth", "shop:app", "--prefix", PREFIX, "--disposable", "--output", "template.json")
     _make_bucket(endpoint)
     run(
-        "deploy", "shop:app", "--prefix", PREFIX, "--disposable", "--bucket", BUCKET, "--region", REGION,
+        "deploy", "shop:app", "--prefix", PREFIX, "--disposable", "--alarms", "few", "--bucket", BUCKET, "--region", REGION,
         "--endpoint", endpoint, "--yes",
     )  # fmt: skip
 
 
 def _make_bucket(endpoint: str) -> None:
-    from onefold.engines.aws.session import Session  # boto3 is of the extra aws; the other demos do without
+    from onefold.engines.aws.session import Session  # boto3 comes with the extra aws; the other demos do not need it
 
     session = Session(REGION, {"*": endpoint})
     session.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -215,7 +217,7 @@ def _make_bucket(endpoint: str) -> None:
 
 
 def _calmly(wire: Wire, what: Callable[[], None]) -> None:
-    """Deploying is not what is tested."""
+    """Let the deployment's calls through without faults: only the jobs are tested."""
     rate, wire.rate = wire.rate, 0.0
     what()
     wire.rate = rate
@@ -226,7 +228,7 @@ def _calmly(wire: Wire, what: Callable[[], None]) -> None:
 
 @contextmanager
 def _emulator(program: str, folder: Path) -> Iterator[str]:
-    """The emulator on a free port until the `with` is left; its endpoint."""
+    """Run the emulator on a free port until the end of the `with`; yields its endpoint."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     url, log = f"http://127.0.0.1:{port}", folder / "emulator.log"
@@ -249,7 +251,7 @@ def _emulator(program: str, folder: Path) -> Iterator[str]:
         yield url
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with the functions' own processes
+            os.killpg(process.pid, signal.SIGKILL)  # together with the functions' processes
         process.wait()
 
 
@@ -314,7 +316,7 @@ def _until_empty(shop: Any, messages: list[Invoice], told: Draw) -> None:
 
 
 def _sent(shop: Any, chunk: list[Any]) -> None:
-    """Send a chunk, again when it could not be: what was sent twice is a duplicate, like others."""
+    """Send a chunk, and again if it fails: messages that were sent twice are duplicates like the others."""
     never = threading.Event()
     for _ in range(20):
         try:
@@ -353,7 +355,7 @@ def _corrected(run: Command, shop: Any, dead: list[JudgedDeadLetter]) -> str | N
 COMMAND_S_MAX = 300
 
 EPILOG = """
-Exit codes: 0 every invoice was fulfilled once and the dead letters are right; 1 not so; 2 wrong usage.
+Exit codes: 0 every invoice was fulfilled once and the dead letters are right; 1 otherwise; 2 wrong usage.
 """
 
 
@@ -361,15 +363,15 @@ Exit codes: 0 every invoice was fulfilled once and the dead letters are right; 1
 @click.option(
     "--rows", type=click.IntRange(1, data.ROWS), default=500, show_default=True, help="Only the first invoices."
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Of what is left to chance.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--fault-rate",
     type=click.FloatRange(0, 0.5),
     default=0.02,
     show_default=True,
-    help="Part of the calls to AWS that fail: 5xx, throttled, answer lost before or after they were applied.",
+    help="Share of the calls to AWS that fail: 5xx, throttled, answer lost before or after they were applied.",
 )
-@click.option("--emulator", metavar="PROGRAM", help="ministack, when it is not where it is looked for.")
+@click.option("--emulator", metavar="PROGRAM", help="Path of ministack, if it is not found.")
 @click.option(
     "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep template, package, ledger and logs there."
 )
@@ -387,7 +389,7 @@ def aws(
     """Deploy the shop by CloudFormation to an emulator, and fulfil invoices in Lambda functions.
 
     SQS, Lambda's event source mapping, DynamoDB, S3 and CloudFormation are ministack's, on this machine. The partner's own
-    ledger is judged as in the other runs.
+    ledger is checked as in the other demos.
     """
     settings = CloudSettings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or find_emulator())
     with stage(keep) as folder, bar() as told:
@@ -400,7 +402,7 @@ def aws(
 
 
 def _commands(*, quiet: bool) -> Callable[[Path, Mapping[str, str]], Command]:
-    """Runs `onefold` as a user would, and shows both the command and what it says."""
+    """Runs `onefold` as a user would, and shows the command and its output."""
 
     def make(folder: Path, variables: Mapping[str, str]) -> Command:
         def run(*arguments: str) -> str:

@@ -1,6 +1,6 @@
 """`onefold demo`: the command, its options and its exit code.
 
-Never here: what it shows (`screen`), and whatever takes long to import: neither the help nor another demo needs it.
+Never here: what it shows (`screen`), and imports that take long: neither the help nor another demo needs them.
 Invariant: the exit code is 0 only when every run passed and no fault was built in.
 """
 
@@ -35,6 +35,7 @@ OTHERS: Final[Mapping[str, tuple[str, str]]] = {
         "onefold.demo.enrich",
         "A nightly file: more than the tolerated 2 % fail; it is repaired and redriven under kills.",
     ),
+    "web": ("onefold.demo.web", "The shop under fire with its page open; alarms begin and end in it."),
 }
 
 Choice = Literal["keys", "probe", "hold", "all"]

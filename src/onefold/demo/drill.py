@@ -1,11 +1,11 @@
 """One run of the demo from the first message to the verdict.
 
-A partner and an engine get a folder of their own. Every row of the file is sent in its order, in chunks, while workers run
-under fire. About a tenth of the messages is sent again with the same payload: half of those soon after the first, so that
-another worker meets it while it is under way, and half at any later time, so that it is met when it is done. When the queue
-is empty, a person settles what is held: waits until the partner has nothing under way (before that its books may still
-change), looks in its books for each held invoice, and answers through the same service as `onefold held settle`. The
-workers finish what was released; then everything ends, and the partner's ledger is judged.
+A partner and an engine get a folder of their own. Every row of the file is sent in order, in chunks, while workers run and
+are killed. About a tenth of the messages are sent again with the same payload: half of those soon after the first, so that
+another worker receives the duplicate while the first is running, and half at any later time, so that it arrives when the
+first is done. When the queue is empty, a simulated person settles what is held: waits until the partner has nothing under
+way (before that its ledger may still change), looks up each held invoice in it, and answers through the same service as
+`onefold held settle`. The workers finish what was released; then everything ends, and the partner's ledger is checked.
 
 Here: the order of things, the sender, and the person. Never here: how processes are killed (`processes`), how a run is
 judged (`outcome`), output. Invariant: the same seed sends the same messages in the same order; no held invoice is answered
@@ -164,6 +164,8 @@ class _Drill:
             unsent = self._messages - self._sending.sent
             depth = self._engine.queues.depth(QUEUE)
             left = unsent + depth.visible + depth.in_flight + depth.delayed
+            if self._fire.takes_more_work(idle=left - unsent < DOSE):
+                self._sending.allow_more(DOSE if self._fire.kills_due else max(DOSE, self._messages // 200))
             self._fire.step(1 - left / max(self._messages, 1), self._busy)
             killed_at_ms = self._fire.unproved_since_ms()
             if killed_at_ms is not None:
@@ -259,13 +261,21 @@ def stream(rows: Iterable[data.InvoiceRow], entropy: Entropy) -> list[Invoice]:
     return [invoice for _, invoice in placed]
 
 
+RESERVE_SHARE = 0.3
+"""Of the messages: sent a dose at a time, so that workers which start slowly have work left when they are to be killed."""
+DOSE = 5
+"""Messages while a kill is due; otherwise a two-hundredth of all, where that is more."""
+
+
 class Sending:
-    """Sends messages in the background, CHUNK at a time, each chunk durable before the next."""
+    """Sends messages in the background, CHUNK at a time, each chunk durable before the next; the reserve when allowed."""
 
     def __init__(self, job: onefold.Job[Invoice, Booked], invoices: Sequence[Invoice]) -> None:
         self._job = job
         self._invoices = invoices
         self._stopped = False
+        self._changed = threading.Condition()
+        self._allowed = len(invoices) - round(len(invoices) * RESERVE_SHARE)
         self._error: BaseException | None = None
         self.sent = 0
         """Messages accepted by now."""
@@ -283,15 +293,26 @@ class Sending:
             raise self._error
         return self.sent == len(self._invoices)
 
+    def allow_more(self, dose: int) -> None:
+        """Let so many messages of the reserve go, once all that was allowed before is sent."""
+        with self._changed:
+            if self.sent == self._allowed:
+                self._allowed = min(self._allowed + dose, len(self._invoices))
+                self._changed.notify()
+
     def close(self) -> None:
         """Stop after the chunk that is under way."""
-        self._stopped = True
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
         self._thread.join()
 
     def _send(self) -> None:
         try:
             while self.sent < len(self._invoices) and not self._stopped:
-                chunk = self._invoices[self.sent : self.sent + CHUNK]
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopped or self.sent < self._allowed)
+                chunk = self._invoices[self.sent : min(self.sent + CHUNK, self._allowed)]
                 self._job.send_many(chunk)
                 self.sent += len(chunk)
         except BaseException as error:  # noqa: BLE001 - raised again by whoever asks whether it is done

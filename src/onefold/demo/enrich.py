@@ -1,4 +1,4 @@
-"""A nightly file through a map run under fire: first past the tolerated share of failures, then repaired and redriven.
+"""A nightly file in a map run while workers are killed: it fails past the tolerated share, is repaired, and is redriven.
 
 `onefold demo enrich`. In the first round (`night`), damaged rows are quarantined and a country is missing from somebody
 else's table, so more than 2 % fail and the run ends. In the second (`repair`), the table and the file are fixed and the

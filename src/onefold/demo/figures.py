@@ -1,4 +1,4 @@
-"""What must happen, worked out from the invoice file alone: the judge's side of each demo.
+"""What must happen, worked out from the invoice file alone: the expected figures of each demo.
 
     python figures.py online-retail-invoices.csv.gz [--rows N] [--of fulfilment|billing|enrich]     prints one JSON object
 

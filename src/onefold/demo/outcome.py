@@ -1,4 +1,4 @@
-"""The outcome of a run: what was asked for, its numbers in one value, and every fault in words.
+"""The outcome of a run: its settings, its numbers in one value, and every fault in words.
 
 The three runs differ in their partner and in what the job does about a run that ended in the middle. The counts come from
 the engine's history at level `full`: a row for each delivery is written in the very transaction that settled it, so a

@@ -1,9 +1,8 @@
-"""What the courier partner decides: its books and its temper, without network, files or clock.
+"""What the courier partner decides: its bookings and its planned faults, without network, files or clock.
 
-Here: which request makes a booking, which is answered from an earlier one, which is turned away; and what
-goes wrong on purpose, drawn from a seed. Never here: sockets, SQLite, time, or an import of onefold: the
-partner is a stranger.
-Invariant: a decision is one call on one thread, so the order of the calls is the order of the books.
+Here: which request makes a booking, which is answered from an earlier one, which is refused; and what goes wrong on purpose,
+drawn from a seed. Never here: sockets, SQLite, time, or an import of onefold: the partner is an independent system.
+Invariant: a decision is one call on one thread, so bookings are in the order of the calls.
 
 The three modes, which are three kinds of partner that exist:
 

@@ -3,9 +3,9 @@
 `DemoProcesses` are any `onefold` commands, killed when the demo says so. `Fire` are workers that are killed at random
 moments, drawn from the seed as shares of the work that is done, so that a slow machine sees as many kills as a fast one;
 which worker is hit is drawn too. There are two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker
-drains. A kill counts only when the worker had messages in flight. The engine's own history says so (`owner-dead`, with the
-number of messages that were released), because whoever sends the signal cannot know. A kill that hit an idle worker is
-made up for.
+drains. A kill counts only when the worker had messages in flight. That is read from the engine's history (`owner-dead`, with
+the number of messages that were released), because the process that sends the signal cannot know. A kill that hit an idle
+worker is repeated.
 
 Here: processes and signals. Never here: what workers do, or judging. Invariant: a killed process is replaced at once, and
 every process that was started here is gone when `close` returns, whatever happened before.
@@ -155,7 +155,8 @@ class Fire:
         self._crew: list[WorkerProcess] = []
         self._leaving: list[WorkerProcess] = []
         self._unproved: dict[str, int] = {}  # owner -> when it was killed, wall time
-        self._kills_due = 0
+        self.kills_due = 0
+        """Kills whose time has come and that have not hit anybody with work in hand yet."""
         self._stops_due = 0
         self.hits: dict[str, int] = {}
         """Owner -> messages it had in flight when it was killed, 1 or more."""
@@ -187,24 +188,37 @@ class Fire:
             elif code is not None:
                 self._check_end(worker, code)
         kills, stops = self._plan.due(share)
-        self._kills_due += kills
+        self.kills_due += kills
         self._stops_due += stops
-        if self._kills_due and (hit := self._choose(None if busy is None else busy())) is not None:
-            self._kills_due -= 1
+        if self.kills_due and (hit := self._choose(None if busy is None else busy())) is not None:
+            self.kills_due -= 1
             self._kill(hit)
         if self._stops_due and (chosen := self._choose(None)) is not None:
             self._stops_due -= 1
             self._stop(chosen)
 
+    def takes_more_work(self, *, idle: bool) -> bool:
+        """Whether more may be sent: no kill is due, or it needs work to hit, and there is a worker to be killed with it.
+
+        Args:
+            idle: the workers have next to nothing left to do.
+        """
+        if self._unproved:
+            return False
+        return not self.kills_due or (idle and bool(self._at_work(None)))
+
     def _choose(self, busy: Collection[str] | None) -> WorkerProcess | None:
         """A worker that is at work, by chance; None when there is none."""
+        begun = self._at_work(busy)
+        return begun[int(self._entropy.fraction() * len(begun))] if begun else None
+
+    def _at_work(self, busy: Collection[str] | None) -> list[WorkerProcess]:
         since_ms = self._clock.monotonic_ms() - AT_WORK_MS
-        begun = [
+        return [
             worker
             for worker in self._crew
             if worker.owner is not None and worker.ready_at_ms <= since_ms and (busy is None or worker.owner in busy)
         ]
-        return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
     def _kill(self, worker: WorkerProcess) -> None:
         killed_at_ms = self._clock.now_ms()
@@ -268,7 +282,7 @@ class Fire:
 
     def _miss(self) -> None:
         self.misses += 1
-        self._kills_due += 1
+        self.kills_due += 1
 
     # -- ending ------------------------------------------------------------------------------------------------------
 

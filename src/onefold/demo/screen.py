@@ -3,9 +3,9 @@
 On a terminal, progress is a bar that is redrawn; elsewhere it is a plain line every few seconds. It goes to standard
 error and the tables go to standard output, so either can be kept alone. Everything fits in 80 columns.
 
-Never here: options (`command`), how a run goes (`drill`), what is right (`outcome`), or numbers that are not in the values
-passed in. Invariant: a run with a fault is never shown as one that passed; everything is in a folder of its own, which is
-deleted afterwards unless it was to be kept.
+Never here: options (`command`), how a run proceeds (`drill`), what is right (`outcome`), or numbers that are not in the
+values passed in. Invariant: a run with a fault is never shown as one that passed; everything is in a folder of its own,
+which is deleted afterwards unless it was to be kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a demo runs: its folder, its progress bar, and its end when a signal comes.
+"""The environment of a demo: its folder, its progress bar, and its end when a signal comes.
 
 The folder is deleted afterwards unless it was to be kept. The bar is drawn on a terminal's standard error and nowhere
 else. Never here: what a demo does or counts. Invariant: whatever a demo has started is ended before the command is, also by

@@ -1,7 +1,7 @@
 """What every Archive must do, as tests: kept once, read by time in pages, gone when retention ends.
 
 Subclass `ArchiveContract` and set `self.archive` to an empty archive and `self.clock` to its clock before each test.
-Never here: what events say. Invariant: what was kept comes back character for character.
+Never here: what events contain. Invariant: an event is read back character for character.
 """
 
 # ruff: noqa: D102 - the name of a test is its sentence

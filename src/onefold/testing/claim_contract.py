@@ -1,6 +1,6 @@
 """What every Store must do, first half: claims, leases, takeover, expiry and conflicts. See `store_contract.py`.
 
-Never here: what is done with a run. Invariant: every boundary is probed one millisecond before, at and after it.
+Never here: running handlers. Invariant: every boundary is tested one millisecond before, at and after it.
 """
 
 # ruff: noqa: D102 - the name of a test is its sentence

@@ -157,7 +157,7 @@ class CommitContract(CommitHarness):
         assert [again.receive_count for again in self.queues.open(WORK).receive(1)] == [2]
 
     def test_what_waits_for_its_next_run_can_be_woken_and_nothing_else(self) -> None:
-        """`QueueAdmin.wake`: what was settled by hiding it is in nobody's hand."""
+        """`QueueAdmin.wake`: a message that was settled by hiding it is not in progress."""
         waiting, in_hand = self.begin("waiting"), self.begin("in hand")
         self.settle(self.settlement(*waiting, fail(), RetryIn(60_000)))
         ids = [in_hand[0].message_id, waiting[0].message_id]

@@ -7,8 +7,8 @@
             endpoint.advance("31m")
 
 It is what `onefold serve --memory` runs, on real sockets, so any client works; several can run side by side. With
-`clock="virtual"` time does not move until `advance`, which answers when everything that came due has been done.
-Never here: look-alikes of the server. Invariant: when the `with` ends, the thread, the port and the queues are gone.
+`clock="virtual"` time does not move until `advance`, which returns when everything that came due has been done. Never here:
+imitations of the server. Invariant: when the `with` ends, the thread, the port and the queues are gone.
 """
 
 from __future__ import annotations

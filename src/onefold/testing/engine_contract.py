@@ -2,7 +2,7 @@
 
 Subclass `EngineContract` and set `self.engine` (an opened Engine without any queue) before each test; `OwnersContract`
 likewise, for an engine whose process has not appeared yet.
-Never here: what the calls are. Invariant: what a call wrote is there as a whole or not at all.
+Never here: particular calls. Invariant: what a call writes is stored as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class OwnersContract:
         raise NotImplementedError
 
     def test_nobody_is_taken_for_dead_on_no_evidence(self) -> None:
-        """An owner nobody knows may work on another host; names are a record's word, and may be anything."""
+        """An unknown owner may work on another host; the name comes from a record, and may be anything."""
         strange = ["elsewhere", "", ".", "..", "../elsewhere", "a/b", "x" * 5_000, "a\0b", "é"]
         assert self.engine.dead([]) == frozenset()
         assert self.engine.dead([self.owner, *strange]) == frozenset()

@@ -4,7 +4,7 @@ Each rule names its source: a page of SQS's developer guide (DG) or API referenc
 from AWS with the name of the test that recorded it (REC, in LocalStack's public suite, 2024-2025). Run by
 `queue_contract.QueueContract`, and skipped for a backend without FIFO.
 
-Never here: standard queues. Invariant: every boundary in time is probed before and at it.
+Never here: standard queues. Invariant: every boundary in time is tested before and at it.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ class FifoContract(QueueHarness):
         assert int(delivery.sequence or 0) < int(after.sequence or 0)
 
     def test_a_scheduled_message_stands_before_what_is_sent_after_it_was_due(self) -> None:
-        """A rule of onefold: its place is that of its instant, also when nobody looked since."""
+        """A rule of onefold: its position is that of its instant, even if the queue was not read since then."""
         queue = self.fifo()
         self.needs(queue.capabilities.run_at, "run_at")
         self.send(queue, "late", group="a", run_at_ms=self.clock.now_ms() + HOUR)

@@ -9,14 +9,15 @@
             world.run_until(datetime(2026, 6, 1, 4, tzinfo=UTC))     # and every tick of a schedule on the way there
 
 The engine is the real SQLite one on `:memory:`; visibility, retries, lifetimes and dead letters move with the clock.
-Never here: look-alikes of anything in `runner/`. Invariant: what passes here takes the same lines of code in a worker.
+Never here: imitations of anything in `runner/`. Invariant: a worker runs the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Final
 
 from onefold import duration, errors
 from onefold.app import App
@@ -27,12 +28,17 @@ from onefold.runner.execution import Execution
 from onefold.runner.executors import Grouper
 from onefold.runner.runner import Runner
 from onefold.runner.setup import make_runner
+from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Event, Sinks
 from onefold.schedules.scheduler import Scheduler
+
+_LEASE_MS = 30_000
 
 
 class Recorder:
     """A sink that keeps every event."""
+
+    is_quick: Final = True  # there is nothing in it to wait for
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -50,14 +56,17 @@ class World:
         events: everything that was reported so far.
     """
 
-    def __init__(self, app: App, clock: ManualClock, runner: Runner, recorder: Recorder) -> None:
+    def __init__(
+        self, app: App, clock: ManualClock, runner: Runner, recorder: Recorder, sinks: Sinks | None = None
+    ) -> None:
         self.app = app
         self.clock = clock
         self._runner = runner
         self._recorder = recorder
+        self._sinks = Sinks([*app.sinks, recorder]) if sinks is None else sinks
         self._runtime = app.runtime()
         self._grouper = Grouper(runner)
-        self._scheduler = Scheduler(self._runtime, Sinks([*app.sinks, recorder]))
+        self._scheduler = Scheduler(self._runtime, self._sinks)
         if app.schedules:
             self._scheduler.start()
 
@@ -70,18 +79,22 @@ class World:
         """The names of all events, in order."""
         return [event.name for event in self.events]
 
-    def run(self, rounds_max: int = 1_000) -> int:
+    def run(self, rounds_max: int = 1_000, *, queues: Collection[str] | None = None) -> int:
         """Deliver whatever is visible now, until nothing is; how many deliveries there were.
+
+        Args:
+            queues: only from these; None: from all of the app's.
 
         Raises:
             RuntimeError: still something visible after `rounds_max` receives of ten.
         """
         count = 0
         for _ in range(rounds_max):
-            some = self._runner.source.receive(list(self.app.queues), 10)
+            some = self._runner.source.receive(list(self.app.queues if queues is None else queues), 10)
             if not some:
                 if self._runner.closer.look():
                     continue  # a job that starts when a run is complete
+                self._sinks.flush()
                 return count
             count += len(some)
             self._perform(self._runner.begin(some))
@@ -97,10 +110,12 @@ class World:
 
     def tick(self) -> int:
         """Send the ticks that are due now, as `onefold scheduler` does; how many there were. `run` delivers them."""
-        return self._scheduler.catch_up()
+        count = self._scheduler.catch_up()
+        self._sinks.flush()
+        return count
 
     def run_until(self, at: datetime) -> int:
-        """Go to an instant from tick to tick, delivering what becomes visible; how many deliveries there were.
+        """Advance to an instant from tick to tick, delivering what becomes visible; returns the number of deliveries.
 
         Args:
             at: an aware datetime; past: only what is due now is done.
@@ -121,6 +136,10 @@ class World:
                 instants += [] if ready_ms is None else [ready_ms]
             next_ms = min([*instants, until_ms])
             self.clock.advance(max(next_ms - now_ms, 1))
+
+    def another(self) -> World:
+        """The same app on the same engine and clock as a second worker, which does not know what this one has in flight."""
+        return World(self.app, self.clock, _runner(self.app, self._sinks), self._recorder, self._sinks)
 
     def depth(self, queue: str) -> Depth:
         """How many messages a queue holds."""
@@ -145,7 +164,7 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
         start_ms: the first reading of the clock.
 
     Raises:
-        UsageError: not an app.
+        UsageError: not an app; or a start hook raised.
     """
     if not isinstance(app, App):
         raise errors.UsageError(
@@ -153,8 +172,17 @@ def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Ite
             todo="Import the app and pass it: from shop import app; onefold.testing.inline(app).",
         )
     clock, recorder = ManualClock(start_ms), Recorder()
-    with app._reopened("sqlite://:memory:", clock, SeededEntropy(seed)) as runtime:  # noqa: SLF001 - for this
-        runner = make_runner(
-            runtime, app.jobs, app.registry.job_of, lease_ms=30_000, sinks=Sinks([*app.sinks, recorder]), history="full"
-        )
-        yield World(app, clock, runner, recorder)
+    sinks = QueuedSinks([*app.sinks, recorder])
+    try:
+        with app._reopened("sqlite://:memory:", clock, SeededEntropy(seed)):  # noqa: SLF001 - for this
+            app.hooks.start("inline")
+            try:
+                yield World(app, clock, _runner(app, sinks), recorder, sinks)
+            finally:
+                app.hooks.stop("inline")
+    finally:
+        sinks.end()
+
+
+def _runner(app: App, sinks: Sinks) -> Runner:
+    return make_runner(app.runtime(), app.jobs, app.registry.job_of, lease_ms=_LEASE_MS, sinks=sinks, history="full")

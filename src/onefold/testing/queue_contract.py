@@ -1,9 +1,9 @@
-"""What every Queue must do, as tests: run by each of ours, and by anyone who writes another.
+"""What every Queue must do, as tests: run for each of ours, and by anyone who writes another.
 
 Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin that uses it for the time, with
 no queue yet) before each test. Time passes by the clock alone. Each rule names its source: SQS's developer guide
 (DG) or API reference (API), or an answer recorded from AWS (REC and the test that recorded it, in LocalStack's public
-suite, 2024-2025). What a queue cannot do is skipped by its capabilities only.
+suite, 2024-2025). Tests are skipped only by a queue's declared capabilities.
 
     class TestMyQueue(QueueContract):
         @pytest.fixture(autouse=True)
@@ -11,7 +11,7 @@ suite, 2024-2025). What a queue cannot do is skipped by its capabilities only.
             self.clock = ManualClock()
             self.queues = MyQueues(clock=self.clock)
 
-Never here: how a queue stores. Invariant: passing means that a worker may be moved from one queue to another.
+Never here: how a queue stores. Invariant: a worker can use any queue that passes.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.counts(dead) == (0, 0, 0)
 
     def test_an_old_receipt_uncounts_nothing(self) -> None:
-        """A rule of onefold: who takes a receive back must be the one who has it."""
+        """A rule of onefold: only the holder of a receive can take it back."""
         queue = self.queue()
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")
@@ -427,10 +427,23 @@ class QueueContract(FifoContract, ServingContract):
         self.delete(queue, *[delivery for delivery in held if delivery.body == "a"])
         assert queue.depth().oldest_age_ms == SECOND
 
+    def test_depths_of_many_queues_are_the_depths_of_each(self) -> None:
+        """A rule of onefold: reading all depths at once gives the same as reading each."""
+        first, second = self.queue(), self.queue("short", retention_ms=MINUTE)
+        self.send(first, "a", "b")
+        self.send(first, "later", delay_ms=MINUTE)
+        self.receive(first, 1)
+        self.send(second, "expires")
+        names = [first.name, "nowhere", second.name]
+        assert self.queues.depths(names) == [first.depth(), None, second.depth()]
+        self.later(2 * MINUTE)
+        assert self.queues.depths(names) == [first.depth(), None, second.depth()]
+        assert self.queues.depths([]) == []
+
     # -- operating -----------------------------------------------------------------------------------------------
 
     def test_what_is_in_hand_delayed_visible_or_gone_is_not_woken(self) -> None:
-        """A rule of onefold: nobody's run begins beside itself, no message comes early. What is woken: `commit_contract`."""
+        """A rule of onefold: no running message is delivered again, none comes early. What is woken: `commit_contract`."""
         queue = self.queue()
         gone, held = self.send(queue, "gone", "held")
         received = {one.message_id: one for one in self.receive(queue)}
@@ -446,7 +459,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.bodies(queue) == ["there"]
 
     def test_a_purge_that_is_only_asked_for_deletes_nothing(self) -> None:
-        """A rule of onefold: what would be refused can be known before anything is deleted, where the queue says so."""
+        """A rule of onefold: where the queue supports it, a refusal is known before anything is deleted."""
         queue = self.queue()
         self.send(queue, "a")
         assert self.queues.purge(queue.name, only_ask=True) == 0

@@ -1,7 +1,7 @@
-"""What the queue contract suites share: queues that are made, messages that are sent, a clock that is moved.
+"""What the queue contract suites share: creating queues, sending messages, moving the clock.
 
 A subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock it uses for the time,
-before each test. Never here: an expectation. Invariant: nothing here depends on what kind of backend it is.
+before each test. Never here: assertions. Invariant: nothing here depends on the kind of backend.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class QueueHarness:
         return queue.delete([delivery.receipt for delivery in deliveries])
 
     def bury(self, queue: Queue, delivery: Delivery, to: Any = "dead-letter") -> bool:
-        """Bury one message."""
+        """Dead-letter one message."""
         (answer,) = queue.bury([(delivery.receipt, Bury(to, WRONG))])
         return answer
 

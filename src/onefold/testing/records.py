@@ -1,7 +1,7 @@
 """Records for tests: claims and outcomes with their usual values, and a harness that handles one of them at a time.
 
 Used by the contract suites of this package and by whoever tests against a Store. All instants derive from NOW.
-Never here: assertions about a store. Invariant: what is built twice is equal.
+Never here: assertions about a store. Invariant: building the same value twice gives equal values.
 """
 
 from __future__ import annotations

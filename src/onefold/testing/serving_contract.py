@@ -1,8 +1,8 @@
 """What every Queue and QueueAdmin must offer a local server, as tests.
 
-When to look again, why a receipt holds nothing, what went to another queue, and queues as SQS changes and drops them. Each
-rule names its source, as in `queue_contract`, which runs these tests. Never here: how messages are received.
-Invariant: every boundary in time is probed before and at it.
+When to receive again, why a receipt is no longer valid, messages that moved to another queue, and queues that are changed
+and dropped. Each rule names its source, as in `queue_contract`, which runs these tests.
+Never here: how messages are received. Invariant: every boundary in time is tested before and at it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ServingContract(QueueHarness):
-    """Verbs that a local server needs beside those of a worker."""
+    """Operations that a local server needs besides those of a worker."""
 
     # -- when to look again --------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class ServingContract(QueueHarness):
         assert self.bodies(again) == ["a"]
 
     def test_a_fifo_policy_that_leads_nowhere_keeps_the_group_s_order(self) -> None:
-        """As above: a worn out head stays the head."""
+        """As above: a head that is out of receives stays the head."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
         self.send(queue, "a1", "a2", group="a")
         self.queues.drop(dead.name, referenced=True)

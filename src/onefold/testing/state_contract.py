@@ -1,7 +1,7 @@
 """What every State must do, as tests: compare-and-set by version, names by prefix, limits of size.
 
 Subclass `StateContract` and set `self.state` to an empty state before each test. Never here: what values mean.
-Invariant: a version that was replaced never fits again, not even after its name was deleted and came back.
+Invariant: a version that was replaced is never current again, not even after its name was deleted and used again.
 """
 
 # ruff: noqa: D102 - the name of a test is its sentence

@@ -1,9 +1,9 @@
-"""What every Store must do, as tests: run by each of ours, and by anyone who writes another.
+"""What every Store must do, as tests: run for each of ours, and by anyone who writes another.
 
 Subclass `StoreContract` and set `self.store` to an empty store before each test; a store that proves death also gives
 `bury`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no clock, so
-instants are plain numbers; every boundary is probed one millisecond before, at, and after it, and every rule for its yes
-and its no. What a store cannot do is skipped by its capabilities only.
+instants are plain numbers; every boundary is tested one millisecond before, at, and after it, and every rule both where it
+accepts and where it refuses. Tests are skipped only by a store's declared capabilities.
 
     class TestMyStore(StoreContract):
         @pytest.fixture(autouse=True)
@@ -249,7 +249,7 @@ class StoreContract(ClaimContract):
         assert self.store.restore([gone]) == [True]
         assert self.record() == before
         assert self.write(Hold(KEY, "A", 1), fail())
-        assert self.store.restore([gone]) == [False]  # its outcome stands
+        assert self.store.restore([gone]) == [False]  # its outcome is kept
         assert self.record().status == "failed"
 
     def test_of_several_that_are_put_back_each_has_its_own_answer(self) -> None:

@@ -1,7 +1,7 @@
-"""Threads for tests: the same work in many of them, begun together.
+"""Threads for tests: many threads that start the same work at the same time.
 
-What is found out this way is a race; it shows in what the threads were answered, so answers are all there is here.
-Never here: what the work is, an expectation. Invariant: nobody waits for ever, and an exception that is not one of onefold's
+They are for finding races, which show in the values that the threads return; so only those are collected.
+Never here: the work itself, assertions. Invariant: no thread waits for ever, and an exception that is not one of onefold's
 own errors is raised where the threads were started.
 """
 

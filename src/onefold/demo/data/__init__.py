@@ -1,9 +1,9 @@
 """The demo's input: real invoices of a UK retailer, read row by row from the file beside this module.
 
 Here: the file's name and the one reader of it. Source, licence and what was changed: `SOURCE.md` in this
-folder. Never here: what should happen to a row (that is the job's business, in `fulfilment`, and, worked out
-a second time and apart from it, the judge's, in `figures`). Invariant: a row is passed on as it is in the
-file or not at all; nothing is cleaned, skipped or rounded on the way.
+folder. Never here: what should happen to a row (the job decides that in `fulfilment`, and the judge works it out a second
+time, independently, in `figures`). Invariant: a row is returned exactly as it is in the file, or not at all; nothing is
+cleaned, skipped or rounded.
 """
 
 from __future__ import annotations
