@@ -24,6 +24,7 @@ PUBLIC_MODULES = (
     "onefold.reconcile",
     "onefold.schedules",
     "onefold.testing",
+    "onefold.web",
 )
 
 FROZEN = Path(__file__).with_suffix(".txt")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import onefold
-from onefold.admin import jobs, queues, status, why
+from onefold.admin import jobs, queues, status, stuck, why
 from onefold.admin.session import AdminSession, Jobs
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
@@ -70,7 +70,7 @@ def test_asking_about_a_key_receives_no_message_of_any_job(shop: Shop) -> None:
     shop.step.send({"id": "s1"})
     for key in ("another", "b1", "b2"):
         assert why.explain(shop.session, key).stories == ()
-    status.stuck(shop.session)
+    stuck.runs(shop.session)
     status.status(shop.session)
     jobs._wake(shop.session, "charge")
     for queue in ("orders", "steps.fifo"):
@@ -106,7 +106,7 @@ def test_a_silent_run_is_taken_over_with_its_message(shop: Shop) -> None:
     assert "no message is left" not in story.text
     assert "visible again when its visibility timeout is over" in story.text
     assert not any("send it again" in one for one in story.todo)
-    (one,) = status.stuck(shop.session)
+    (one,) = stuck.runs(shop.session)
     assert one.resolves
     assert "visible again when its visibility timeout is over" in one.explanation
 

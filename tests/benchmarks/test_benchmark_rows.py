@@ -17,6 +17,7 @@ from benchmarks.peers import environment
 from benchmarks.rows import Bench, Pair, Planned, above, below, pairs, ratio_at_least, ratio_at_most
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import Figures, TrialFailed
+from benchmarks.watching import rows as watching_rows
 
 
 def bench(tmp_path: Path) -> Bench:
@@ -42,7 +43,7 @@ def test_names_are_unique_and_every_reference_is_measured() -> None:
 
 
 def test_explanations_are_of_rows_that_exist() -> None:
-    every = [*pairs(), *serving_rows.pairs(), *aws_rows.pairs(), *batches_rows.pairs()]
+    every = [*pairs(), *serving_rows.pairs(), *aws_rows.pairs(), *batches_rows.pairs(), *watching_rows.pairs()]
     assert report.explanations().keys() <= {row.name for pair in every for row in pair.rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -10,19 +11,21 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from onefold import errors
+from onefold import errors, limits
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
-from onefold.contracts.store import Claimed, Running
+from onefold.contracts.store import Answer, Claimed, Conflict, Running
 from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.engine import sweep_in
 from onefold.engines.sqlite.ledger import SqliteLedger
 from onefold.engines.sqlite.processes import Presence, join
 from onefold.engines.sqlite.store import SqliteStore
 from onefold.manual_clock import ManualClock
-from onefold.testing.records import NOW, ask, complete
+from onefold.testing.records import LEASE_MS, NOW, ask, complete
 from tests.contract.sqlite_engine import open_engine
 
 CHILD = """
@@ -189,6 +192,120 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "shop.db.owners").write_text("not a folder")
     with pytest.raises(errors.StorageError, match=r"shop\.db\.owners"):
         Presence(str(tmp_path / "shop.db"), "here")
+
+
+# -- who stands still ----------------------------------------------------------------------------------------------------
+
+
+def over(store: SqliteStore, at_ms: int = NOW + LEASE_MS) -> Answer:
+    """What a claim finds of an operation whose lease is over."""
+    return store.claim([ask(owner="here", at_ms=at_ms)], at_ms)[0]
+
+
+def test_a_lease_that_is_over_stays_its_owners_until_that_says_that_it_could_have_renewed_it(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    mark = there.mark(NOW)
+    store.claim([ask(owner="there")], NOW)
+    found = over(store)
+    assert isinstance(found, Running)
+    assert (found.stopped, found.owner, found.until_ms) == (os.getpid(), "there", NOW + LEASE_MS)
+    mark.renewed(NOW + LEASE_MS - 1)
+    assert over(store) == found
+    mark.renewed(NOW + LEASE_MS)
+    assert isinstance(over(store), Claimed)
+    there.close()
+
+
+@pytest.mark.parametrize(
+    "how", ["never says", "says no more", "is dead", "has left", "is of an older version", "is unknown"]
+)
+def test_a_lease_that_is_over_is_anybodys_where_its_owner(engine: Database, how: str) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    store.claim([ask(owner="there" if how != "is unknown" else "elsewhere")], NOW)
+    mark = there.mark(NOW) if how != "never says" else None
+    if how == "says no more":
+        assert mark is not None
+        mark.close()
+    elif how == "is dead":
+        die(there)
+    elif how == "has left":
+        there.close()
+    elif how == "is of an older version":
+        there.lock_file.write_bytes(b"%d\n" % os.getpid())
+    assert isinstance(over(store), Claimed)
+    there.close()
+
+
+def test_who_has_no_descriptor_left_does_not_take_a_lease_from_who_stands_still(
+    engine: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, store, opened = Presence(engine.path, "there"), SqliteStore(engine), os.open
+
+    def no_more(path: str | Path, *rest: int, **options: int) -> int:
+        if str(path) == str(there.lock_file):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *rest, **options)
+
+    there.mark(NOW)
+    store.claim([ask(owner="there")], NOW)
+    monkeypatch.setattr(os, "open", no_more)
+    with pytest.raises(errors.StorageBusy, match="Too many open files"):
+        over(store)
+    monkeypatch.undo()
+    assert isinstance(over(store), Running)
+    there.close()
+
+
+def test_who_stands_still_keeps_a_lease_for_twelve_hours_from_the_start(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    there.mark(NOW)
+    (claimed,) = store.claim([ask(owner="there", start=False)], NOW)
+    assert isinstance(claimed, Claimed)
+    assert store.start([claimed.hold], NOW + 5) == [True]
+    end_ms = NOW + 5 + limits.VISIBILITY_MS_MAX
+    assert isinstance(over(store, end_ms - 1), Running)
+    assert isinstance(over(store, end_ms), Claimed)
+    there.close()
+
+
+def test_an_expired_record_of_who_stands_still_is_neither_swept_nor_made_anew(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    there.mark(NOW)
+    store.claim([msgspec.structs.replace(ask(owner="there"), expires_at_ms=NOW + 1)], NOW)
+    engine.write(lambda connection: sweep_in(connection, NOW + LEASE_MS, limit=10))
+    assert isinstance(over(store), Running)
+    late_ms = NOW + limits.VISIBILITY_MS_MAX
+    assert engine.write(lambda connection: sweep_in(connection, late_ms, limit=10)).removed == 1
+    there.close()
+
+
+def test_of_several_that_renew_the_one_that_is_furthest_behind_counts(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    quick, slow = there.mark(NOW), there.mark(NOW)
+    store.claim([ask(owner="there")], NOW)
+    quick.renewed(NOW + LEASE_MS)
+    assert isinstance(over(store), Running)
+    slow.close()
+    assert isinstance(over(store), Claimed)
+    there.close()
+
+
+def test_what_is_read_while_it_is_written_says_nothing(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    there.mark(NOW)
+    store.claim([ask(owner="there")], NOW)
+    there.lock_file.write_bytes(b"%d %020d %020d\n" % (os.getpid(), NOW + LEASE_MS, NOW))
+    assert isinstance(over(store), Running)
+    there.close()
+
+
+def test_a_conflict_with_who_stands_still_is_a_conflict(engine: Database) -> None:
+    there, store = Presence(engine.path, "there"), SqliteStore(engine)
+    there.mark(NOW)
+    store.claim([ask(owner="there")], NOW)
+    other = msgspec.structs.replace(ask(owner="here", at_ms=NOW + LEASE_MS), fingerprint="0" * 32)
+    assert isinstance(store.claim([other], NOW + LEASE_MS)[0], Conflict)
+    there.close()
 
 
 # -- with real processes -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from onefold import errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Complete, Completed, Running
-from onefold.engines.sqlite import file as log
+from onefold.engines.sqlite import log
 from onefold.engines.sqlite.connection import APPLICATION_ID
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine

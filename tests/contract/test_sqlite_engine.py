@@ -19,15 +19,16 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Attribute
 from onefold.contracts.settings import QueueSettings
-from onefold.contracts.store import RecordKey
+from onefold.contracts.store import Claimed, RecordKey
 from onefold.engines.sqlite import engine as engine_module
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine, SweepStep, sweep_in
 from onefold.engines.sqlite.file import FileSettings
 from onefold.entropy import SystemEntropy
+from onefold.limits import VISIBILITY_MS_MAX
 from onefold.manual_clock import ManualClock
 from onefold.testing.engine_contract import EngineContract, OwnersContract
-from onefold.testing.records import KEPT_MS, NOW, ask
+from onefold.testing.records import KEPT_MS, NOW, ask, complete
 
 
 def opened(path: str, clock: ManualClock | None = None) -> SqliteEngine:
@@ -340,9 +341,23 @@ def test_a_sweep_that_finds_much_goes_on_at_once_and_sweeps_more_than_a_worker_c
     engine.store.claim([ask(f"key-{number}", start=True) for number in range(rows)], NOW)
     kept = engine.store.claim([ask(f"old-{number}", start=True) for number in range(10)], NOW)
     assert len(kept) == 10
-    clock.advance(KEPT_MS)
+    clock.advance(VISIBILITY_MS_MAX)
     engine.maintain(lambda _: None)
     assert engine.records.scan(limit=100) == []
+    engine.close()
+
+
+def test_the_pass_goes_on_behind_oldest_records_that_stay() -> None:
+    """They are in progress, perhaps in a process that stands still; what is newer and expired is removed all the same."""
+    clock = ManualClock(NOW)
+    engine = opened(":memory:", clock)
+    engine.store.claim([ask(f"key-{number}") for number in range(3 * sweep_rows())], NOW)
+    (claimed,) = engine.store.claim([ask("done")], NOW)
+    assert isinstance(claimed, Claimed)
+    engine.store.write([(claimed.hold, complete())], NOW)
+    clock.advance(KEPT_MS)
+    engine.maintain(lambda _: None)
+    assert not [record for record in engine.records.scan(limit=10_000) if record.key == claimed.hold.key]
     engine.close()
 
 
@@ -350,7 +365,7 @@ def test_a_sweep_takes_its_share_of_the_time_and_the_next_call_goes_on(monkeypat
     clock = ManualClock(NOW)
     engine = opened(":memory:", clock)
     engine.store.claim([ask(f"key-{number}") for number in range(5 * sweep_rows())], NOW)
-    clock.advance(KEPT_MS)
+    clock.advance(VISIBILITY_MS_MAX)
     step = engine_module.sweep_in
 
     def slow_step(*args: Any, **options: Any) -> SweepStep:
@@ -370,7 +385,7 @@ def test_the_oldest_records_go_first_wherever_the_walk_has_come_to() -> None:
     late = [ask(f"new-{number}", at_ms=NOW + KEPT_MS) for number in range(sweep_rows())]
     engine.store.claim(late, NOW + 1)
     engine.database.write(lambda connection: connection.execute("UPDATE onefold_sweep SET record_id = 500"))
-    clock.advance(KEPT_MS)
+    clock.advance(VISIBILITY_MS_MAX)
     assert engine.database.write(lambda connection: sweep_in(connection, clock.now_ms(), limit=100)).removed == 100
     engine.close()
 

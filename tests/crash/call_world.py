@@ -72,6 +72,8 @@ class Deaf:
 class NoKeeper:
     """Renewals are choices of the walk."""
 
+    def appear(self) -> None: ...
+
     def add(self, found: Claimed, ask: Ask) -> bool:
         return True
 

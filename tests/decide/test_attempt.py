@@ -59,6 +59,7 @@ ANSWERS: dict[str, store.Answer] = {
     "running": store.Running(until_ms=2_000, owner="other", fence=3),
     "held": store.Held(since_ms=1),
     "conflict": store.Conflict(fingerprint="cd" * 16, status="completed"),
+    "unreadable": store.Unreadable(what="not a record", meaning="another program's", todo="move it"),
 }
 PROBED = {
     "done": ProbeAnswer(verdict="done", result=b'"L-1"'),

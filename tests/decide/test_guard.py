@@ -355,6 +355,17 @@ def test_behind_a_parked_run_everything_is_parked(on_unknown: str) -> None:
     assert notes_of(decision) == ["held"]
 
 
+def test_what_cannot_be_read_is_left_alone_and_its_message_waits() -> None:
+    found = store.Unreadable(
+        what="The value is not a record.", meaning="Another program writes there.", todo="Move it."
+    )
+    assert guard.answer(found, POLICY, NOW_MS) == Decision(
+        write=None,
+        settle=RetryIn(300_000, uncounted=POLICY.uncounted),
+        notes=(Note("record-unreadable", {"summary": "The value is not a record.", "delay_ms": 300_000}),),
+    )
+
+
 @pytest.mark.parametrize("status", ["in_progress", "completed", "failed", "unknown", "released"])
 def test_a_conflict_is_dead_lettered_at_once_and_leaves_the_record_alone(status: store.Status) -> None:
     found = store.Conflict(fingerprint="f1" * 16, status=status, message_id="m-1")

@@ -49,8 +49,8 @@ def test_the_margin_is_a_tenth_within_bounds(lease_ms: int, margin: int) -> None
         (9_999, Rest(10_000)),
         (10_000, Extend(30_000)),
         (26_999, Extend(30_000)),
-        (27_000, Over(ceiling=False)),
-        (99_000, Over(ceiling=False)),
+        (27_000, Over(ceiling=False, stood=True)),
+        (99_000, Over(ceiling=False, stood=True)),
     ],
 )
 def test_a_lease_without_a_message_is_due_after_a_third_and_over_before_its_end(now_ms: int, step: object) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,7 +14,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
 from onefold.demo import outcome
 from onefold.demo.data import read_invoices
-from onefold.demo.drill import CHUNK, Sending, stream
+from onefold.demo.drill import CHUNK, DOSE, RESERVE_SHARE, Sending, stream
 from onefold.demo.fulfilment import QUEUE, Courier, fulfil_job, shop
 from onefold.entropy import SeededEntropy
 
@@ -65,14 +68,37 @@ def test_the_copies_come_close_behind_or_much_later() -> None:
     assert max(behind) > 1_000
 
 
-def test_sending_accepts_everything_in_chunks() -> None:
+def test_sending_accepts_chunks_and_then_the_reserve_by_doses() -> None:
     app = shop("keys", "sqlite://:memory:", Courier(1))
-    invoices = stream(read_invoices(count_max=CHUNK + 10), SeededEntropy(1))
+    invoices = stream(read_invoices(count_max=CHUNK + 500), SeededEntropy(1))
     sending = Sending(fulfil_job(app), invoices)
+    first = len(invoices) - round(len(invoices) * RESERVE_SHARE)
+    for allowed in [*range(first, len(invoices), DOSE), len(invoices)]:
+        until(partial(_has_sent, sending, allowed))
+        assert sending.done == (allowed == len(invoices))
+        sending.allow_more(DOSE)
     sending._thread.join()
-    assert sending.done
     assert app.runtime().engine.queues.depth(QUEUE).visible == len(invoices)
     app.close()
+
+
+def test_sending_that_waits_with_its_reserve_can_be_closed() -> None:
+    app = shop("keys", "sqlite://:memory:", Courier(1))
+    sending = Sending(fulfil_job(app), stream(read_invoices(count_max=100), SeededEntropy(1)))
+    until(lambda: sending.sent > 0)
+    sending.close()
+    assert not sending.done
+    app.close()
+
+
+def _has_sent(sending: Sending, count: int) -> bool:
+    return sending.sent == count
+
+
+def until(came: Callable[[], bool]) -> None:
+    """Wait for a thread; a test that hangs is ended by pytest's own timeout."""
+    while not came():
+        threading.Event().wait(0.001)
 
 
 def test_what_stopped_the_sending_is_raised_to_who_asks() -> None:

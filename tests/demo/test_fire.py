@@ -171,3 +171,28 @@ def test_draining_ends_all_in_good_order(tmp_path: Path) -> None:
         owners = burning.ready()
         burning.drain()
         assert not any(alive(owner) for owner in owners)
+
+
+def test_more_work_is_sent_for_a_kill_only_when_somebody_can_be_hit_with_it(tmp_path: Path) -> None:
+    with fire(tmp_path, kills=1) as (burning, clock):
+        assert burning.takes_more_work(idle=False)  # no kill is due
+        burning.step(0.6, lambda: ())
+        assert not burning.takes_more_work(idle=False)  # the work that there is may do
+        assert not burning.takes_more_work(idle=True)  # nobody is at work yet
+        until_ready(burning)
+        clock.advance(AT_WORK_MS)
+        assert not burning.takes_more_work(idle=False)
+        assert burning.takes_more_work(idle=True)
+        burning.step(0.6)
+        assert not burning.takes_more_work(idle=True)  # what the kill hit is not known yet
+
+
+def until_ready(burning: Fire) -> None:
+    """Wait for both workers without killing one."""
+    nobody = threading.Event()
+    for _ in range(TURNS_MAX):
+        burning.step(0.6, lambda: ())
+        if len(burning.ready()) == 2:
+            return
+        nobody.wait(0.01)
+    raise AssertionError("the workers did not start")

@@ -1,4 +1,4 @@
-"""The first alarms: what they watch, from where on they go off, and that what they count in the log is what the log says."""
+"""The most important alarms: what they watch, from where on they go off, and that the log says what they count in it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import pytest
 
 import onefold
 from onefold.contracts.store import RecordKey
-from onefold.deploy.alarms import AlarmPlan
+from onefold.deploy.alarms import FEW, AlarmPlan
 from onefold.deploy.plan import AppDeclarations, plan
 from onefold.deploy.stack import Stack
-from onefold.observe.sinks import json_line, plain_line
+from onefold.observe.log_fields import fields_of, json_line, plain_line
 from onefold.options import Function
 from onefold.runtime.events import EVENTS, Event
+from tests.deploy.cloudwatch import counts
 from tests.deploy.declared import declared, demo, planned
 
 
@@ -19,41 +20,26 @@ def alarms() -> dict[str, AlarmPlan]:
     return {alarm.name: alarm for alarm in planned(demo).alarms}
 
 
-def test_the_demos_alarms() -> None:
+def test_the_demos_few_alarms() -> None:
     found = {
-        name: (one.namespace, one.metric, dict(one.dimensions), one.statistic, one.threshold)
-        for name, one in alarms().items()
+        one.name: (one.measures[0].namespace, one.measures[0].metric, dict(one.measures[0].dimensions), one.threshold)
+        for one in alarms().values()
+        if one.alarm in FEW
     }
+    depth, age = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
     assert found == {
-        "demo-invoices-dead-not-empty": (
-            "AWS/SQS",
-            "ApproximateNumberOfMessagesVisible",
-            {"QueueName": "demo-invoices-dead"},
-            "Maximum",
-            1,
-        ),
-        "demo-invoices-held-not-empty": (
-            "AWS/SQS",
-            "ApproximateNumberOfMessagesVisible",
-            {"QueueName": "demo-invoices-held"},
-            "Maximum",
-            1,
-        ),
-        "demo-invoices-oldest": (
-            "AWS/SQS",
-            "ApproximateAgeOfOldestMessage",
-            {"QueueName": "demo-invoices"},
-            "Maximum",
-            3 * 6 * 130,
-        ),
-        "demo-shop-invoices-completion-failed": ("onefold/demo-shop-invoices", "RecordLost", {}, "Sum", 1),
-        "demo-shop-invoices-lease-lost": ("onefold/demo-shop-invoices", "LeaseLost", {}, "Sum", 1),
+        "demo-invoices-dead-not-empty": ("AWS/SQS", depth, {"QueueName": "demo-invoices-dead"}, 1),
+        "demo-invoices-held-not-empty": ("AWS/SQS", depth, {"QueueName": "demo-invoices-held"}, 1),
+        "demo-invoices-oldest": ("AWS/SQS", age, {"QueueName": "demo-invoices"}, 3 * 6 * 130),
+        "demo-shop-invoices-completion-failed": ("onefold/demo-shop-invoices", "RecordLost", {}, 1),
+        "demo-shop-invoices-lease-lost": ("onefold/demo-shop-invoices", "LeaseLost", {}, 1),
     }
 
 
 def test_an_alarm_says_what_to_do_and_whose_it_is() -> None:
     for alarm in alarms().values():
-        assert "(owner: fulfilment)" in alarm.text
+        assert alarm.owner == ("fulfilment" if alarm.alarm != "table-throttled" else None)
+        assert ("Owner: fulfilment." in alarm.text) == (alarm.owner is not None)
         assert len(alarm.text) <= 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescription
         assert len(alarm.name) <= 255  # same, AlarmName
     assert "onefold dlq list tests.deploy.declared:demo" in alarms()["demo-invoices-dead-not-empty"].text
@@ -69,7 +55,7 @@ def test_an_alarm_says_what_to_do_and_whose_it_is() -> None:
 )
 def test_from_when_on_the_oldest_message_is_too_old(function: Function, retention: str, threshold_s: int) -> None:
     plan = planned(declared(function, retention=retention))
-    (oldest,) = [alarm for alarm in plan.alarms if alarm.metric == "ApproximateAgeOfOldestMessage"]
+    (oldest,) = [alarm for alarm in plan.alarms if alarm.alarm == "oldest"]
     assert oldest.threshold == threshold_s
 
 
@@ -79,11 +65,11 @@ def test_where_reconciliations_run_a_failed_one_alarms() -> None:
     declares = AppDeclarations(queues=app.queues.values(), jobs=app.jobs.values(), reconcilers=app.reconcilers.keys())
     found = {alarm.name: alarm for alarm in plan("shop", "shop:app", declares, Stack()).alarms}
     alarm = found["shop-onefold-reconcile-reconcile-failed"]
-    assert (alarm.metric, alarm.statistic, alarm.threshold, alarm.owner) == ("ReconcileFailed", "Sum", 1, "finance")
-    assert "onefold reconcile RUN (owner: finance)" in alarm.text
-    (count,) = [one for one in plan("shop", "shop:app", declares, Stack()).log_counts if one.metric == alarm.metric]
+    (measure,) = alarm.measures
+    assert (measure.metric, measure.statistic, alarm.threshold, alarm.owner) == ("ReconcileFailed", "Sum", 1, "finance")
+    (count,) = [one for one in plan("shop", "shop:app", declares, Stack()).log_counts if one.metric == measure.metric]
     event = Event(at_ms=0, name="reconcile-failed", run="billing/2026-06-01T02:00:00Z")
-    assert all(count.pattern.strip('"') in line for line in (json_line(event), plain_line(event)))
+    assert all(count.pattern.strip('"') in line for line in (json_line(fields_of(event)), plain_line(fields_of(event))))
     assert not any("reconcile" in name for name in alarms())
 
 
@@ -106,11 +92,11 @@ def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
 
 
 def test_lines_of_the_log_hold_the_phrases_that_are_counted_and_others_do_not() -> None:
-    phrases = {count.metric: count.pattern.strip('"') for count in planned(demo).log_counts}
-    assert phrases == {"RecordLost": "completion-failed", "LeaseLost": "lease-lost"}
+    patterns = {count.metric: count.pattern for count in planned(demo).log_counts}
+    events = {"RecordLost": "completion-failed", "LeaseLost": "lease-lost", "Paused": "paused", "TimedOut": None}
+    assert patterns.keys() == events.keys()
     for name in EVENTS:
         event = Event(at_ms=0, name=name, key=RecordKey(scope="", job="fulfil", key="4711"), queue="invoices")
-        for line in (json_line(event), plain_line(event)):
-            assert {metric for metric, phrase in phrases.items() if phrase in line} == {
-                metric for metric, phrase in phrases.items() if phrase == name
-            }
+        for line in (json_line(fields_of(event)), plain_line(fields_of(event))):
+            found = {metric for metric, pattern in patterns.items() if counts(pattern, line)}
+            assert found == {metric for metric, event in events.items() if event == name}

@@ -65,10 +65,12 @@ class Shop:
 
     def deploy(self, *words: str) -> tuple[int, str, str]:
         """`onefold deploy` of this app, under a prefix of its own."""
-        return self.run("deploy", "shop:app", "--bucket", BUCKET, "--prefix", self.prefix, *self._place, *words)
+        return self.run(
+            "deploy", "shop:app", "--bucket", BUCKET, "--prefix", self.prefix, "--alarms", "few", *self._place, *words
+        )
 
     def diff(self, *words: str) -> tuple[int, str, str]:
-        return self.run("diff", "shop:app", "--prefix", self.prefix, *self._place, *words)
+        return self.run("diff", "shop:app", "--prefix", self.prefix, "--alarms", "few", *self._place, *words)
 
     @property
     def prefix(self) -> str:
@@ -143,7 +145,7 @@ def test_an_app_is_deployed_shown_and_then_has_no_changes(shop: Shop) -> None:
     assert "SQS::Queue" in out
     assert "is CREATE_COMPLETE." in out
     assert "EngineUrl" in out
-    assert "18/18  CREATE_COMPLETE" in err
+    assert "19/19  CREATE_COMPLETE" in err
     code, out, _ = shop.diff()
     assert code == 0
     assert "has the template the app would be deployed with" in out

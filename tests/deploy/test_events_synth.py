@@ -27,7 +27,7 @@ from tests.deploy.declared import KEY
 from tests.emulators import servers
 
 REGION = "eu-west-1"
-STAGE = Stack(prefix="ev-", disposable=True)
+STAGE = Stack(prefix="ev-", disposable=True, alarms="few")
 BUS_ARN = f"arn:aws:events:{REGION}:000000000000:event-bus/ev-orders"
 Json = dict[str, Any]
 

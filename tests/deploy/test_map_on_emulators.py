@@ -120,7 +120,9 @@ def aws() -> Iterator[Aws]:
         declared = AppDeclarations(
             queues=app.queues.values(), jobs=app.jobs.values(), maps=[one.spec for one in app.maps.values()]
         )
-        planned = plan(app.name, "tests.deploy.map_shop:app", declared, Stack(prefix=PREFIX, disposable=True))
+        planned = plan(
+            app.name, "tests.deploy.map_shop:app", declared, Stack(prefix=PREFIX, disposable=True, alarms="few")
+        )
         template = cloudformation.template(planned)
         template["Resources"]["CustomersFunction"]["Properties"]["Runtime"] = "provided.al2023"
         client = made.client("cloudformation")

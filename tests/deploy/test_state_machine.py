@@ -188,8 +188,8 @@ def test_the_role_reaches_this_maps_things_and_no_more() -> None:
 
 def test_a_run_that_failed_is_an_alarm_in_both_templates() -> None:
     found = timed.planned(Stack(prefix="prod-"), (timed.spec,))
-    (alarm,) = [one for one in found.alarms if one.metric == "ExecutionsFailed"]
-    assert (alarm.namespace, alarm.threshold, alarm.owner) == ("AWS/States", 1, "customers")
+    (alarm,) = [one for one in found.alarms if one.alarm == "map-failed"]
+    assert (alarm.measures[0].metric, alarm.threshold, alarm.owner) == ("ExecutionsFailed", 1, "customers")
     (dimension,) = cloudformation.template(found)["Resources"][alarm.id]["Properties"]["Dimensions"]
     arn = "arn:${AWS::Partition}:states:${AWS::Region}:${AWS::AccountId}:stateMachine:prod-books-enrich"
     assert dimension == {"Name": "StateMachineArn", "Value": {"Fn::Sub": arn}}

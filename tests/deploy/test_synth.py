@@ -95,7 +95,7 @@ def test_alarms_that_no_sink_would_set_off_are_said(synth: Synth, sinks: str, sa
     source = SHOP.replace('onefold.App("shop")', f'onefold.App("shop", sinks=[{sinks}])')
     code, _, err = synth("shop:app", source=source.replace("app =", f"{mine}app =", 1))
     assert code == 0
-    assert ("none of them a LogSink: alarms on completion-failed, lease-lost count lines" in err) is said
+    assert ("none of them a LogSink: alarms on completion-failed, lease-lost, paused count lines" in err) is said
     assert bool(err) is said
 
 
@@ -112,7 +112,7 @@ def test_a_file_is_written_and_what_is_in_it_is_said(synth: Synth, tmp_path: Pat
     code, out, _ = synth("shop:app", "--output", "template.json")
     assert code == 0
     assert (tmp_path / "template.json").read_text() == expected
-    assert out == "template.json: cloudformation of shop: 3 queues, 1 functions, 5 alarms.\n"
+    assert out == "template.json: cloudformation of shop: 3 queues, 1 functions, 19 alarms.\n"
 
     code, out, _ = synth("shop:app", "--output", "template.json", "--json")
     assert json.loads(out)["functions"] == ["shop-orders"]
@@ -228,6 +228,24 @@ def test_schedules_map_runs_and_events_are_found(synth: Synth, form: str, key: s
         ("aws_pipes_pipe", "AWS::Pipes::Pipe"),
     ):
         assert (on_terraform if form == "terraform" else type_) in kinds
+
+
+def test_which_alarms_are_written_is_chosen(synth: Synth) -> None:
+    def alarms(*words: str) -> list[str]:
+        code, out, err = synth("shop:app", *words)
+        assert code == 0, err
+        return sorted(one["Type"] for one in json.loads(out)["Resources"].values() if one["Type"].endswith("Alarm"))
+
+    assert len(alarms("--alarms", "all")) == len(alarms()) == 19
+    assert len(alarms("--alarms", "few")) == 5
+    assert alarms("--alarms", "none") == []
+    assert alarms("--alarms", "jobs").count("AWS::CloudWatch::CompositeAlarm") == 1
+    assert "AWS::Chatbot::SlackChannelConfiguration" in synth("shop:app", "--slack", "T0123/C0456")[1]
+    code, _, err = synth("shop:app", "--slack", "#general")
+    assert code == 1
+    assert "slack='#general' cannot be right." in err
+    assert "Write for example T0123ABCD/C0456EFGH." in err
+    assert synth("shop:app", "--alarms", "most")[0] == 2
 
 
 def test_messages_for_later_are_asked_for(synth: Synth) -> None:

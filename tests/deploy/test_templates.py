@@ -41,6 +41,7 @@ PLANS = {
     "workers-only": planned(declared(function=None)),
     "timed": timed.planned(Stack(prefix="prod-")),
     "timed-later": timed.planned(Stack(kms_key=KEY, later=True)),
+    "job-alarms": timed.planned(Stack(prefix="prod-", alarms="jobs", slack="T0123ABCD/C0456EFGH")),
 }
 
 
@@ -102,12 +103,12 @@ def test_names_that_look_alike_keep_everything_apart() -> None:
     app.bus("shop").rule("new", {"source": ["a"]}, to=app.queues["big-orders"])
     app.bus("shop").rule("new-big", {"source": ["b"]}, to=app.queues["orders"])
     pack = MapSpec(name="pack", queue="orders", source="s3://files/in.jsonl")
-    found = plans.plan(app.name, "shop:app", replace(declared_in(app), maps=[pack]), Stack())
+    found = plans.plan(app.name, "shop:app", replace(declared_in(app), maps=[pack]), Stack(slack="T0/C0"))
     assert found.scheduling is not None
 
     template = cloudformation.template(found)["Resources"]
     roles = {key: one["Properties"] for key, one in template.items() if one["Type"] == "AWS::IAM::Role"}
-    assert len(roles) == len(found.functions) + 3  # of the schedules, of the state machine, of the pipe
+    assert len(roles) == len(found.functions) + 4  # of the schedules, of the state machine, of the pipe, of the channel
     for function in found.functions:
         role = roles[template[f"{function.id}Function"]["Properties"]["Role"]["Fn::GetAtt"][0]]
         assert role["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] == {"Service": "lambda.amazonaws.com"}
@@ -125,22 +126,37 @@ def test_a_new_queue_renames_nothing() -> None:
     app.queue("mails")
     after = cloudformation.template(planned(app))["Resources"]
     assert (
-        before.items() <= {**after, "OrdersFunctionRole": before["OrdersFunctionRole"]}.items()
-    )  # it may send there now
+        before.items() <= {**after, **{name: before[name] for name in ("OrdersFunctionRole", "Dashboard")}}.items()
+    )  # it may send there now, and it is drawn
     assert after.keys() - before.keys() == {
         f"Mails{part}"
         for part in (
             "Queue",
             "QueuePolicy",
             "OldestAlarm",
+            "StalledAlarm",
+            "DrainAlarm",
+            "InFlightCapAlarm",
             "DeadQueue",
             "DeadQueuePolicy",
             "DeadNotEmptyAlarm",
+            "DeadExpiringAlarm",
             "HeldQueue",
             "HeldQueuePolicy",
             "HeldNotEmptyAlarm",
+            "HeldOldAlarm",
         )
     }
+
+
+def test_more_resources_than_a_stack_may_have_are_refused_with_what_to_do() -> None:
+    app = onefold.App("shop")
+    for number in range(20):
+        app.job(app.queue(f"queue-{number}"), key="{id}", name=f"job-{number}")(lambda payload: None)
+    with pytest.raises(onefold.errors.UsageError, match=r"has 643 resources.*--alarms few"):
+        cloudformation.template(plans.plan("shop", "shop:app", declared_in(app), Stack()))
+    cloudformation.template(plans.plan("shop", "shop:app", declared_in(app), Stack(alarms="few")))
+    terraform.module(plans.plan("shop", "shop:app", declared_in(app), Stack()))
 
 
 def test_a_prefix_changes_names_and_no_logical_id() -> None:

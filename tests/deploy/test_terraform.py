@@ -126,7 +126,7 @@ def in_terraform(text: str) -> Any:
 
 def _meant(found: re.Match[str]) -> str:
     """What a place in a text stands for: a pseudo parameter, or a resource by its name in Terraform."""
-    logical = re.sub("(Role|Function|Queue)$", "", found[1])
+    logical = re.sub("(Role|Function|Queue|Mapping|Topic)$", "", found[1])
     return _PSEUDO.get(found[1]) or f"<{terraform.resource_name(logical)}>"
 
 
@@ -137,6 +137,21 @@ def in_cloudformation(value: Any) -> Any:
             return re.sub(r"\$\{([\w:]+)(?:\.Arn)?\}", _meant, value["Fn::Sub"])
         return {name: in_cloudformation(inner) for name, inner in value.items()}
     return [in_cloudformation(inner) for inner in value] if isinstance(value, list) else value
+
+
+def as_metric(query: Json) -> Json:
+    """The metric of a query as CloudFormation writes it."""
+    if "metric" not in query:
+        return {}
+    metric = query["metric"]
+    dimensions = [
+        {
+            "Name": name,
+            "Value": REFERENCE.sub(lambda found: _KNOWN.get(found[1]) or f"<{found[1].split('.')[1]}>", value),
+        }
+        for name, value in metric["dimensions"].items()
+    ]
+    return {"Namespace": metric["namespace"], "MetricName": metric["metric_name"], "Dimensions": dimensions}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -195,12 +210,39 @@ def test_both_writers_give_the_same_permissions_and_sizes(name: str) -> None:
     assert queues == {sizes(one, there) for one in written["aws_sqs_queue"].values()}
 
     alarms = {
-        sizes(one["Properties"], ("AlarmName", "MetricName", "Threshold", "Period", "TreatMissingData"))
+        sizes(
+            one["Properties"],
+            (
+                "AlarmName",
+                "MetricName",
+                "Threshold",
+                "Period",
+                "TreatMissingData",
+                "EvaluationPeriods",
+                "DatapointsToAlarm",
+            ),
+        )
         for one in template.values()
         if one["Type"] == "AWS::CloudWatch::Alarm"
     }
-    there = ("alarm_name", "metric_name", "threshold", "period", "treat_missing_data")
+    there = (
+        "alarm_name", "metric_name", "threshold", "period", "treat_missing_data", "evaluation_periods",
+        "datapoints_to_alarm",
+    )  # fmt: skip
     assert alarms == {sizes(one, there) for one in written["aws_cloudwatch_metric_alarm"].values()}
+    math = {
+        one["Properties"]["AlarmName"]: [
+            (query["Id"], query.get("Expression"), in_cloudformation(query.get("MetricStat", {}).get("Metric", {})))
+            for query in one["Properties"]["Metrics"]
+        ]
+        for one in template.values()
+        if one["Type"] == "AWS::CloudWatch::Alarm" and "Metrics" in one["Properties"]
+    }
+    assert math == {
+        one["alarm_name"]: [(query["id"], query.get("expression"), as_metric(query)) for query in one["metric_query"]]
+        for one in written["aws_cloudwatch_metric_alarm"].values()
+        if "metric_query" in one
+    }
 
 
 def test_things_with_contents_are_not_destroyed_by_a_plan() -> None:

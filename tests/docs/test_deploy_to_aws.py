@@ -44,6 +44,7 @@ def write_files(folder: Path) -> None:
 def test_the_walk_through(tmp_path: Path, aws: None) -> None:
     write_files(tmp_path)
     look, bucket, deploy, send, see, change, remove = [text for language, _, text in blocks(PAGE) if language == "sh"]
+    deploy, change = (one.replace("--prefix demo-", "--prefix demo- --alarms few") for one in (deploy, change))
     assert "Prices: us-east-1" in shell(look, tmp_path)
     shell(bucket, tmp_path)
     deployed = shell(deploy.replace("\nonefold deploy", "\nonefold deploy --yes"), tmp_path)

@@ -59,7 +59,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     everything = "\n".join(ran.values())
     assert everything.count("booked o-1,") == 1
     assert "returned the stored result" in everything
-    assert "the courier takes no parcel of 31.0 kg" in everything
+    assert "the courier does not take parcels of 31.0 kg" in everything
     assert "booked o-heavy" in everything
     story = shell("onefold why o-heavy shop:app", tmp_path)
     assert story.index("redrive") < story.rindex("completed")

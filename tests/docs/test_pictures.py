@@ -51,7 +51,7 @@ def test_the_picture_of_the_history_page_is_small() -> None:
 
 def test_the_table_of_others_names_its_sources() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.partition("## Beside what people use today")[2].partition("\n## ")[0]
+    table = text.partition("## Compared with what people use today")[2].partition("\n## ")[0]
     used = set(re.findall(r"\]\[([a-z]-[a-z]+)\]", table))
     given = dict(re.findall(r"^\[([a-z]-[a-z]+)\]: (https://\S+)$", table, re.MULTILINE))
     assert used == set(given)
@@ -60,3 +60,12 @@ def test_the_table_of_others_names_its_sources() -> None:
 
 def svg(name: str) -> str:
     return (ROOT / "docs/assets" / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def test_the_pictures_of_the_page_are_those_that_are_made_and_shown() -> None:
+    text = (ROOT / "docs/page.md").read_text()
+    for name in pictures.PAGES:
+        data = (ROOT / f"docs/assets/page-{name}.png").read_bytes()
+        size = pictures.PHONE if name.endswith("phone") else pictures.PAGE_OF_WEB
+        assert struct.unpack(">II", data[16:24]) == size, "make pictures ARGS=page"
+        assert f"assets/page-{name}.png" in text

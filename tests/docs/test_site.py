@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from onefold.observe.alarms import ALARMS
 from tests.docs.test_pages import ROOT
 from tools.browser import Browser, Page, browser
 
@@ -111,6 +112,12 @@ def test_every_page_by_itself_on_a_phone_and_on_a_desk(folder: Path, base: str, 
         assert wide == {}, f"at {width} pixels these scroll sideways"
         broken = {name: visit.broken[width] for name, visit in found.items() if visit.broken[width]}
         assert broken == {}, f"at {width} pixels code in a table is broken into lines"
+
+
+def test_every_alarm_leads_to_its_runbook(folder: Path) -> None:
+    for one in ALARMS.values():
+        page, _, anchor = one.runbook.partition("#")
+        assert f'id="{anchor}"' in (folder / page).read_text(encoding="utf-8"), one.runbook
 
 
 CONTRAST = """

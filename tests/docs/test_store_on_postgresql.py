@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from onefold import errors
 from onefold.contracts.store import Claimed
 from onefold.engines.postgres.backend import PostgresBackend
 from onefold.testing.records import NOW, ask, complete
@@ -56,6 +57,12 @@ def test_the_guard_charges_once(tmp_path: Path) -> None:
         assert re.search(r"charge\s*\|\s*i-1\s*\|\s*completed\s*\|\s*1\s*\|\s*1", said)
         store = PostgresBackend(url.replace("postgres@", "worker@"))
         assert [text.split()[0] for text in store.check()] == ["fsync"]  # off in this test
+        store.close()
+        looker = url.replace("postgres@", "looker@")
+        assert "Done at" in shell(f"onefold why i-1 {looker}", tmp_path)
+        store = PostgresBackend(looker)
+        with pytest.raises(errors.StorageError, match=r"to look, as status and why do, GRANT SELECT ON ALL TABLES IN"):
+            store.store.claim([ask()], NOW)
         store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onefold import errors
 from onefold.contracts.store import Claimed
 from onefold.engines.redis.backend import RedisBackend
 from onefold.entropy import SystemEntropy
@@ -51,6 +52,15 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert books.check() == []
         assert len(books.records.find("i-1")) == 1
         assert len(books.store.claim([ask()], NOW)) == 1
+        books.close()
+        # The page's user who looks can look, and change nothing; what is refused names the rights.
+        looker = url.replace("redis://", "redis://looker:secret@") + "?prefix=shop:"
+        assert "Done at" in shell(f"onefold why i-1 {shlex.quote(looker)}", tmp_path)
+        books = RedisBackend.open(looker, entropy=SystemEntropy())
+        with pytest.raises(
+            errors.StorageError, match=r"to look, as status and why do, \+@read \+@connection; for workers"
+        ):
+            books.store.claim([ask()], NOW)
         books.close()
 
 

@@ -16,7 +16,9 @@ PAGE = "docs/tutorial-schedules.md"
 @pytest.mark.slow
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     write_files(PAGE, tmp_path)
-    look, skipped, run, again, tests, runs, synth = [text for language, _, text in blocks(PAGE) if language == "sh"]
+    look, skipped, run, again, tests, runs, by_hand, synth = [
+        text for language, _, text in blocks(PAGE) if language == "sh"
+    ]
     assert re.findall(r"monthly_billing/([\dT:-]+Z)", shell(look, tmp_path)) == [
         "2027-03-01T03:00:00Z", "2027-04-01T02:00:00Z", "2027-05-01T02:00:00Z",
     ]  # fmt: skip
@@ -28,6 +30,10 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     assert "ended: 0 ticks sent" in shell(again, tmp_path)
     assert "2 passed" in shell(tests, tmp_path)
     assert "still_here/" in shell(runs, tmp_path).replace("\n", "")
+    said = shell(by_hand, tmp_path)
+    assert re.search(r"Sent monthly_billing/[\dT:-]+Z to billing-schedules", said)
+    assert "monthly_billing is paused." in said
+    assert "monthly_billing goes on." in said
     written = shell(synth, tmp_path)
     assert re.search(r"2 .*AWS::Scheduler::Schedule\b", written)
     assert "aws.scheduler.scheduled-time" in written

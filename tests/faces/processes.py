@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ONEFOLD = [sys.executable, "-m", "onefold"]
@@ -49,10 +50,14 @@ class Commands:
             timeout=PATIENCE_S, check=False,
         )  # fmt: skip
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """A command that goes on; what it reads and writes are pipes."""
+    def start(self, *words: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """A command that goes on; what it reads and writes are pipes.
+
+        Args:
+            through: a command that runs it.
+        """
         process = subprocess.Popen(
-            [*ONEFOLD, *words], cwd=self.folder, env=self.environment, text=True,
+            [*through, *ONEFOLD, *words], cwd=self.folder, env=self.environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._started.append(process)

@@ -82,7 +82,7 @@ def test_a_queue_that_cannot_be_is_refused_where_it_is_declared(name: Any) -> No
         (onefold.DeadLetter(name="dead.fifo"), "fifo=False"),
         (onefold.DeadLetter(name="late"), "names itself"),
         (onefold.DeadLetter(after="3"), "dead_letter.after='3'"),  # type: ignore[arg-type]
-        (onefold.DeadLetter(after=0), "1 to 1000"),
+        (onefold.DeadLetter(after=0), "1 to 1,000"),
     ],
 )
 def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, said: str) -> None:
@@ -96,8 +96,8 @@ def test_a_dead_letter_queue_that_does_not_fit(dead_letter: onefold.DeadLetter, 
     [
         ({"key": "{order_idd}"}, "Did you mean order_id?"),
         ({"key": "constant"}, "names no field"),
-        ({"name": "a\x1b[31m"}, "is not a name for a job"),
-        ({"name": "n" * 129}, "is not a name for a job"),
+        ({"name": "a\x1b[31m"}, "is not a valid name for a job"),
+        ({"name": "n" * 129}, "is not a valid name for a job"),
         ({"retry": onefold.Retry(attempts=0)}, "retry.attempts=0"),
         ({"retry": onefold.Retry(attempts="3")}, "retry.attempts='3'"),  # type: ignore[arg-type]
         ({"throttle": onefold.Throttle(concurrency="4")}, "concurrency='4'"),  # type: ignore[arg-type]

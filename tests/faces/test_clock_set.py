@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.admin import status
+from onefold.admin import stuck
 from onefold.admin.session import AdminSession
 from onefold.contracts.store import Ask, Claimed, RecordKey
 from onefold.entropy import SeededEntropy
@@ -41,15 +41,15 @@ def session(tmp_path: Path, clock: ManualClock) -> Iterator[AdminSession]:
 
 def test_a_clock_set_forward_makes_no_running_call_silent(session: AdminSession, clock: ManualClock) -> None:
     clock.jump(HOUR_MS)
-    assert status.stuck(session) == []
+    assert stuck.runs(session) == []
     clock.advance(LEASE_MS + 1_000)
-    (found,) = status.stuck(session)
+    (found,) = stuck.runs(session)
     assert found.silent_ms == 1_000
 
 
 def test_a_clock_set_back_does_not_hide_one_that_hangs(session: AdminSession, clock: ManualClock) -> None:
     clock.jump(-HOUR_MS)
-    assert status.stuck(session) == []
+    assert stuck.runs(session) == []
     clock.advance(2 * LEASE_MS + 2_000)  # every second lasts two until the wall is back
-    (found,) = status.stuck(session)
+    (found,) = stuck.runs(session)
     assert found.key == "o-1"

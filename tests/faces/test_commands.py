@@ -79,7 +79,7 @@ def test_without_words_it_shows_help(shell: Shell) -> None:
         (("xyzzy",), "There is no command 'xyzzy'. There are: worker, "),
         (("status", "--wach"), "No such option '--wach'"),
         (("status", "a", "b"), "at most an app"),
-        (("why",), "takes KEY and perhaps an app; it was given nothing"),
+        (("why",), "KEY is missing. Write: onefold why KEY [APP]"),
         (("worker",), "Name the app as module:attribute"),
         (("worker", "shop:app", "--lease", "30"), "is not a duration"),
         (("dlq", "redrive", "--all", "--rate", "fast"), "'fast' is not a rate"),
@@ -295,7 +295,7 @@ def test_a_dead_letter_from_failure_to_done(shell: Shell) -> None:
         shell.send(order_id, "Atlantis")
     shell.work()
     listed = shell("dlq", "list", "shop:app")
-    assert "    3  permanent  book" in listed
+    assert "    3  permanent  PermanentError  book" in listed
     assert "fulfilment" in listed
     assert "PermanentError: there is no such city" in listed
     assert "onefold dlq redrive --reason permanent --dry-run shop:app" in listed
@@ -416,6 +416,19 @@ def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
     assert "settled as done" in shell("why", "p")
 
 
+def test_settling_without_a_result_says_that_it_is_missing(shell: Shell) -> None:
+    module = shell.folder / "shop.py"
+    module.write_text(module.read_text("utf-8").replace("charge(order: Order) -> None", "charge(order: Order) -> str"))
+    shell.send("p", "Nowhere", job="charge")
+    shell.work()
+    assert "Its result is null, which is not what the job returns." in shell(
+        "held", "settle", "p", "shop:app", "--done"
+    )
+    again = shell("held", "settle", "p", "shop:app", "--done", "--result", '"c-1"')
+    assert "It was: null" in again
+    assert "Its result is null" not in again
+
+
 def test_a_held_call_that_took_effect_is_not_offered_to_run_again(shell: Shell) -> None:
     url = "sqlite:///calls.db"
     opened = SqliteEngine("calls.db", clock=SystemClock(), entropy=SystemEntropy(), owner="caller", url=url)
@@ -450,7 +463,7 @@ def test_status_says_what_needs_a_person(shell: Shell) -> None:
     assert "! Group Atlantis of lines.fifo is stopped" in drawn
     assert max(len(line) for line in drawn.splitlines()[1:]) <= 80  # the file's whole path is never broken
     document = shell.json("status", "shop:app")
-    assert {one["code"] for one in document["warnings"]} == {"held", "group-stopped"}
+    assert {one["code"] for one in document["warnings"]} == {"held", "group-stopped", "dead-letters"}
     assert [one["done_last_hour"] for one in document["jobs"] if one["job"] == "book"] == [1]
 
 

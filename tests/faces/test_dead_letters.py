@@ -38,8 +38,27 @@ def test_dead_letters_are_grouped_by_how_they_failed(there: Open) -> None:
     )
     assert most.summary == "no such city"
     assert (least.reason, least.error, least.count) == ("attempts", "ValueError", 1)
+    assert (most.redrive, least.redrive) == (
+        "onefold dlq redrive --reason permanent",
+        "onefold dlq redrive --reason attempts",
+    )
     # 14 days from when the first of them was buried, 7 s ago
     assert most.expires_in_ms == 14 * 86_400_000 - 7_000
+
+
+def test_kinds_of_one_reason_can_be_told_apart_and_sent_back_alone(there: Open) -> None:
+    kill(there, "a", error=ValueError("odd"))
+    kill(there, "b", error=KeyError("k"))
+    there.office.ill["c"] = ValueError("odd")
+    there.office.pay.send(Order("c"))
+    there.world.run_for(120_000)
+    kinds = dead_letters.failures(there.session, Select())
+    told = {(one.error, one.job, one.redrive.removeprefix("onefold dlq redrive --reason attempts ")) for one in kinds}
+    assert told == {
+        ("KeyError", "book", "--error KeyError"),
+        ("ValueError", "book", "--error ValueError --job book"),
+        ("ValueError", "pay", "--error ValueError --job pay"),
+    }
 
 
 def test_a_key_with_brackets_is_itself_and_no_class_of_characters(there: Open) -> None:

@@ -100,7 +100,7 @@ def test_entries_come_from_a_file_or_standard_input(shell: Shell, monkeypatch: p
         (("archive", "none", "town:app"), "no archive 'none'"),
         (("archive", "all", "town:app", "--from", "June"), "--from 'June' cannot be read"),
         (("replay", "none", "town:app", "--name", "r", *JUNE), "no archive 'none'"),
-        (("replay", "all", "town:app", "--name", "a/b", *JUNE), "not a name for a replay"),
+        (("replay", "all", "town:app", "--name", "a/b", *JUNE), "not a valid name for a replay"),
         (("replay", "all", "town:app", "--name", "r", "--rule", "none", *JUNE), "no rule 'none'"),
         (("cancel", "none", "town:app"), "no replay 'none'"),
     ],

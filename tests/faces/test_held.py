@@ -51,6 +51,44 @@ def test_an_operation_is_listed_once_with_its_duplicates(there: Open) -> None:
     ]
 
 
+def test_an_effect_without_its_result_is_settled_and_the_gap_is_named(there: Open) -> None:
+    """Not every result is known at 2 a.m. It can be given later; nobody should take null for what the job returned."""
+    park(there)
+    assert held.settle(there.session, "p-1", done=True).lacks_result
+    settled = held.settle(there.session, "p-1", done=True, result='{"label": "l-1"}')
+    assert (settled.replaced, settled.lacks_result) == ("null", False)
+    park(there, "p-2")
+    assert not held.settle(there.session, "p-2", done=True, result='{"label": "l-2"}').lacks_result
+    park(there, "p-3")
+    assert not held.settle(there.session, "p-3", done=False).lacks_result
+
+
+def test_a_null_result_is_named_where_no_app_says_what_the_job_returns(there: Open) -> None:
+    park(there)
+    settled = held.settle(there.without_app(), "p-1", done=True)
+    assert (settled.is_unchecked, settled.lacks_result) == (True, False)
+    park(there, "p-2")
+    assert not held.settle(there.without_app(), "p-2", done=True, result='{"label": "l-2"}').is_unchecked
+    park(there, "p-3")
+    assert not held.settle(there.without_app(), "p-3", done=False).is_unchecked
+    park(there, "p-4")
+    assert not held.settle(there.session, "p-4", done=True).is_unchecked
+
+
+def test_what_is_done_is_not_settled_as_not_done_and_the_way_on_is_said(there: Open) -> None:
+    park(there)
+    held.settle(there.session, "p-1", done=True, result='{"label": "l-1"}')
+    with pytest.raises(onefold.errors.NotFoundError, match="pay p-1 is done") as caught:
+        held.settle(there.session, "p-1", done=False)
+    assert caught.value.todo == (
+        "What is done cannot be settled as not done: its duplicates may have been answered. If the effect did not happen, "
+        "do it under another key. To correct the result: --done --result JSON."
+    )
+    with pytest.raises(onefold.errors.NotFoundError) as caught:
+        held.settle(there.session, "p-9", done=False)
+    assert caught.value.todo == "See `onefold held list` and `onefold why p-9`."
+
+
 def test_a_result_that_does_not_fit_changes_nothing_and_says_so(there: Open) -> None:
     park(there)
     with pytest.raises(onefold.errors.PayloadError, match="--result is not what pay returns") as caught:

@@ -166,7 +166,7 @@ def test_looking_where_nothing_was_sent_makes_no_file_and_says_where_it_looked(s
     for words in ("status", "why a", "held list", "stuck", "dlq list", "queue list", "runs list"):
         said = " ".join(shell.fails(*words.split(), "shop:app").split())
         assert f"There is no file {there} yet." in said
-        assert "A relative file is one of the folder that a process runs in." in said
+        assert "A relative path starts at the folder that a process runs in." in said
         assert not there.parent.exists()
 
 
@@ -183,7 +183,7 @@ def test_the_whole_path_is_shown(shell: Shell) -> None:
     assert shell.json("status", "shop:app")["url"] == url
     assert f"has never been seen in {url}." in shell("why", "unknown", "shop:app")
     assert url in shell("status", "shop:app")
-    assert "a relative file is one of the folder that the sender ran in" in shell("why", "unknown", "shop:app")
+    assert "a relative path starts at the folder that the sender ran in" in shell("why", "unknown", "shop:app")
 
 
 def test_a_folder_that_may_not_be_entered_is_not_said_to_be_without_the_file(shell: Shell) -> None:
@@ -200,5 +200,5 @@ def test_a_folder_that_may_not_be_entered_is_not_said_to_be_without_the_file(she
         if user == 0:
             os.seteuid(0)
         folder.chmod(0o700)
-    assert f"{folder}, or a folder above it, may not be entered by this user" in said
+    assert f") may not enter {folder}, or a folder above it." in said
     assert "There is no file" not in said

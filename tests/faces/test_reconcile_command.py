@@ -133,7 +133,7 @@ def test_the_users_own_differences_are_named(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "This command takes RUN and perhaps an app"),
+        ((), 2, "RUN is missing. Write: onefold reconcile RUN [APP]"),
         (("billing:app", RUN, "--yes"), 2, "--yes goes with --repair."),
         (("--url", "sqlite:///.onefold/billing.db", RUN, "--repair"), 2, "--repair needs the app"),
         (("billing:app", "monthly_billing/2027"), 1, "There is no run 'monthly_billing/2027'"),

@@ -339,6 +339,6 @@ def test_a_key_that_ends_as_a_secrets_name_does_masks_nothing_behind_it(
     render.line(render.joined("  2  ", render.cause("InvalidToken", "no padding")))
     said = capsys.readouterr()
     assert said.err.count(f"charge {key}: HTTPError: 401 key rotated, token=***\n") == 2
-    assert f"{key}: 401 key rotated: {key}: charge {key}\n" in said.err
+    assert f"charge {key}: {key}: 401 key rotated: {key}\n" in said.err
     assert said.out == "  2  InvalidToken: no padding\n"
     assert PW not in said.err

@@ -16,7 +16,8 @@ from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import RecordKey
 from onefold.observe import timeline
-from onefold.observe.sinks import LogSink, failure_kind, json_line, plain_line
+from onefold.observe.log_fields import failure_class, fields_of, hashed, json_line, plain_line
+from onefold.observe.sinks import LogSink
 from onefold.observe.timeline import Evidence
 from onefold.observe.wording import age, counted, instant, one_line, operation, pause
 from onefold.runtime.events import EVENTS, Event, Sinks
@@ -59,11 +60,12 @@ def written(logger: logging.Logger, *events: Event, **settings: object) -> list[
 
 
 def test_a_line_names_what_is_needed_to_find_it_again() -> None:
-    assert json.loads(json_line(EVENT)) == {
-        "at": "2023-11-14T22:13:20.123Z",
-        "severity": "error",
+    assert json.loads(json_line(fields_of(EVENT, {"app": "shop"}, "shown"))) == {
+        "ts": "2023-11-14T22:13:20.123Z",
+        "level": "error",
         "event": "dead-letter",
         "text": "moved to the dead-letter queue",
+        "app": "shop",
         "job": "book",
         "key": "o-1",
         "tenant": "acme",
@@ -71,17 +73,17 @@ def test_a_line_names_what_is_needed_to_find_it_again() -> None:
         "message_id": "m-1",
         "group": "g",
         "receive_count": 3,
-        "actor": "w-1",
-        "failure_kind": "attempts",
-        "reason": "attempts",
+        "owner": "w-1",
+        "failure_class": "attempts",
+        "rule": "attempts",
         "error": "ValueError",
         "summary": "odd",
         "attempt": 5,
         "of": 5,
     }
-    assert plain_line(EVENT) == (
+    assert plain_line(fields_of(EVENT, keys="shown")) == (
         "2023-11-14T22:13:20.123Z ERROR dead-letter book acme/o-1 on orders message m-1: "
-        "reason=attempts, error=ValueError, summary=odd, attempt=5, of=5"
+        "attempt=5, of=5, rule=attempts, error=ValueError, summary=odd"
     )
 
 
@@ -91,7 +93,7 @@ def test_every_event_is_written_at_its_own_level(name: str, logger: logging.Logg
     (record,) = written(logger, event, level="debug")
     assert record.levelname == EVENTS[name].severity.upper()
     assert json.loads(record.getMessage())["event"] == name
-    assert not failure_kind(event) or EVENTS[name].severity in ("warning", "error", "critical")
+    assert not failure_class(event) or EVENTS[name].severity in ("warning", "error", "critical")
 
 
 def test_the_record_that_could_not_be_written_is_critical(logger: logging.Logger) -> None:
@@ -122,7 +124,7 @@ def test_a_payload_is_in_no_line() -> None:
             sink.emit(event)
     logging.getLogger("test-payload").removeHandler(handler)
     assert "o-1" not in stream.getvalue()
-    assert '"key":"a"' in stream.getvalue()
+    assert f'"key":"{hashed("a")}"' in stream.getvalue()
     assert "Secretville" not in stream.getvalue()
 
 
@@ -131,14 +133,14 @@ def test_without_a_logger_it_writes_to_the_stream() -> None:
     own = logging.getLogger("onefold")
     before = (own.level, own.propagate, list(own.handlers))
     try:
-        LogSink(stream=stream, form="plain", level="error").emit(EVENT)
+        LogSink(stream=stream, form="plain", level="error", keys="shown").emit(EVENT)
     finally:
         own.setLevel(before[0])
         own.propagate, own.handlers = before[1], before[2]
     assert stream.getvalue().startswith("2023-11-14T22:13:20.123Z ERROR dead-letter book acme/o-1")
 
 
-@pytest.mark.parametrize("settings", [{"form": "xml"}, {"level": "loud"}])
+@pytest.mark.parametrize("settings", [{"form": "xml"}, {"level": "loud"}, {"keys": "some"}])
 def test_an_unknown_setting_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(onefold.errors.UsageError, match="is not known"):
         LogSink(**settings)  # type: ignore[arg-type]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 import onefold
-from onefold.admin import editing
+from onefold.admin import editing, status
 from onefold.admin.dead_letters import Select, one_of
 from onefold.cli import render
+from onefold.cli.commands.status import picture
+from onefold.cli.program import program
 from onefold.manual_clock import ManualClock
 from onefold.observe.timeline import Line
 from onefold.testing import inline
@@ -81,3 +85,77 @@ def test_an_edit_names_the_inner_field_that_it_set() -> None:
         letter = one_of(there.without_app(), Select())
         edited = editing.edit(there.without_app(), letter, assignments=["city.name=Rome", "order_id=a"], dry_run=True)
     assert edited.changed == ("city.name",)
+
+
+def test_a_null_result_given_without_the_app_is_said_on_the_command_line(shell: Shell) -> None:
+    shell.send("p-1", city="Nowhere", job="charge")
+    shell.work()
+    said = shell("held", "settle", "p-1", "--done")
+    assert "Its result is null. What the job returns is not known without its app" in said.replace("\n", " ")
+
+
+def test_dead_letters_of_one_reason_are_told_apart_by_their_class(shell: Shell) -> None:
+    shell.send("o-1", city="Atlantis")
+    shell.work()
+    assert shell("dlq", "list", "shop:app").split()[:4] == ["count", "reason", "error", "job"]
+    assert "PermanentError" in shell("dlq", "list", "shop:app").splitlines()[2]
+
+
+def test_what_was_not_sent_is_not_said_to_be_unchanged(shell: Shell) -> None:
+    said = shell.fails("send", "shop:app", "book", '{"order_id": "o-1", "town": "Rome"}')
+    assert "Nothing was sent." in said
+    assert "Nothing was changed." not in said
+
+
+def test_a_url_with_too_few_slashes_is_proposed_whole(shell: Shell) -> None:
+    assert "Did you mean sqlite:///.onefold/shop.db?" in shell.fails("status", "--url", "sqlite:.onefold/shop.db")
+
+
+@pytest.mark.parametrize(("words", "is_store"), [(("dlq", "list"), False), (("counts",), False), (("why",), True)])
+def test_url_proposes_a_store_only_where_one_is_taken(shell: Shell, words: tuple[str, ...], is_store: bool) -> None:
+    assert ("redis://" in shell(*words, "--help")) == is_store
+
+
+def test_the_commands_that_an_error_names_can_be_copied(shell: Shell) -> None:
+    shell.send("o-1")
+    assert "`onefold held list shop:app` and `onefold why o-9 shop:app`" in shell.fails(
+        "held", "show", "o-9", "shop:app"
+    )
+    assert "`onefold dlq list --all --url sqlite:///.onefold/shop.db`" in shell.fails(
+        "dlq", "purge", "5-5", "--url", "sqlite:///.onefold/shop.db"
+    )
+    assert "See `onefold why --help`." in shell.fails("why", code=2)
+    assert "KEY is missing. Write: onefold why KEY [APP]" in shell.said
+
+
+def test_what_is_to_be_deleted_is_listed_before_it_is_asked(shell: Shell) -> None:
+    for order_id in ("o-1", "o-2"):
+        shell.send(order_id, city="Atlantis")
+    shell.work()
+    said = CliRunner().invoke(program, ["dlq", "purge", "--all", "shop:app"], input="n\n").output
+    assert [line.split()[1] for line in said.splitlines()[:2]] == ["o-1", "o-2"]
+    assert "Delete 2 messages of orders-dead for good?" in said
+
+
+def test_reports_of_an_app_without_targets_go_to_nobody_and_that_is_said(shell: Shell) -> None:
+    shell.send("o-1")
+    shell("watch", "shop:app", "--once")
+    assert "the app has no app.alarms(...)" in shell.said
+
+
+def test_a_key_function_that_returns_the_call_is_told_what_it_gets() -> None:
+    @onefold.once(key=lambda call: call, name="pay", store=onefold.memory_store())
+    def pay(invoice: str) -> None: ...
+
+    with pytest.raises(onefold.errors.PayloadError, match=r"given the arguments as a dict"):
+        pay("i-1")
+
+
+def test_a_store_of_records_that_nothing_used_is_not_a_quiet_one() -> None:
+    quiet = status.Status(url="redis://h/0", at_ms=0, queues=(), jobs=(), warnings=(), has_queues=False)
+    with render.console().capture() as unused:
+        render.console().print(picture(msgspec.structs.replace(quiet, has_records=False)))
+    with render.console().capture() as used:
+        render.console().print(picture(quiet))
+    assert "There is no record in it" in " ".join(unused.get().split())
+    assert "No call was completed within the last hour." in " ".join(used.get().split())

@@ -73,11 +73,13 @@ def test_dead_letters_about_to_expire_are_a_warning(there: Open) -> None:
     there.office.book.send(Order("a"))
     there.world.run()
     assert queue_of(there, "orders").dead_expires_in_ms == 14 * 86_400_000
-    assert codes(there) == []
+    (warning,) = status.status(there.session).warnings
+    assert (warning.code, warning.text) == ("dead-letters", "1 dead letter of orders expires in 14d.")
+    assert warning.todo == "onefold dlq list --queue orders"
     there.clock.advance(13 * 86_400_000 + 1)
     (warning,) = status.status(there.session).warnings
     assert warning.code == "expires-soon"
-    assert warning.text == "The first of 1 dead letter of orders expires in 23h59m."
+    assert warning.text == "1 dead letter of orders expires in 23h59m."
 
 
 def test_held_outcomes_are_a_warning(there: Open) -> None:
@@ -87,6 +89,26 @@ def test_held_outcomes_are_a_warning(there: Open) -> None:
     assert queue_of(there, "careful").held == 1
     (warning,) = status.status(there.session).warnings
     assert (warning.code, warning.todo) == ("held", "onefold held list")
+
+
+def test_a_run_whose_lease_is_over_is_a_warning(there: Open) -> None:
+    there.office.book.send(Order("a"))
+    there.claim("book", "a", start=True, message_id=there.session.engine.queues.peek("orders", limit=1)[0].message_id)
+    there.claim("charge", "b", start=True)
+    assert codes(there) == []
+    there.clock.advance(2_000)
+    (warning,) = status.status(there.session).warnings
+    assert (warning.code, warning.todo) == ("stuck", "onefold stuck")
+    assert warning.text.startswith("2 runs are stuck, among them charge b. ")
+    assert warning.text.endswith(
+        "No message is left to bring it back; repeat the call, or send it again with the same key."
+    )
+    (warning,) = status.status(there.session, "orders").warnings
+    assert warning.text == (
+        "1 run is stuck: book a. Its message has been visible for 2s: a worker that receives it takes the run over; "
+        "is one running?"
+    )
+    assert status.status(there.session, "lines.fifo").warnings == ()
 
 
 def test_a_queue_that_is_its_own_dead_letter_queue_is_shown_with_a_warning(there: Open) -> None:
@@ -104,8 +126,9 @@ def test_a_stopped_group_is_a_warning_with_its_way_out(there: Open) -> None:
     there.office.step.send(Order("l", customer="c-7"))
     there.world.run()
     assert queue_of(there, "lines.fifo").stopped_groups == 1
-    (warning,) = status.status(there.session).warnings
+    warning, dead = status.status(there.session).warnings
     assert (warning.code, warning.todo) == ("group-stopped", "onefold dlq list --all --group c-7")
+    assert dead.code == "dead-letters"
     assert warning.text.endswith("; its later messages follow it to the dead-letter queue.")
     assert status.status(there.session, "orders").warnings == ()
 
@@ -138,14 +161,14 @@ def test_a_stopped_group_that_was_sent_back_is_not_stopped(there: Open) -> None:
     there.office.ill["l"] = onefold.PermanentError("no")
     there.office.step.send_many(Order(name, customer="c-7") for name in ("l", "m", "n"))
     there.world.run()
-    (warning,) = status.status(there.session).warnings
+    warning, _ = status.status(there.session).warnings
     assert warning.text.endswith("; 2 later messages are in the dead-letter queue with it.")
     send_back(there)
     assert queue_of(there, "lines.fifo").stopped_groups == 0
     assert codes(there) == []
     there.world.run()  # it fails again
     assert queue_of(there, "lines.fifo").stopped_groups == 1
-    assert codes(there) == ["group-stopped"]
+    assert codes(there) == ["group-stopped", "dead-letters"]
     there.office.ill.clear()
     send_back(there)
     there.world.run()

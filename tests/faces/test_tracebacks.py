@@ -14,7 +14,7 @@ from onefold.cli import main
 from onefold.contracts.queue import Reason
 from onefold.engines.aws import sending
 from onefold.engines.aws.messages import Form, Received
-from onefold.observe.sinks import json_line, plain_line
+from onefold.observe.log_fields import fields_of, json_line, plain_line
 from onefold.record.delivery import Failed
 from onefold.record.error_text import TRACE_CHARS_MAX
 from onefold.record.failures import classify
@@ -162,12 +162,12 @@ def test_a_test_world_and_a_sink_have_the_frames() -> None:
     assert where.endswith(" in charge")
     assert "invalid literal" in str(dead.detail["trace"])  # the cause
     assert SECRET not in str(dead.detail)
-    assert json.loads(json_line(dead))["where"] == where
-    assert json.loads(json_line(dead))["trace"] == dead.detail["trace"]
-    assert f"where={where}" in plain_line(dead)
-    assert "summary=no such order 'o-1' | " + DETAIL in plain_line(dead)
+    assert json.loads(json_line(fields_of(dead)))["where"] == where
+    assert json.loads(json_line(fields_of(dead)))["trace"] == dead.detail["trace"]
+    assert f"where={where}" in plain_line(fields_of(dead))
+    assert "summary=no such order 'o-1' | " + DETAIL in plain_line(fields_of(dead))
     assert dead.detail["summary"] == "no such order 'o-1' [+1 line]"
-    assert "\n" not in plain_line(dead)
+    assert "\n" not in plain_line(fields_of(dead))
 
 
 def test_frames_reach_the_dead_letter_the_command_and_the_story(
@@ -204,7 +204,7 @@ def test_a_reason_of_the_version_before_is_read() -> None:
 
 def test_an_event_without_frames_is_as_before() -> None:
     event = Event(at_ms=0, name="released", detail={"why": "drain"})
-    assert "trace" not in json.loads(json_line(event))
+    assert "trace" not in json.loads(json_line(fields_of(event)))
 
 
 def test_frames_of_onefold_before_the_handler_are_left_out() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import onefold
 from onefold import limits
-from onefold.admin import editing, held, queues, redrive, status, why
+from onefold.admin import editing, held, queues, redrive, stuck, why
 from onefold.admin.dead_letters import Select, find, one_of
 from onefold.contracts.ledger import History, Row
 from onefold.contracts.state import Change
@@ -43,6 +43,16 @@ def test_a_clean_run_is_told_by_its_record(there: Open) -> None:
     ]
     assert found.lines[-1].rule == "answers duplicates until 2024-02-12T22:13:22.000Z"
     assert 'App(history="full")' in found.left_out
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_delayed_message_that_has_run_was_sent_when_it_was_sent(there: Open, fifo: bool) -> None:
+    (there.office.step if fifo else there.office.book).send(Order("a"), delay="10m")
+    there.clock.advance(600_000)
+    there.world.run()
+    sent, claimed, *_ = story(there, "a").lines
+    assert (sent.event, sent.at_ms - START_MS) == ("sent", 0)
+    assert (claimed.event, claimed.at_ms - START_MS) == ("claimed", 600_000)
 
 
 def test_a_duplicate_names_the_record_that_answered(there: Open) -> None:
@@ -257,7 +267,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     silent = story(there, "a")
     assert silent.place == "silent"
     assert "has not renewed its lease for 1s. The next delivery takes it over" in silent.text
-    (one,) = status.stuck(there.session)
+    (one,) = stuck.runs(there.session)
     assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-dead", 1_000, True)
     there.world.run()
     found = story(there, "a")
@@ -265,7 +275,7 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
         (
             "takeover",
             "taken over from a run that ended without reporting an outcome",
-            "the lease of w-dead was over or its process was dead; fence 2; it had started, so its outcome is unknown",
+            "the lease of w-dead had expired or its process had died; fence 2; it had started, so its outcome is unknown",
         ),
         (
             "unknown",
@@ -279,7 +289,30 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
             "answers duplicates until 2024-02-12T22:13:26.000Z",
         ),
     ]
-    assert status.stuck(there.session) == []
+    owner = there.session.engine.records.find("a")[0].owner
+    assert [line.actor for line in found.lines] == [None, None, owner, owner, owner, owner]
+    assert stuck.runs(there.session) == []
+
+
+def test_a_step_names_the_process_that_took_it_and_no_later_one(there: Open) -> None:
+    """The run that died was of another worker than the one that found it dead; nobody who sent is a worker."""
+    there.office.pay.send(Order("a"))
+    (message,), now_ms = there.session.engine.queues.peek(there.office.pay.policy.queue), there.clock.now_ms()
+    ask = onefold.contracts.store.Ask(
+        key=RecordKey("", "pay", "a"), fingerprint=there.office.pay.outgoing(Order("a")).fingerprint, owner="w-dead",
+        lease_until_ms=now_ms + 5_000, start=True, expires_at_ms=now_ms + 10_000_000, message_id=message.message_id,
+        sent_at_ms=message.sent_at_ms,
+    )  # fmt: skip
+    there.session.engine.store.claim([ask], now_ms)
+    there.clock.advance(6_000)
+    there.world.run()
+    found = story(there, "a")
+    assert [(line.event, line.actor) for line in found.lines][:3] == [
+        ("sent", None), ("claimed", None), ("started", None),
+    ]  # fmt: skip
+    assert [line.event for line in found.lines][3:] == ["takeover", "unknown", "held"]
+    assert "w-dead" in found.lines[3].rule
+    assert found.lines[3].actor == there.session.engine.records.find("a")[0].owner != "w-dead"
 
 
 def test_a_run_past_its_timeout_is_named(there: Open) -> None:
@@ -295,14 +328,14 @@ def test_a_run_past_its_timeout_is_named(there: Open) -> None:
     there.session.engine.store.claim([ask], now_ms)
     there.clock.advance(timeout_ms - 1)
     assert "timeout" not in story(there, "a").text
-    assert status.stuck(there.session) == []
+    assert stuck.runs(there.session) == []
     there.clock.advance(1)
     late = story(there, "a")
     assert late.place == "running"
     assert "has passed its timeout of" in late.text
     assert "nothing else runs this key" in late.text
     assert late.todo == (HANGS,)
-    (one,) = status.stuck(there.session)
+    (one,) = stuck.runs(there.session)
     assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-late", 0, False)
     assert "past its timeout of" in one.explanation
 
@@ -310,12 +343,19 @@ def test_a_run_past_its_timeout_is_named(there: Open) -> None:
 def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
     there.claim("charge_card", "k", start=True)
     there.clock.advance(10_000)
-    (one,) = status.stuck(there.session)
+    (one,) = stuck.runs(there.session)
     assert (one.silent_ms, one.resolves) == (9_000, False)
     found = story(there, "k")
     assert found.place == "silent"
     assert "no message is left that would take it over" in found.text
-    assert found.todo
+    assert found.todo == (
+        "Call it again with the same key; the on_unknown policy of the function decides what happens then.",
+    )
+    key = RecordKey("", "charge_card", "k")
+    there.session.engine.ledger.append([Row(at_ms=START_MS + 10_000, event="unknown", key=key)])
+    assert "called again; it is unknown whether the previous run took effect" in [
+        line.text for line in story(there, "k").lines
+    ]
 
 
 def test_a_delayed_message_was_sent_when_it_was_sent(there: Open) -> None:

@@ -1,4 +1,4 @@
-"""What a worker writes on standard error without a terminal, when no log was asked for: its start, and each failure."""
+"""What a worker writes on standard error when no log was asked for: start and failures; without a terminal all events."""
 
 from __future__ import annotations
 
@@ -46,14 +46,43 @@ FAILURES = [
 ]
 
 
-def test_the_start_and_each_failure(commands: Commands, folder: Path) -> None:
+def test_one_line_for_each_event_without_a_terminal(commands: Commands, folder: Path) -> None:
     for name in ("good", "late", "bad"):
         assert commands.run("send", "shop:app", "ship", f'{{"name": "{name}"}}').returncode == 0
     lines = commands.run("worker", "shop:app", "--until-empty").stderr.splitlines()
-    work = f"app shop, queue orders, file {re.escape(str(folder))}/\\.onefold/shop\\.db, \\d+ threads"
-    assert re.fullmatch(rf"{AT}worker started: {work}, process \d+, owner [0-9a-f-]+", lines[0]), lines
     assert all(re.match(AT, line) for line in lines if "waiting for" not in line), lines
-    assert sorted(line[25:] for line in lines if re.match(AT + "(retry|dead-letter)", line)) == FAILURES
+    events = [line.split()[1:4] for line in lines if re.match(AT + "[A-Z]+ ", line)]
+    assert events[0] == ["INFO", "worker-started", "of"], lines
+    place = re.escape(f"{folder}/.onefold/shop.db")
+    assert re.search(rf"of app shop: jobs=ship, place={place}, pid=\d+, queues=orders, threads=8, version=\d", lines[0])
+    levels = sorted(
+        f"{level} {event.rstrip(':')}" for level, event, _ in events if event not in ("unknown", "worker-started")
+    )
+    assert levels == [
+        "ERROR dead-letter", "ERROR dead-letter", "INFO completed", "INFO worker-draining", "INFO worker-stopped",
+        "WARNING retry",
+    ]  # fmt: skip
+    (dead,) = [line for line in lines if "PermanentError" in line]
+    assert re.search(r"ship sha256:[0-9a-f]{16} on orders message \S+: ", dead)
+    assert dead.endswith(" frames=shop.py:13 in ship")
+    assert "summary=no such address, where=shop.py:13 in ship" in dead
+
+
+def test_keys_are_shown_where_asked(commands: Commands, folder: Path) -> None:
+    assert commands.run("send", "shop:app", "ship", '{"name": "bad"}').returncode == 0
+    commands.environment["ONEFOLD_LOG_KEYS"] = "shown"
+    ended = commands.run("worker", "shop:app", "--until-empty")
+    assert "ERROR dead-letter ship bad on orders" in ended.stderr
+
+
+def test_an_app_that_logs_itself_is_not_logged_twice(commands: Commands, folder: Path) -> None:
+    (folder / "shop.py").write_text(
+        APP.replace('onefold.App("shop")', 'onefold.App("shop", sinks=[onefold.LogSink()])')
+    )
+    assert commands.run("send", "shop:app", "ship", '{"name": "bad"}').returncode == 0
+    ended = commands.run("worker", "shop:app", "--until-empty")
+    assert next(line for line in ended.stderr.splitlines() if "dead-letter" in line).startswith("{")
+    assert ended.stderr.count("no such address") == 2  # in one line: as its summary, and at the end of its trace
 
 
 def test_a_terminal_shows_them_above_the_progress(commands: Commands, folder: Path) -> None:

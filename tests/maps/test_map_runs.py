@@ -323,7 +323,7 @@ def test_names_that_cannot_be(tmp_path: Path) -> None:
     with mill_at(tmp_path) as (mill, _):
         items = mill.file(1)
         for run in ("", "../x", "/x", "a b", "x" * 201):
-            with pytest.raises(errors.UsageError, match="not a name for a map run"):
+            with pytest.raises(errors.UsageError, match="not a valid name for a map run"):
                 maps.start(mill.app, "grind", run=run, items=items)
         with pytest.raises(errors.NotFoundError, match="Did you mean 'grind'"):
             maps.start(mill.app, "grinf", run=RUN, items=items)

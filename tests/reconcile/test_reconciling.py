@@ -537,6 +537,13 @@ def test_a_declaration_that_cannot_be_right_is_refused(
     assert not shop.app.reconcilers
 
 
+@pytest.mark.parametrize("wrong", [lambda: {"k": 1}, lambda check, ctx: {}])
+def test_a_check_that_cannot_be_called_is_refused_where_it_is_declared(shop: Shop, wrong: Any) -> None:
+    """It would fail half an hour after the run that it is to look at."""
+    with pytest.raises(onefold.errors.UsageError, match="cannot be called with one argument"):
+        shop.app.reconcile("billing")(wrong)
+
+
 def test_one_reconciliation_has_one_check_and_one_name(shop: Shop) -> None:
     one = shop.app.reconcile("billing")
     one(lambda check: {})

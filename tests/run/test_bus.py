@@ -271,8 +271,8 @@ def test_events_of_a_handler_leave_when_its_run_completes(town: Town, effect: An
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "a b"}, "not a name for a rule"),
-        ({"name": "x" * 65}, "not a name for a rule"),
+        ({"name": "a b"}, "not a valid name for a rule"),
+        ({"name": "x" * 65}, "not a valid name for a rule"),
         ({"pattern": {}}, "Event pattern is not valid. Reason: Empty"),
         ({"pattern": {"a": 1}}, 'Reason: "a" must be an object or an array'),
         ({"pattern": {"a": [object()]}}, "no JSON form"),

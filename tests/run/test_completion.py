@@ -17,7 +17,7 @@ from onefold.contracts.store import RecordKey
 from onefold.runner import completion, runs
 from onefold.runner.completion import Closer, CompleteRun
 from onefold.runner.dispatcher import Dispatch
-from onefold.runner.runner import LateCloser
+from onefold.runner.late_closer import LateCloser
 from onefold.runner.runs import RunState
 from onefold.testing import World, inline
 from tests.run.billing import NOMINAL_MS, RUN, Billing, Tick, customers

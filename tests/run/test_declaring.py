@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any
@@ -46,7 +47,7 @@ def yields(payload: dict[str, str]) -> Any:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": 7}, "7 is not a name for a queue"),
+        ({"name": 7}, "7 is not a valid name for a queue"),
         ({"name": "a/b"}, "a/b"),
         ({"dead_letter": onefold.DeadLetter(after=0)}, "dead_letter.after=0 is out of range"),
         ({"dead_letter": onefold.DeadLetter(retention="15d")}, "dead_letter.retention='15d' is out of range"),
@@ -62,6 +63,43 @@ def test_a_queue_that_is_refused_is_not_declared(options: dict[str, Any], said: 
     with pytest.raises(onefold.errors.UsageError, match=said):
         app.queue(**{"name": "orders", **options})
     assert app.queues == {}
+
+
+def test_a_dead_letter_count_that_is_text_is_called_that() -> None:
+    with pytest.raises(
+        onefold.errors.UsageError, match=r"dead_letter.after='5' is not a whole number. It may be 1 to 1,000"
+    ):
+        onefold.App("shop").queue("orders", dead_letter=onefold.DeadLetter(after="5"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tolerated_percent": "2%"}, "tolerated_percent='2%' is not a percentage. It is a number from 0 to 100"),
+        ({"tolerated_percent": True}, "tolerated_percent=True is not a percentage"),
+        ({"tolerated_count": "4"}, "tolerated_count='4' is not a whole number"),
+        ({"concurrency": "4"}, "concurrency='4' is not a whole number"),
+        ({"batch": "25"}, r"batch='25' is not an ItemBatch. Write batch=onefold.maps.ItemBatch\(items_max=25\)"),
+        ({"batch": True}, "batch=True is not an ItemBatch"),
+        ({"retry": onefold.Retry(attempts=3)}, "is not an ItemRetry"),
+    ],
+)
+def test_a_map_whose_numbers_are_text_is_refused_where_it_is_declared(options: dict[str, Any], said: str) -> None:
+    app = onefold.App("shop")
+    with pytest.raises(onefold.errors.UsageError, match=said):
+        app.map(app.queue("rows"), key="{id}", **options)(lambda row: None)
+    assert not app.maps
+
+
+def test_an_item_limit_that_is_text_is_called_that() -> None:
+    with pytest.raises(onefold.errors.UsageError, match="items_max='5' is not a whole number"):
+        onefold.maps.ItemReader(items_max="5")  # type: ignore[arg-type]
+
+
+def test_a_url_that_is_not_text_is_called_that() -> None:
+    app = onefold.App("shop", url=5)  # type: ignore[arg-type]
+    with pytest.raises(onefold.errors.UsageError, match="url=5 is not a URL: it is not text"):
+        app.job(app.queue("orders"), key="{id}")(handle).send({"id": "1"})
 
 
 def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
@@ -82,7 +120,7 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
     [
         (handle, {"effect": "transactionl"}, "Did you mean 'transactional'"),
         (handle, {"source": "eventbrige"}, "eventbridge"),
-        (handle, {"name": "x" * (JOB_NAME_CHARS_MAX + 1)}, "is not a name for a job"),
+        (handle, {"name": "x" * (JOB_NAME_CHARS_MAX + 1)}, "is not a valid name for a job"),
         (handle, {"name": 5}, "name=5 is not a text. Write name='5'"),
         (handle, {"name": ""}, 'name="" is empty. Give name a text, or leave it out'),
         (handle, {"owner": 3}, "owner=3 is not a text. Write owner='3'"),
@@ -91,14 +129,25 @@ def test_a_queue_may_be_declared_again_only_as_it_is() -> None:
         (handle, {"retry": onefold.Retry(attempts=11)}, "dead_letter.after=10"),
         (handle, {"retry": 3}, r"retry=3 is not a Retry. Write retry=onefold.Retry\(attempts=3\)"),
         (handle, {"retry": 0}, "retry=0 is not a Retry"),
+        (
+            handle,
+            {"retry": onefold.Retry(attempts="3")},
+            "retry.attempts='3' is not a whole number. It may be 1 or more",
+        ),
+        (handle, {"retry": onefold.Retry(attempts=0)}, "retry.attempts=0 is out of range"),
+        (
+            handle,
+            {"throttle": onefold.Throttle(concurrency="4")},
+            "concurrency='4' is not a whole number. It may be 1 to 1,500",
+        ),
         (handle, {"retry": "fast"}, r"Write retry=onefold.Retry\(attempts=5\)"),
         (
             handle,
             {"throttle": "30/m"},
             r"throttle='30/m' is not a Throttle. Write throttle=onefold.Throttle\(rate='30/m'\)",
         ),
-        (three, {}, "three needs courier, which nothing gives it"),
-        (named, {}, "named needs courier, which nothing gives it"),
+        (three, {}, "three needs courier, and nothing passes it"),
+        (named, {}, "named needs courier, and nothing passes it"),
         (two_payloads, {}, "two_payloads would be given the Context as its second parameter, courier: 'str'"),
         (unnamed, {}, "unnamed would be given the Context as its second parameter, amount, which has no annotation"),
         (handle, {"key": lambda: "x"}, "key of handle: the function <lambda> cannot be called with the payload alone"),
@@ -206,6 +255,17 @@ def test_a_key_that_is_new_at_every_send_is_warned_of_where_it_is_declared() -> 
     with pytest.warns(UserWarning, match="The key of handle uses timestamp") as told:
         app.job(orders, key="{timestamp}")(handle)
     assert [one.filename for one in told] == [__file__]
+
+
+def test_a_group_on_a_standard_queue_is_warned_of_where_it_is_declared() -> None:
+    """Payments of one tenant would run side by side, and those behind a failed one would go on."""
+    app = onefold.App("shop")
+    with pytest.warns(UserWarning, match="pay has a group on payments, which is a standard queue.*fifo=True") as caught:
+        app.job(app.queue("payments"), key="{id}", group="{tenant}", name="pay")(handle)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        app.job(app.queue("ordered", fifo=True), key="{id}", group="{tenant}", name="ordered")(handle)
 
 
 def test_threads_that_send_first_open_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from onefold.options import WorkerSettings
 from onefold.record import attempt as script
 from onefold.record.delivery import Failed, LeaseGone, Outcome
 from onefold.runner.execution import Execution
-from onefold.runner.heartbeat import REST_MS_MAX, Heartbeat, Periodic, ThreadBell, Watchdog
+from onefold.runner.heartbeat import REST_MS_MAX, RETRIES_MAX, Heartbeat, Periodic, ThreadBell, Watchdog
 from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runner.setup import make_runner
@@ -63,10 +64,11 @@ class Ward:
             history="off",
         )
 
-    def new_heartbeat(self, backend: Any) -> Heartbeat:
+    def new_heartbeat(self, backend: Any, mark: Any = None) -> Heartbeat:
         return Heartbeat(
             self.in_flight, backend, clock=self.clock, lease_ms=LEASE_MS, also=lambda: None, stop=self.stop,
             put_back=self.runner.settler.put_back, lost=self.runner.reports.lease_lost, busy=self.busy.append,
+            mark=mark,
         )  # fmt: skip
 
     def stop(self, run: Execution, outcome: Outcome) -> None:
@@ -210,6 +212,73 @@ def test_a_lost_lease_is_told_once_and_its_handler_stopped(ward: Ward) -> None:
     assert len(ward.in_flight) == 0
     taken.perform(other)
     assert other.decided().write is not None
+
+
+def test_a_lease_that_ended_while_its_process_stood_still_is_renewed_where_nobody_took_it(ward: Ward) -> None:
+    (run,) = ward.runner.begin(ward.receive(1))
+    context = ward.runner.open_context(run, 1)
+    ward.clock.advance(10 * LEASE_MS)
+
+    ward.heartbeat.beat()
+
+    assert ward.lease_left_ms(run) == LEASE_MS
+    assert (ward.stopped, context.lease_lost, ward.runner.is_over(run)) == ([], False, False)
+    ward.runner.perform(run)
+    ward.runner.finish([run])
+    assert len(ward.told.of("completed")) == 1
+
+
+def test_a_lease_that_another_took_while_its_process_stood_still_is_lost(ward: Ward) -> None:
+    (run,) = ward.runner.begin(ward.receive(1))
+    ward.clock.advance(LEASE_MS)
+    taken = ward.new_runner()
+    taken._owner = "another"
+    assert taken.begin(ward.queue.receive(1))
+
+    ward.heartbeat.beat()
+
+    assert ward.stopped == [(run, LeaseGone())]
+
+
+class Mark:
+    """As an engine's, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def renewed(self, at_ms: int) -> None:
+        self.told.append(at_ms)
+
+
+class BusyStore:
+    """Renews nothing while it is busy."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend, self.is_busy = backend, True
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name == "store" else getattr(self.backend, name)
+
+    def renew(self, holds: Any, until_ms: int) -> Any:
+        if self.is_busy:
+            raise errors.StorageBusy("busy")
+        return self.backend.store.renew(holds, until_ms)
+
+
+def test_the_mark_says_when_all_that_runs_here_was_renewed_last(ward: Ward) -> None:
+    mark, store = Mark(), BusyStore(ward.backend)
+    heartbeat = ward.new_heartbeat(store, mark)
+    heartbeat.beat()
+    assert mark.told == [ward.clock.now_ms()]  # nothing runs
+    ward.runner.begin(ward.receive(1))
+    ward.clock.advance(10 * LEASE_MS)  # it stood still
+    heartbeat.beat()
+    assert len(mark.told) == 1  # the lease is over, and may still be this process's
+    store.is_busy = False
+    heartbeat = ward.new_heartbeat(store, mark)
+    ward.in_flight.all()[0].tried_at_ms = None
+    heartbeat.beat()
+    assert mark.told[1:] == [ward.clock.now_ms()]
 
 
 def test_a_record_that_is_gone_is_put_back_while_its_handler_runs(ward: Ward) -> None:
@@ -462,7 +531,7 @@ def test_a_periodic_thread_works_when_due_and_when_rung() -> None:
         worked.release()
         return 1_000
 
-    periodic = Periodic("test", work, clock, failed=lambda _: None)
+    periodic = Periodic("test", work, clock, failed=lambda _: None, retried=lambda *_: None)
     periodic.start()
     assert worked.acquire(timeout=PATIENCE_S)
     clock.advance(999)
@@ -485,11 +554,43 @@ def test_a_periodic_thread_that_fails_says_so() -> None:
         failures.append(error)
         heard.ring()
 
-    periodic = Periodic("test", work, ManualClock(), failed)
+    retried: list[str] = []
+    periodic = Periodic("test", work, ManualClock(), failed, lambda name, _: retried.append(name))
     periodic.start()
     assert heard.wait(PATIENCE_S)
     assert isinstance(failures[0], errors.InvariantBroken)
+    assert not retried  # onefold's own error is final
     periodic.end(wait=True)
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_periodic_thread_tries_again_after_an_error_that_nobody_foresaw(recovers: bool) -> None:
+    clock, bell = ManualClock(), ThreadBell()
+    calls: list[int] = []
+    retried: list[str] = []
+    failures: list[BaseException] = []
+
+    def work() -> int:
+        calls.append(clock.monotonic_ms())
+        if recovers and len(calls) > RETRIES_MAX:
+            bell.ring()
+            return REST_MS_MAX
+        raise ValueError("from a library")
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        bell.ring()
+
+    periodic = Periodic("test", work, clock, failed, lambda name, error: retried.append(f"{name} {error}"))
+    periodic.start()
+    while not bell.wait(0.005):
+        clock.advance(50)
+    periodic.end(wait=True)
+    assert retried == ["test from a library"] * RETRIES_MAX
+    assert len(calls) == RETRIES_MAX + 1
+    pauses = [after - before for before, after in itertools.pairwise(calls)]
+    assert all(pause >= 100 << number for number, pause in enumerate(pauses)), pauses
+    assert [type(error) for error in failures] == ([] if recovers else [ValueError])
 
 
 def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> None:

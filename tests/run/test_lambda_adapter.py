@@ -465,7 +465,7 @@ def test_an_error_never_shows_a_body() -> None:
     ("options", "says"),
     [
         ({"concurrency": 0}, "concurrency=0 is out of range"),
-        ({"concurrency": True}, "concurrency=True is out of range"),
+        ({"concurrency": True}, "concurrency=True is not a whole number"),
         ({"margin": "soon"}, "margin='soon' is not a duration"),
         ({"margin": 1}, "margin=1 is not a duration"),
         ({"on_failure": "stop"}, "on_failure='stop' is not known"),

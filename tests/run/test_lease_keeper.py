@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from onefold.contracts.store import Claimed, Hold, RecordKey
+from onefold.contracts.store import Ask, Claimed, Hold, RecordKey
 from onefold.manual_clock import ManualClock
 from onefold.runner.call_leases import KeptCall, LeaseKeeper
 
@@ -29,6 +29,8 @@ class Unlooked(BaseException):
 
 
 class Store:
+    appear: Callable[[], object] | None = None
+
     def __init__(self, *raised: BaseException) -> None:
         self.raised = list(raised)
         self.asked: list[int] = []
@@ -112,3 +114,51 @@ def test_the_next_call_starts_the_thread_again_where_it_has_died() -> None:
     assert (last.name, last.daemon) == ("onefold-once", True)
     last.join(PATIENCE_S)
     assert not last.is_alive()
+
+
+class Mark:
+    """As a store's, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.is_busy: Callable[[], bool] = lambda: True
+
+    def renewed(self, at_ms: int) -> None:
+        self.told.append(at_ms)
+
+
+def test_the_mark_says_when_all_calls_were_renewed_last() -> None:
+    """Nothing while a call whose lease is over is not recorded yet."""
+    mark, store, clock = Mark(), Store(), Turns()
+    store.appear = lambda: mark
+    keeper = keeper_on(store, clock)
+    keeper.appear()
+    hold, now_ms = claimed().hold, clock.now_ms()
+    asked = Ask(
+        key=hold.key, fingerprint="0" * 32, owner=hold.owner, lease_until_ms=now_ms + LEASE_MS, start=True,
+        expires_at_ms=now_ms + 10 * LEASE_MS,
+    )  # fmt: skip
+    told: list[int] = []
+
+    def then(do: Callable[[], object]) -> Callable[[], bool]:
+        def turn() -> bool:
+            told.append(len(mark.told))
+            do()
+            return False
+
+        return turn
+
+    clock.waits = [
+        then(lambda: None),  # a third of the lease later: nothing is called
+        then(lambda: keeper._calls.update({hold: KeptCall(claimed(), asked)})),
+        then(lambda: store.raised.append(OSError())),  # it was renewed
+        then(lambda: keeper.end(hold)),  # it could not be renewed, and its lease holds
+        then(lambda: None),  # it is being recorded, and its lease holds
+        then(lambda: None),  # its lease is over
+        then(lambda: None),
+        then(lambda: keeper.remove(hold)),
+        then(lambda: None),  # it is recorded
+    ]
+    keeper._renew_all()
+    assert told == [0, 1, 2, 3, 4, 4, 4, 4, 5]
+    assert not mark.is_busy()

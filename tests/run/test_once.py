@@ -416,9 +416,8 @@ def test_a_call_that_always_dies_is_held_after_so_many_deaths(
     for _ in range(2):
         with pytest.raises(onefold.OutcomeUnknown) as caught:
             charge("o-1")
-        assert f"Earlier calls whose outcome was not recorded: {crashes}, and crashes is {crashes}." in str(
-            caught.value
-        )
+        earlier = "1 earlier call" if crashes == 1 else f"{crashes} earlier calls"
+        assert f"{earlier} ended without a recorded outcome, and crashes is {crashes}." in str(caught.value)
     assert calls == []
     stands = standing(store, clock)
     assert (stands.parked, stands.crashes, stands.attempts) == (True, crashes, crashes)

@@ -247,7 +247,7 @@ def test_a_bus_feeds_a_pipe_and_a_pipe_a_job(town: Town) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "a b"}, "not a name for a pipe"),
+        ({"name": "a b"}, "not a valid name for a pipe"),
         ({"filter": {"body": {}}}, "Invalid filter pattern definition"),
         ({"filter": {"kind": ["x"]}}, "Invalid filter pattern definition"),
         ({"filter": [{"body": [n]} for n in "abcdef"]}, "6 filters are too many"),

@@ -102,6 +102,12 @@ def test_handlers_run_in_children_and_their_results_are_recorded_here(shop: Modu
     assert all(has_ended(pid) for pid in pids)
 
 
+def test_what_a_child_counts_is_in_the_row_of_its_completion(shop: ModuleType) -> None:
+    shop.ship.send(shop.Order("o-0", "count"))
+    (completed,) = work(shop).told.of("completed")
+    assert completed.detail["count.parcels_shipped"] == 3
+
+
 def test_what_a_child_sends_leaves_with_its_completion(shop: ModuleType) -> None:
     shop.ship.send(shop.Order("o-0", "send"))
     work(shop)

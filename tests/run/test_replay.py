@@ -181,7 +181,7 @@ def test_what_cannot_be_replayed_is_said(town: Town, world: World) -> None:
         town.replay(0, 1, rules=["none"])
     with pytest.raises(UsageError, match="end before it starts"):
         town.replay(1, 1)
-    with pytest.raises(UsageError, match="not a name for a replay"):
+    with pytest.raises(UsageError, match="not a valid name for a replay"):
         town.replay(0, 1, name="a/b")
     with pytest.raises(UsageError, match="not a valid instant"):
         town.bus.replay("all", datetime(2026, 6, 1), at(1), name="x")  # noqa: DTZ001 - what is refused

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from onefold import App, Retry, Tick, errors
+from onefold import App, Context, Retry, Tick, errors
 from onefold.contracts.entries import Entry
 from onefold.contracts.queue import Attribute
 from onefold.schedules import ScheduleRetry
@@ -41,10 +42,10 @@ def work(tick: Tick) -> None:
         ({"window": "25h"}, "window"),
         ({"missed": "some"}, "missed='some' is not known"),
         ({"missed_max": 0}, "missed_max=0 is out of range"),
-        ({"missed_max": True}, "missed_max=True is out of range"),
+        ({"missed_max": True}, "missed_max=True is not a whole number"),
         ({"dst": "never"}, "dst='never' is not known"),
-        ({"name": "month end"}, "'month end' is not a name"),
-        ({"name": "n" * 65}, "is not a name"),
+        ({"name": "month end"}, "'month end' is not a valid name"),
+        ({"name": "n" * 65}, "is not a valid name"),
         ({"retry": ScheduleRetry(retries=186)}, "retry.retries=186"),
         ({"retry": ScheduleRetry(age="59s")}, "retry.age"),
         ({"queue": "bills"}, "'bills' is not a queue"),
@@ -62,7 +63,7 @@ def work(tick: Tick) -> None:
                 "start": datetime(2026, 2, 1, tzinfo=UTC),
                 "end": datetime(2026, 3, 1, tzinfo=UTC),
             },
-            "fits it between its start and its end",
+            "matches it between its start and its end",
         ),
     ],
 )
@@ -121,7 +122,7 @@ def test_a_misspelt_option_is_answered_with_the_right_one() -> None:
 
 
 def test_a_decorator_without_its_expression_says_how_it_is_written() -> None:
-    with pytest.raises(errors.UsageError, match=r"@app\.schedule of work has no expression") as caught:
+    with pytest.raises(errors.UsageError, match=r"@app\.schedule on work has no expression") as caught:
         an_app().schedule(work)  # type: ignore[arg-type]
     assert '@app.schedule("cron(' in caught.value.todo
 
@@ -131,6 +132,49 @@ def test_two_schedules_cannot_have_one_name() -> None:
     app.schedule("rate(1 day)")(work)
     with pytest.raises(errors.ConflictError, match="Schedule work is declared twice"):
         app.schedule("rate(2 days)")(work)
+
+
+def surplus(tick: Tick, ctx: Context, region: str) -> None: ...
+
+
+def surplus_of_a_dispatcher(tick: Tick, *, region: str) -> Iterator[object]:
+    yield from ()
+
+
+async def no_context(tick: Tick, dry_run: bool = False) -> None: ...
+
+
+def unnamed(tick: Tick, region): ...  # type: ignore[no-untyped-def]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (surplus, "surplus needs region, and nothing passes it. It is called with the tick and"),
+        (surplus_of_a_dispatcher, "surplus_of_a_dispatcher needs region, and nothing passes it"),
+        (no_context, "no_context would be given the Context as its second parameter, dry_run"),
+        (unnamed, "unnamed would be given the Context as its second parameter, region, which has no annotation"),
+    ],
+)
+def test_a_parameter_that_no_tick_fills_is_refused_where_it_is_declared(wrong: Any, said: str) -> None:
+    """Each tick would fail with a TypeError, or take the Context for another value."""
+    app = an_app()
+    with pytest.raises(errors.UsageError, match=said):
+        app.schedule("rate(1 day)")(wrong)
+    assert not app.schedules
+    assert not app.jobs
+
+
+def test_a_second_parameter_that_is_the_context_stays_allowed() -> None:
+    def of_another_module(tick: Tick, ctx: "NotImported") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    def with_a_default(tick: Tick, ctx: Context | None = None, *, region: str = "eu") -> None: ...
+
+    def of_anything(*tick: Tick) -> None: ...
+
+    allowed: tuple[Any, ...] = (of_another_module, with_a_default, of_anything, lambda tick, context: None)
+    for number, right in enumerate(allowed):
+        an_app().schedule("rate(1 day)", name=f"n{number}")(right)
 
 
 @pytest.mark.parametrize("wrong", [lambda: None, 7])

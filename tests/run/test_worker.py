@@ -17,6 +17,7 @@ from onefold import errors
 from onefold.contracts.store import RecordKey
 from onefold.manual_clock import ManualClock
 from onefold.options import WorkerSettings
+from onefold.runner.heartbeat import RETRIES_MAX
 from onefold.runner.settlement import backend_of
 from onefold.runner.setup import make_runner
 from tests.run.workshop import PATIENCE_S, Workshop, finished, working
@@ -527,6 +528,36 @@ def test_maintenance_is_called_and_may_fail_for_a_while(app: onefold.App) -> Non
             clock.advance(500)
     shop.worker.drain()
     assert shop.end().code == 0
+
+
+def test_a_thread_beside_the_work_that_cannot_go_on_drains_the_worker(app: onefold.App) -> None:
+    queue, started, release = app.queue("orders"), threading.Semaphore(0), threading.Event()
+    clock = ManualClock()
+    app._runtime.clock = clock
+
+    @app.job(queue, key="{id}")
+    def ship(order: Order) -> int:
+        started.release()
+        assert release.wait(PATIENCE_S)
+        return order.n
+
+    def maintain() -> int:
+        raise ValueError("a library's own")
+
+    ship.send(Order("o-0", 7))
+    shop = Workshop(app, WorkerSettings(), maintain=maintain)
+    shop.start()
+    assert started.acquire(timeout=PATIENCE_S)
+    while "worker-draining" not in shop.told.names():
+        clock.advance(50)
+        threading.Event().wait(0.002)
+    release.set()  # what runs is finished and recorded before the worker ends
+    with pytest.raises(errors.InvariantBroken, match="ValueError: a library's own"):
+        shop.end()
+    names = shop.told.names()
+    assert names.count("thread-failed") == RETRIES_MAX
+    assert names.index("completed") < names.index("worker-stopped")
+    assert record(app, "ship", "o-0").status == "completed"
 
 
 @pytest.mark.parametrize(

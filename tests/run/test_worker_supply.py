@@ -283,3 +283,31 @@ def test_no_more_external_runs_are_begun_than_there_are_threads(app: onefold.App
         assert len([record for record in statuses if record.key.job == "ship"]) == 3
         release.set()
         shop.told.wait_for("completed", 40)
+
+
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+def test_what_was_purged_while_it_waited_in_a_worker_does_not_run(app: onefold.App, name: str) -> None:
+    is_fifo = name.endswith(".fifo")
+    queue = app.queue("orders", fifo=is_fifo)
+    app._runtime.clock = clock = ManualClock()
+    begun, release = threading.Semaphore(0), threading.Event()
+    ran: list[str] = []
+
+    @app.job(queue, key="{id}", group=(lambda _: "all") if is_fifo else None)
+    def ship(order: Order) -> None:
+        ran.append(order.id)
+        begun.release()
+        assert release.wait(PATIENCE_S)
+
+    for number in range(5):
+        ship.send(Order(f"o-{number}"))
+    with working(app, threads=1, prefetch=10) as shop:
+        assert begun.acquire(timeout=PATIENCE_S)
+        while shop.worker._in_flight.counts().get("received") != 5:
+            threading.Event().wait(0.002)
+        clock.advance(1_000)  # less than until the next heartbeat, which would notice it, too
+        assert app.runtime().engine.queues.purge(name) == 5
+        ship.send(Order("o-5"))
+        release.set()
+        shop.told.wait_for("completed", 2)
+    assert ran == ["o-0", "o-5"]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 import onefold
 from onefold import errors, redact
-from onefold.admin import held, status, why
+from onefold.admin import held, status, stuck, why
 from onefold.admin.session import AdminSession, open_session
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
@@ -133,7 +133,7 @@ def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_read
         assert why.explain(looking, "o-2").near == ("o-1",)
         (one,) = held.listed(looking)
         assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)
-        assert status.stuck(looking) == []
+        assert stuck.runs(looking) == []
         stands = status.status(looking)
         assert (stands.queues, stands.has_queues) == ((), False)
         (answer,) = [why.explain(looking, "zzz").meanings]

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 import redis
 
+import onefold
 from onefold import errors
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import Change
-from onefold.contracts.store import ManualDecision, OutboxItem, Record, RecordKey
+from onefold.contracts.store import ManualDecision, OutboxItem, Record, RecordKey, Unreadable
 from onefold.engines.redis import backend, records
 from onefold.engines.redis.backend import RedisBackend
 from onefold.engines.redis.layout import Names, decode, encode, key_at, place
@@ -140,13 +141,43 @@ def test_every_field_is_kept() -> None:
     assert decode(KEY, encode(record, b"s" * 16)).record == record
 
 
-def test_a_value_of_somebody_elses_is_an_error_that_names_the_record(books: RedisBackend, direct: redis.Redis) -> None:
+def test_a_value_of_somebody_elses_stops_its_operation_and_no_other(books: RedisBackend, direct: redis.Redis) -> None:
     direct.set(NAMES.record(KEY), "something else")
-    with pytest.raises(errors.StorageError, match=r"job 'key' is not a record.*prefix of its own") as refused:
-        books.store.claim([ask()], NOW)
-    assert refused.value.meaning.endswith(f"The Redis key is {NAMES.record(KEY)}")
-    assert "redis://host:port/db?prefix=NAME:" in refused.value.todo
-    assert "not known under the new one" in refused.value.todo
+    other = RecordKey("", "job", "other")
+    foreign, taken = books.store.claim([ask(), ask(other)], NOW)
+    assert isinstance(foreign, Unreadable)
+    assert "job 'key' is not a record" in foreign.what
+    assert "prefix of its own" in foreign.todo
+    assert foreign.meaning.endswith(f"The Redis key is {NAMES.record(KEY)}")
+    assert "redis://host:port/db?prefix=NAME:" in foreign.todo
+    assert "not known under the new one" in foreign.todo
+    assert direct.get(NAMES.record(KEY)) == b"something else"
+    (hold,) = claimed([taken])
+    assert books.store.write([(hold, complete())], NOW) == [True]
+    with pytest.raises(errors.StorageError, match="is not a record"):
+        books.store.read([KEY], NOW)
+
+
+def test_a_call_is_not_made_where_something_else_is_stored(books: RedisBackend, direct: redis.Redis) -> None:
+    called: list[str] = []
+
+    @onefold.once(key="{order}", name="pay", store=books.store)
+    def pay(order: str) -> None:
+        called.append(order)
+
+    direct.set(NAMES.record(RecordKey("", "pay", "o-1")), "something else")
+    for _ in range(2):
+        with pytest.raises(errors.StorageError, match="is not a record"):
+            pay("o-1")
+    pay("o-2")
+    assert called == ["o-2"]
+
+
+def test_a_run_whose_record_was_overwritten_has_lost_it(books: RedisBackend, direct: redis.Redis) -> None:
+    (hold,) = claimed(books.store.claim([ask()], NOW))
+    direct.set(NAMES.record(KEY), "something else")
+    assert books.store.renew([hold], NOW + 60_000) == [False]
+    assert books.store.write([(hold, complete())], NOW) == [False]
     assert direct.get(NAMES.record(KEY)) == b"something else"
 
 

@@ -205,7 +205,7 @@ def test_a_user_who_may_not_ask_the_time_is_told_so_at_once(server: str) -> None
 
 def test_the_user_of_the_page_may_do_all_that_a_guard_needs(server: str) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/store-on-redis.md").read_text()
-    (line,) = (one for one in page.splitlines() if "ACL SETUSER" in one)
+    (line,) = (one for one in page.splitlines() if "ACL SETUSER onefold" in one)
     with client(server) as direct:
         direct.execute_command(*shlex.split(line.replace("{shop:}", "{of:}"))[1:])
     with opened(server.replace("redis://", "redis://onefold:secret@"), empty=False) as books:

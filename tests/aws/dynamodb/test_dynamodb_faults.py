@@ -9,7 +9,7 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.state import Change, Versioned
-from onefold.contracts.store import Claimed, Hold
+from onefold.contracts.store import Claimed, Hold, Unreadable
 from onefold.testing.records import KEPT_MS, LEASE_MS, NOW, ask, complete, fail
 from tests.aws.dynamodb.tables import HastyClock, OpenBooks
 from tests.emulators.dynamodb_stub import Stub, error_body
@@ -238,8 +238,13 @@ def test_a_foreign_item_is_named(stub: Stub, open_books: OpenBooks) -> None:
     books = open_books(stub.url)
     item = {"pk": {"S": "tenant"}, "sk": {"S": "job#a"}, "total": {"N": "5"}}
     stub.store.operate("PutItem", {"TableName": books.table.name, "Item": item})
+    foreign, taken = books.store.claim([ask("a"), ask("b")], NOW)
+    assert isinstance(foreign, Unreadable)
+    assert "job#a" in foreign.what
+    assert "is not a record of onefold" in foreign.what
+    assert isinstance(taken, Claimed)
     with pytest.raises(errors.StorageError, match=r"job#a.* is not a record of onefold"):
-        books.store.claim([ask("a")], NOW)
+        books.store.read([ask("a").key], NOW)
 
 
 def test_a_tenant_that_is_too_long_is_refused(stub: Stub, open_books: OpenBooks) -> None:

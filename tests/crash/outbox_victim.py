@@ -1,0 +1,115 @@
+"""A program that sells in PostgreSQL with an outbox there, and relays to an engine in a file; killed at each point in turn.
+
+    python -m tests.crash.outbox_victim URL FILE             a child for each point, which kills itself there
+    python -m tests.crash.outbox_victim --relay URL FILE     a relay until it is told to end
+
+A point is a statement to PostgreSQL, or one of the engine's file, that is about to be made. A line of JSON for each child.
+Never here: judging. Invariant: the work is done in one thread in one order, so that points have numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from typing import Any
+
+import psycopg
+
+from onefold.engines.sqlite.connection import LentConnection
+from tests.run.outbox_shop import OutboxShop
+
+POINTS_MAX = 400
+
+
+class Points:
+    """Counts the points of this process, and ends it at one of them."""
+
+    def __init__(self, die_at: int, told: int) -> None:
+        self.die_at, self.told = die_at, told
+        self.count, self.part = 0, "sell"
+
+    def point(self, what: str) -> None:
+        self.count += 1
+        if self.count == self.die_at:
+            os.write(self.told, f"{self.part} {what}".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sell_and_relay(url: str, engine: str, name: str, points: Points) -> None:
+    """One order with its message in a transaction, then one look of a relay."""
+    shop = OutboxShop(f"sqlite:///{engine}", url)
+    shop.app.runtime()
+    execute, cursor_execute, file_execute = psycopg.Connection.execute, psycopg.Cursor.execute, LentConnection.execute
+
+    def on_server(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        points.point(f"{str(query)[:40]!r}")
+        return cursor_execute(self, query, *args, **options)
+
+    def on_file(self: Any, statement: str, *args: Any) -> Any:
+        points.point(f"{statement[:40]!r}")
+        return file_execute(self, statement, *args)
+
+    psycopg.Cursor.execute = on_server  # type: ignore[method-assign]
+    LentConnection.execute = on_file  # type: ignore[method-assign]
+    assert execute is psycopg.Connection.execute
+    with psycopg.connect(url) as link:
+        link.execute("INSERT INTO shop_order VALUES (%s)", (name,))
+        shop.ship.send({"id": name}, connection=link)
+        points.point("commit")
+        link.commit()
+    points.part = "relay"
+    relay = shop.relay()
+    relay.look()
+    relay.close()
+    shop.app.close()
+
+
+def walk(url: str, engine: str) -> None:
+    """Kill one child after the other, each one point later."""
+    shop = OutboxShop(f"sqlite:///{engine}", url)
+    shop.app.runtime()
+    shop.app.close()
+    for die_at in range(1, POINTS_MAX):
+        name = f"o-{die_at}"
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(told)
+            sell_and_relay(url, engine, name, Points(die_at, tell))
+            os._exit(0)
+        os.close(tell)
+        at = os.read(told, 1_000).decode()
+        os.close(told)
+        _, status = os.waitpid(child, 0)
+        died = os.WIFSIGNALED(status)
+        if not died and status:
+            raise SystemExit(f"child {name} failed: {status}")
+        sys.stdout.write(json.dumps({"name": name, "died": died, "at": at}) + "\n")
+        sys.stdout.flush()
+        if not died:
+            return
+    raise SystemExit("it never came to its end")
+
+
+def relay_only(url: str, engine: str) -> None:
+    """A relay, until SIGTERM."""
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    shop = OutboxShop(f"sqlite:///{engine}", url)
+    relay = shop.relay()
+    sys.stdout.write("relaying\n")
+    sys.stdout.flush()
+    relay.run(ended)
+    shop.app.close()
+
+
+if __name__ == "__main__":
+    assert sqlite3.threadsafety
+    if sys.argv[1] == "--relay":
+        relay_only(*sys.argv[2:])
+    else:
+        walk(*sys.argv[1:])

@@ -1,0 +1,41 @@
+"""`onefold schedule`: list, a tick now, pausing, on the command line."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests.faces.conftest import Shell
+
+
+def billed(shell: Shell) -> None:
+    shutil.copy(Path(__file__).with_name("billing.py"), shell.folder)
+    sys.modules.pop("billing", None)
+    (shell.folder / "customers").write_text("ada grace", encoding="utf-8")
+    shell("scheduler", "billing:app", "--once")
+
+
+def test_a_schedule_is_listed_paused_and_goes_on(shell: Shell) -> None:
+    billed(shell)
+    (one,) = shell.json("schedule", "list", "billing:app")["schedules"]
+    assert (one["schedule"], one["phase"], one["sent"]) == ("monthly_billing", "on", 0)
+    assert shell("schedule", "pause", "monthly_billing", "billing:app") == "monthly_billing is paused.\n"
+    assert shell("schedule", "pause", "monthly_billing", "billing:app") == "monthly_billing was paused already.\n"
+    assert "paused, " in shell("schedule", "list", "billing:app")
+    assert shell("schedule", "resume", "monthly_billing", "billing:app") == "monthly_billing goes on.\n"
+    assert shell.json("schedule", "resume", "monthly_billing", "billing:app")["changed"] is False
+
+
+def test_a_tick_is_sent_once_under_its_own_key(shell: Shell) -> None:
+    billed(shell)
+    (one,) = shell.json("schedule", "list", "billing:app")["schedules"]
+    sent = shell.json("schedule", "run-now", "monthly_billing", "billing:app", "--reason-text", "for the audit")
+    assert (sent["run"], sent["queue"]) == (one["next_key"], "billing-schedules")
+    planned = sent["run"].partition("/")[2]
+    said = shell.fails("schedule", "run-now", "monthly_billing", "billing:app", "--tick", planned)
+    assert "was sent already" in said
+    assert "has no tick at" in shell.fails(
+        "schedule", "run-now", "monthly_billing", "billing:app", "--tick", "2026-06-01T02:30:00Z"
+    )
+    assert "Did you mean 'monthly_billing'?" in shell.fails("schedule", "pause", "monthly_biling", "billing:app")

@@ -1,0 +1,99 @@
+"""What alarms are sent to in tests: a webhook and a mail server on this machine, which remember what they got."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email import message_from_bytes
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+from aiosmtpd.controller import Controller
+
+
+class Webhook:
+    """Answers each request with the next of `answers`, then with 200.
+
+    Attributes:
+        bodies, headers: of each request. answers: status and headers. on_request: is called before it answers.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.answers: list[tuple[int, dict[str, str]]] = []
+        self.on_request: Callable[[], None] = lambda: None
+        webhook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                webhook.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                webhook.headers.append(dict(self.headers.items()))
+                webhook.on_request()
+                status, headers = webhook.answers.pop(0) if webhook.answers else (200, {})
+                self.send_response(status)
+                for name, value in {"Content-Length": "0", **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+
+    def documents(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in self.bodies]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Mails:
+    """Attributes: found: what was sent. refuses: how many to refuse for now. on_mail: is called before it answers."""
+
+    def __init__(self) -> None:
+        self.found: list[Message] = []
+        self.refuses = 0
+        self.on_mail: Callable[[], None] = lambda: None
+        self.url = ""
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's
+        if self.refuses:
+            self.refuses -= 1
+            return "451 later"
+        self.found.append(message_from_bytes(envelope.content))
+        self.on_mail()
+        return "250 OK"
+
+
+@contextmanager
+def webhook() -> Iterator[Webhook]:
+    made = Webhook()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def mail_server() -> Iterator[Mails]:
+    mails = Mails()
+    with socket.socket() as probe:  # the controller connects to the port that it was given, so 0 will not do
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    controller = Controller(mails, hostname="127.0.0.1", port=port)
+    controller.start()
+    mails.url = f"smtp://127.0.0.1:{port}?from=onefold@example.com"
+    try:
+        yield mails
+    finally:
+        controller.stop()

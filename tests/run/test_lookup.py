@@ -1,0 +1,141 @@
+"""Asking a job about an operation, cancelling what has not started, and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import onefold
+from onefold import errors
+from onefold.options import WorkerSettings
+from onefold.runner.worker_setup import make_worker
+from tests.run.shop import Shop
+
+
+def test_an_operation_from_its_send_to_its_end() -> None:
+    seen: list[Any] = []
+
+    def acting(order: Any, ctx: onefold.Context) -> str:
+        seen.append(shop.ship.look("o-1").state)
+        return f"shipped in run {ctx.attempt}"
+
+    shop = Shop(onefold.TransientError("not now"), acting)
+    with onefold.testing.inline(shop.app) as world:
+        assert shop.ship.look("o-1").state == "absent"
+        shop.ship.send({"id": "o-1"})
+        waiting = shop.ship.look("o-1")
+        assert (waiting.state, waiting.attempts, waiting.result, waiting.why) == ("waiting", 0, None, None)
+        world.run()
+        again = shop.ship.look("o-1")
+        assert (again.state, again.attempts, again.why) == ("waiting", 1, "TransientError: not now")
+        world.clock.advance(60_000)
+        world.run()
+        done = shop.ship.look("o-1")
+        assert seen == ["running"]
+        assert (done.state, done.result, done.attempts, done.why) == ("done", "shipped in run 2", 2, None)
+        assert done.changed_at_ms == world.clock.now_ms()
+        assert done.expires_at_ms is not None
+        assert asyncio.run(shop.ship.alook("o-1")) == done
+
+
+@pytest.mark.parametrize(
+    ("act", "state", "why"),
+    [
+        (onefold.PermanentError("never"), "dead", "PermanentError: never"),
+        (onefold.OutcomeUnknown("sent?"), "held", "OutcomeUnknown: sent?"),
+    ],
+)
+def test_operations_that_need_a_person(act: Exception, state: str, why: str) -> None:
+    shop = Shop(act, on_unknown="hold")
+    with onefold.testing.inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"})
+        world.run()
+        known = shop.ship.look("o-1")
+        assert known.state == state
+        assert why in (known.why or "")
+        assert shop.ship.wait("o-1", "1s") == known
+        assert not shop.ship.cancel("o-1")
+
+
+class Parcel(msgspec.Struct):
+    number: str
+
+
+def test_the_result_is_of_the_type_that_the_handler_returns() -> None:
+    app = onefold.App("shop")
+
+    @app.job(app.queue("orders"), key="{id}", tenant="{shop}")
+    def ship(order: dict[str, str]) -> Parcel:
+        return Parcel(order["id"])
+
+    with onefold.testing.inline(app) as world:
+        ship.send({"id": "o-1", "shop": "a"})
+        world.run()
+        assert ship.look("o-1", tenant="a").result == Parcel("o-1")
+        assert ship.look("o-1").state == "absent"
+
+
+def test_what_has_not_started_is_cancelled() -> None:
+    shop = Shop("shipped")
+    with onefold.testing.inline(shop.app) as world:
+        shop.ship.send({"id": "o-1"}, delay="1h")
+        shop.ship.send({"id": "o-2"})
+        assert asyncio.run(shop.ship.acancel("o-1"))
+        assert shop.ship.look("o-1").state == "absent"
+        assert not shop.ship.cancel("o-1")
+        world.run()
+        assert not shop.ship.cancel("o-2")
+        world.clock.advance(3_600_000)
+        world.run()
+        assert [name for name, _ in shop.calls] == ["o-2"]
+        rows = app_rows(shop)
+        assert [(row.event, row.key.key) for row in rows if row.event == "removed"] == [("removed", "o-1")]
+
+
+def app_rows(shop: Shop) -> list[Any]:
+    return shop.app.runtime().engine.ledger.between(0, 2**50)
+
+
+def test_another_tenants_message_with_the_same_key_stays() -> None:
+    app = onefold.App("shop")
+
+    @app.job(app.queue("orders"), key="{id}", tenant="{shop}")
+    def ship(order: dict[str, str]) -> None: ...
+
+    with onefold.testing.inline(app):
+        ship.send_many([{"id": "o-1", "shop": "a"}, {"id": "o-1", "shop": "b"}])
+        assert ship.cancel("o-1", tenant="a")
+        (left,) = app.runtime().engine.queues.peek("orders")
+        assert '"b"' in left.body
+
+
+def test_what_a_worker_has_in_hand_is_not_cancelled() -> None:
+    shop = Shop("shipped")
+    with onefold.testing.inline(shop.app):
+        shop.ship.send({"id": "o-1"})
+        shop.app.runtime().engine.queues.open("orders").receive(1)
+        assert not shop.ship.cancel("o-1")
+
+
+def test_a_wait_ends_when_the_work_does(tmp_path: Path) -> None:
+    """The handler ends once the other thread has begun to wait; the wait looks every 50 ms."""
+    shop = Shop("shipped")
+    shop.app.url = f"sqlite:///{tmp_path / 'shop.db'}"
+    shop.ship.send({"id": "o-1"})
+    with pytest.raises(errors.TransientError, match="it is waiting") as caught:
+        shop.ship.wait("o-1", "0s")
+    assert "worker" in caught.value.todo
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(shop.ship.wait("o-1", "60s")))
+    waiting.start()
+    settings = WorkerSettings(until_empty=True)
+    runtime = shop.app.runtime()
+    make_worker(runtime, shop.app.jobs, shop.app.registry.job_of, settings=settings).run()
+    waiting.join(60)
+    assert [one.state for one in found] == ["done"]
+    shop.app.close()

@@ -1,0 +1,81 @@
+"""The pages of runs on a dispatched one: counts, what is not done, and what is said when the engine fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import onefold
+from onefold import errors
+from onefold.admin import runs
+from onefold.admin.session import AdminSession, jobs_of
+from onefold.testing import inline
+from onefold.web.application import Page
+from onefold.web.safety import Access
+from tests.faces.office import Office, Open, file_url
+from tests.faces.test_held import park
+from tests.run.billing import Billing, Tick, customers
+from tests.web.browsing import TOKEN, Reader
+
+
+def test_a_run_with_what_is_not_done_of_it() -> None:
+    billing = Billing()
+    billing.customers = customers(6)
+    billing.ill["c-00001"] = onefold.PermanentError("no card")
+    with inline(billing.app) as world:
+        session = AdminSession(billing.runtime, actor="person:ada", jobs=jobs_of(billing.app))
+        reader = Reader(Page(session, access=Access(token=TOKEN), app=billing.app))
+        billing.tick.send(Tick())
+        world.run()
+        (one,) = runs.listed(session).runs
+        name = one.run.replace("/", "%2F")
+        listed = reader.get("/runs")
+        assert one.run in listed.words
+        assert '<rect class="dead"' in listed.text
+        got = reader.get(f"/runs/{name}")
+        assert "c-00001" in got.words
+        found = reader.get(f"/api/runs/{name}").json()
+        wanted = msgspec.json.decode(msgspec.json.encode(runs.show(session, one.run, limit=50)))
+        assert {field: found[field] for field in wanted} == wanted
+        assert "0 missing messages would be sent again" in reader.get(f"/runs/{name}?repair=1").words
+
+
+def test_a_file_that_is_locked_or_damaged_is_said_to_be(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(Page(there.session, access=Access(token=TOKEN)))
+    queues = type(there.session.engine.queues)
+    for error, status in (
+        (errors.StorageBusy("The file is locked.", todo="Try again."), 503),
+        (errors.StorageError("A newer onefold has written the file.", todo="Update onefold."), 503),
+        (ValueError("what a reader must not see"), 500),
+        (SystemExit(0), 500),  # of the app: in a task it would end the loop, and the page with it
+    ):
+
+        def broken(_: object, error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setattr(queues, "settings", broken)
+        got = reader.get("/dead")
+        assert got.status == status
+        assert "must not see" not in got.text
+        assert reader.get("/healthz").status == 200
+
+
+def test_a_file_that_another_program_holds_is_said_to_be_and_nothing_changes(tmp_path: Path) -> None:
+    office = Office()
+    with office.opened(file_url(tmp_path)) as there:
+        park(there)
+        reader = Reader(Page(there.session, access=Access(token=TOKEN), app=there.office.app))
+        fields = [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "x")]
+        with closing(sqlite3.connect(tmp_path / "office.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert reader.get("/held").status == 200  # reading needs nobody's leave
+            got = reader.post("/api/held/settle", fields)
+            outcomes = [one["outcome"] for one in got.json().get("outcomes", ())]
+            assert (got.status, outcomes) in ((503, []), (200, ["refused"])), got.text
+            other.execute("ROLLBACK")
+        assert there.session.engine.records.find("p-1")[0].parked
+        assert "settled as done" in reader.post("/held/settle", fields).words
