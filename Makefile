@@ -80,6 +80,7 @@ $(TOOLS)/.ready: constraints-tools.txt
 	@$(call environment,$(TOOLS),constraints-tools.txt)
 	@$(call needs,redis-server,redis-server)
 	@$(call needs,postgres,postgresql)
+	@$(call needs,prometheus,prometheus)
 	@touch $@
 
 $(RELEASE)/.ready: constraints-release.txt
@@ -95,13 +96,11 @@ $(READY): pyproject.toml constraints.txt tests/clients/js/package-lock.json
 	@cd tests/clients/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@
 
-# A Chromium for the tests that open pages, whatever it is called here; Debian's smallest where there is none.
+# Chromium and its driver, of one version: the tests drive the page and take pictures with them.
 .PHONY: browser
 browser:
-	@for name in chromium-headless-shell chromium chromium-browser google-chrome chrome; do \
-	    if command -v $$name >/dev/null; then exit 0; fi; \
-	done; \
-	$(call debian_package,chromium-headless-shell)
+	@$(call needs,chromium,chromium)
+	@$(call needs,chromedriver,chromium-driver)
 
 .PHONY: demo
 demo: $(READY) ## 25,943 real invoices under fire: duplicates, kills, a slow partner; three tables, twice 0, never 0
@@ -118,6 +117,10 @@ demo-billing: $(READY) ## A year of statements from thirteen ticks, under kills,
 .PHONY: demo-enrich
 demo-enrich: $(READY) ## A nightly file through a map run past its threshold, repaired and redriven, under kills
 	@$(BIN)/onefold demo enrich $(ARGS)
+
+.PHONY: demo-web
+demo-web: $(READY) ## The shop under fire with its page open, at a printed address; alarms begin and end in it; Ctrl-C ends it
+	@$(BIN)/onefold demo web $(ARGS)
 
 .PHONY: test
 test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; at most 20 minutes on two cores
@@ -156,9 +159,14 @@ release: $(RELEASE)/.ready ## Build sdist and wheel into dist/, look into both, 
 pictures: $(READY) browser ## Make the README's and the docs' pictures again, from real runs
 	$(BIN)/python -m tools.pictures $(ARGS)
 
+.PHONY: dashboard
+dashboard: $(READY) ## Write grafana/onefold.json from the table of metrics
+	$(BIN)/python -m tools.grafana
+
 .PHONY: reference
-reference: $(READY) ## Write docs/reference from the code: public names, commands, settings, errors
+reference: $(READY) ## Write docs/reference from the code, and what docs/alarms.md has from the list of alarms
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.alarm_page
 
 # What shows the rules and the runner at work: their own tests, the slow ones too, and those of what stands on them.
 COVERED := tests/decide tests/run tests/property tests/maps tests/reconcile tests/faces/test_sinks.py
@@ -180,6 +188,8 @@ bench: $(READY) $(TOOLS)/.ready ## Measure against bare programs and goals; writ
 	$(BIN)/python -m benchmarks.harness --part serving --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part aws --date $$(date +%F) $(ARGS)
 	$(BIN)/python -m benchmarks.harness --part batches --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part watching --date $$(date +%F) $(ARGS)
+	$(BIN)/python -m benchmarks.harness --part pages --date $$(date +%F) $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: $(READY) ## The same jobs on Huey, Taskiq, Celery and DBOS beside onefold

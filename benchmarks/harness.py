@@ -18,13 +18,19 @@ from benchmarks import report
 from benchmarks import rows as worker_rows
 from benchmarks.aws import rows as aws_rows
 from benchmarks.batches import rows as batches_rows
+from benchmarks.pages import rows as pages_rows
 from benchmarks.report import Row
 from benchmarks.rows import Bench, Pair, Planned
 from benchmarks.serving import rows as serving_rows
 from benchmarks.trials import ROOT, Figures, TrialFailed, end_cleanly_when_told
+from benchmarks.watching import rows as watching_rows
 
 RUNS = 5
-PARTS = {"rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs, "batches": batches_rows.pairs}
+PARTS = {
+    "rows": worker_rows.pairs, "serving": serving_rows.pairs, "aws": aws_rows.pairs, "batches": batches_rows.pairs,
+    "watching": watching_rows.pairs,
+    "pages": pages_rows.pairs,
+}  # fmt: skip
 """The parts of the page, by their names in its JSON file."""
 
 
@@ -96,7 +102,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--date", help="YYYY-MM-DD, printed on the page; without it the page is not written")
     parser.add_argument(
-        "--part", choices=PARTS, default="rows", help="jobs and workers, the local SQS, AWS, or schedules and batches"
+        "--part",
+        choices=PARTS,
+        default="rows",
+        help="jobs and workers, the local SQS, AWS, schedules and batches, alarms, or the page",
     )
     parser.add_argument("--only", help="only pairs with a row whose name contains this; the page is not written")
     parser.add_argument("--runs", type=int, default=RUNS)

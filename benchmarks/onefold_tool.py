@@ -2,18 +2,20 @@
 
 The payload is a typed struct with the order's id, which is the key, and a note; as JSON it is 200 bytes. Never here:
 settings tuned for a benchmark. BENCH_EFFECT names another kind of effect than the default, BENCH_GROUPS a FIFO queue with
-so many message groups; the row that uses one says so.
+so many message groups, BENCH_SINK who hears of events; the row that uses one says so.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 import onefold
 from benchmarks import probe
+from onefold.observe.metrics import Meter
 
 
 class Order(msgspec.Struct):
@@ -21,7 +23,44 @@ class Order(msgspec.Struct):
     note: str
 
 
-app = onefold.App("bench", url=f"sqlite:///{probe.place() / 'bench.db'}")
+class Idle:
+    """A sink that does nothing with events: what is left is that they are made, queued and handed over."""
+
+    def emit(self, event: onefold.observe.Event) -> None: ...
+
+
+def meter() -> Meter:
+    """What `onefold worker --metrics` counts with."""
+    return Meter()
+
+
+def tracing(*, metrics: bool) -> onefold.observe.OpenTelemetry:
+    """OpenTelemetry's SDK, with an exporter that drops what it is given, or without spans and a reader that nobody reads."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Drop(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    tracers = TracerProvider()
+    tracers.add_span_processor(BatchSpanProcessor(Drop()))
+    meters = MeterProvider([InMemoryMetricReader()])
+    return onefold.observe.OpenTelemetry(
+        tracer_provider=tracers, meter_provider=meters, spans=not metrics, metrics=metrics
+    )
+
+
+SINKS: Mapping[str, Callable[[], onefold.observe.Sink]] = {
+    "events": Idle,
+    "metrics": meter,
+    "otel-metrics": partial(tracing, metrics=True),
+    "tracing": partial(tracing, metrics=False),
+}
+sink = SINKS.get(os.environ.get("BENCH_SINK", ""))
+app = onefold.App("bench", url=f"sqlite:///{probe.place() / 'bench.db'}", sinks=[sink()] if sink is not None else [])
 groups = int(os.environ.get("BENCH_GROUPS", "0"))
 orders = app.queue("orders", fifo=groups > 0)
 run = probe.handler()

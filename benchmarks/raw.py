@@ -280,6 +280,22 @@ def figure_enqueue(options: argparse.Namespace) -> Figures:
     return timed(work)
 
 
+def figure_joined(options: argparse.Namespace) -> Figures:
+    """A row of the program's own and a message, in one commit, `--count` times."""
+    queue = open_queue(options)
+    queue.connection.execute("CREATE TABLE shop_order (id INTEGER PRIMARY KEY, pence INTEGER NOT NULL)")
+    items = [[item] for item in bodies(options.count)]
+
+    def work() -> int:
+        for number, item in enumerate(items):
+            with transaction(queue):
+                queue.connection.execute("INSERT INTO shop_order VALUES (?, ?)", (number, 995))
+                queue.send(item)
+        return len(items)
+
+    return timed(work)
+
+
 def figure_bulk(options: argparse.Namespace) -> Figures:
     """`--batch` inserts a commit."""
     queue = open_queue(options)
@@ -386,6 +402,7 @@ def figure_record(options: argparse.Namespace) -> Figures:
 
 FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "enqueue": figure_enqueue,
+    "joined": figure_joined,
     "bulk": figure_bulk,
     "load": figure_load,
     "drain": figure_drain,

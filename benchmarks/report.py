@@ -229,6 +229,8 @@ SECTIONS = (
     ("serving", "The local SQS beside other local servers", ABOUT_SERVING),
     ("aws", "On AWS beside Powertools", ABOUT_AWS),
     ("batches", "Time, fan-out and batches", ABOUT_BATCHES),
+    ("watching", "Seeing what goes on", ""),
+    ("pages", "The page", ""),
 )
 """Parts of the page that `make bench` writes: name in the JSON file, heading, what to know first."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -64,6 +65,26 @@ def figure_enqueue(options: argparse.Namespace) -> Figures:
             thread.join()
 
     return timed(work, options.count)
+
+
+def figure_joined(options: argparse.Namespace) -> Figures:
+    """A row of the program's own and a `send`, in one commit on its own connection, `--count` times."""
+    from benchmarks.onefold_tool import app, connect, job
+
+    connect()
+    mine = sqlite3.connect(app.url.removeprefix("sqlite:///"))
+    mine.execute("CREATE TABLE shop_order (id INTEGER PRIMARY KEY, pence INTEGER NOT NULL)")
+    all_of_them = list(orders(options.count))
+
+    def work() -> None:
+        for number, order in enumerate(all_of_them):
+            with mine:
+                mine.execute("INSERT INTO shop_order VALUES (?, ?)", (number, 995))
+                job.send(order, connection=mine)
+
+    figures = timed(work, options.count)
+    mine.close()
+    return figures
 
 
 def figure_bulk(options: argparse.Namespace) -> Figures:
@@ -141,7 +162,7 @@ def guarded_calls(store: Store, count: int) -> Figures:
     """Calls a guarded function once for each of `count` orders, and then again: microseconds a call."""
     import onefold
 
-    @onefold.once(key="{order_id}", store=store)
+    @onefold.once(key="{order_id}", store=store, name="take")
     def take(order_id: str, note: str) -> str:
         return order_id
 
@@ -170,6 +191,7 @@ def figure_once_sqlite(options: argparse.Namespace) -> Figures:
 
 FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "enqueue": figure_enqueue,
+    "joined": figure_joined,
     "bulk": figure_bulk,
     "load": figure_bulk,
     "history": figure_history,

@@ -5,15 +5,18 @@
 
 `why` is the README's story of a crash: its own commands are run, and what `onefold why` prints goes between two marks.
 `history` is docs/assets/history.png, the history page of the local SQS in a browser. `demo` is docs/assets/demo.svg,
-what `onefold demo` prints. tests/docs/test_pictures.py runs the first and the last again and compares.
+what `onefold demo` prints. `page` is docs/assets/page-*.png, the page of a shop in which a few things went wrong.
+tests/docs/test_pictures.py runs `why` and `demo` again and compares.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +28,7 @@ import boto3
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]
 from rich.text import Text
 
+from onefold.observe.alarm_targets import QUEUE as ALARMS
 from tools.browser import browser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +37,26 @@ ASSETS = ROOT / "docs" / "assets"
 WHY = re.compile(r"(?<=<!-- --8<-- \[start:why\] -->\n```text\n).*?(?=```\n<!-- --8<-- \[end:why\] -->)", re.DOTALL)
 DEMO = ["onefold", "demo", "--run", "keys"]
 PAGE_SIZE = (1100, 400)
+PAGE_OF_WEB, PHONE = (1280, 760), (320, 720)
+PAGES = {  # docs/assets/page-NAME.png -> its path
+    "now": "/",
+    "now-dark": "/",
+    "now-phone": "/",
+    "dead": "/dead/orders-dead",
+    "redrive": "/dead/orders-dead/redrive?reason=permanent",
+    "held": "/held",
+    "why": "/why/book_courier/o-4",
+    "letter": "/dead/orders-dead?key=o-13",
+    "alarms": "/alarms",
+    "alarms-dark": "/alarms",
+    "alarms-phone": "/alarms",
+    "run": "/runs",
+    "schedules": "/schedules",
+    "schedules-phone": "/schedules",
+    "run-now": "/schedules/nightly_statements/run-now",
+    "workers": "/workers",
+    "audit": "/audit",
+}
 TERMINAL_WIDTH = 86
 
 
@@ -154,7 +178,84 @@ def write_demo() -> None:
     (ASSETS / "demo.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
 
 
-MAKERS: Mapping[str, Callable[[], None]] = {"why": write_why, "history": write_history, "demo": write_demo}
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+@contextmanager
+def the_page(folder: Path) -> Iterator[tuple[str, str]]:
+    """The page of `picture_shop.py` after a worker was there; its address, and the one that opens it."""
+    shutil.copy(Path(__file__).with_name("picture_shop.py"), folder / "shop.py")
+
+    def run(*words: str) -> None:
+        subprocess.run(words, cwd=folder, env=environment(LOGNAME="ada"), check=True, capture_output=True, timeout=120)
+
+    run("python", "shop.py", "fill")
+    with subprocess.Popen(
+        ["onefold", "worker", "shop:app", "--schedules", "--no-progress"],
+        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as worker:  # fmt: skip
+        run("bash", "-c", 'until onefold runs list shop:app | grep -q "complete\\|ended"; do :; done')
+        worker.terminate()
+    run(
+        "onefold",
+        "dlq",
+        "redrive",
+        "shop:app",
+        "--key",
+        "o-4",
+        "--no-watch",
+        "--reason-text",
+        "the depot was to open today",
+    )
+    run("onefold", "worker", "shop:app", "--until-empty", "--no-progress")
+    run("python", "shop.py", "leave")
+    command = ["onefold", "web", "shop:app", "--port", "0", "--json"]
+    some = ["onefold", "worker", "shop:app", "--no-progress", "--queues", f"payments,parcels.fifo,{ALARMS}"]
+    with (
+        subprocess.Popen(
+            some, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as worker,
+        subprocess.Popen(
+            command, cwd=folder, env=environment(LOGNAME="ada"), text=True, stdout=subprocess.PIPE
+        ) as process,
+    ):
+        try:
+            run("bash", "-c", "until onefold workers list shop:app | grep -q payments; do :; done")
+            run("bash", "-c", "until onefold alarms list shop:app | grep -q 'held-not-empty of payments'; do :; done")
+            reason = "the bank answers tomorrow, billing knows"
+            run("onefold", "alarms", "silence", "held-not-empty", "shop:app", "--for", "1d", "--reason", reason)
+            assert process.stdout is not None
+            found = json.loads(process.stdout.readline())
+            yield found["url"].rstrip("/"), found["open"]
+        finally:
+            process.terminate()
+            worker.terminate()
+
+
+def write_page() -> None:
+    """Each page that docs/page.md shows."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        the_page(Path(folder)) as (url, opens),
+        browser(Path(folder) / "profile") as chromium,
+    ):
+        page = chromium.page()
+        page.open(opens)
+        for name, path in PAGES.items():
+            page.prefer("dark" if name.endswith("dark") else "light")
+            page.resize(*(PHONE if name.endswith("phone") else PAGE_OF_WEB))
+            page.open(url + path)
+            if name in ("run", "letter"):
+                page.open(str(page.evaluate("[...document.querySelectorAll('tbody th a')].at(-1).href")))
+            page.picture(ASSETS / f"page-{name}.png")
+
+
+MAKERS: Mapping[str, Callable[[], None]] = {
+    "why": write_why,
+    "history": write_history,
+    "demo": write_demo,
+    "page": write_page,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,6 +21,9 @@ from msgspec import Struct
 
 from onefold import errors, settings
 from onefold.cli.program import Command, program
+from onefold.observe.log_fields import FIELDS
+from onefold.observe.metrics import METRICS
+from onefold.runtime.events import EVENTS
 from tests.architecture.public_names import PUBLIC_MODULES
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -41,6 +44,41 @@ output. Which engine it is about: the app it names (`module:attribute`), else ON
 file in `.onefold`; see [settings](settings.md).
 """
 
+_METRICS_HEAD = """
+What a worker counts, and what a look at its engine shows. `onefold worker shop:app --metrics :9400` serves all of it for
+Prometheus (extra `prometheus`) at `http://127.0.0.1:9400/metrics`; child processes are included. Beside it are `/healthz`,
+which says that the process answers, and `/readyz`, which says 503 when the worker has work and has got on with none of it
+for longer than the longest timeout of its jobs and a minute.
+
+Only a host that you name is listened on, `127.0.0.1` otherwise, where requests under another name are refused. Labels are
+names of jobs, queues, schedules and maps, outcomes and kinds of failure: never a key, a message or what an exception says.
+Gauges of queues and runs are of the whole engine, so with several workers take the maximum over them:
+`max by (queue, state) (onefold_queue_messages)`. Counters are of one worker since its start.
+
+A look at the engine takes at most a tenth of the time: where one takes long (many queues on SQS), the gauges are from the
+last look. Times that clocks of different machines make negative are counted as 0, and in `onefold_clock_negative_total`.
+
+CloudWatch gets them as lines in the embedded metric format: [dashboards](../dashboards.md#cloudwatch) says how. Dimensions
+are job and queue; the outcome or state stands in the name instead of `*`: `TicksSent`, `QueueVisible`, `MessagesDead`,
+`Missing`.
+
+An alert for Prometheus, on messages that nobody works on:
+
+    groups:
+      - name: onefold
+        rules:
+          - alert: NobodyWorks
+            expr: max by (queue) (onefold_queue_messages{state="visible"}) > 0
+              unless on (queue) sum by (queue) (increase(onefold_messages_settled_total[30m])) > 0
+            for: 5m
+"""
+
+_LOGS_HEAD = """
+What a line of `onefold.LogSink()` and of `onefold worker --log json` says: one JSON object for each event, with each field
+only where there is something to say. Names are stable: new ones come, none changes its meaning. How to collect lines, and
+with which loggers, is on [its own page](../logs.md).
+"""
+
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields)(?: \(([^)]*)\))?:(.*)$|^Raises(.*):$")
 _ENTRY = re.compile(r"(?:^|(?<=[.)] )|(?<=; ))((?:\*{0,2}\w+)(?:, \*{0,2}\w+)*): ")
 _ERRORS_TOLD = re.compile(r"^(Means|Next): ", re.MULTILINE)
@@ -53,6 +91,8 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "command-line.md": commands_page(),
         "settings.md": settings_page(),
+        "metrics.md": metrics_page(),
+        "logs.md": logs_page(),
     }
 
 
@@ -430,6 +470,40 @@ def main() -> None:
             old.unlink()
     for name, text in written.items():
         (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def metrics_page() -> str:
+    """The table of metrics."""
+    parts = ["# Metrics", _METRICS_HEAD.strip()]
+    for layer, title in (
+        ("trigger", "What was triggered"),
+        ("transport", "What is travelling"),
+        ("business", "What really happened"),
+    ):
+        rows = [
+            "| Prometheus | OpenTelemetry's name | CloudWatch's | kind, unit | labels | |",
+            "|---|---|---|---|---|---|",
+        ]
+        for one in METRICS.values():
+            if one.layer == layer:
+                labels = ", ".join(f"`{label}`" for label in one.labels)
+                kind = f"{one.instrument}, `{one.unit}`"
+                emf = f"`{one.emf}`, {one.emf_unit}" if one.emf_unit != "None" else f"`{one.emf}`"
+                rows.append(f"| `{one.prometheus}` | `{one.name}` | {emf} | {kind} | {labels} | {one.text} |")
+        parts += [f"## {title}", "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def logs_page() -> str:
+    """The fields of log lines, and the events."""
+    fields = [f"| `{name}` | {_cell(text)} |" for name, text in FIELDS.items()]
+    events = [f"| `{name}` | {one.severity} | {_cell(one.text)} |" for name, one in EVENTS.items()]
+    return _page(
+        [
+            "# Log fields", "", *_text(_LOGS_HEAD), "", "## Fields", "", "| field | |", "|---|---|", *fields, "",
+            "## Events", "", "| event | level | |", "|---|---|---|", *events,
+        ]
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

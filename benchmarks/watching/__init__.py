@@ -1,0 +1,1 @@
+"""What it costs to see what goes on: alarms evaluated over many queues."""
