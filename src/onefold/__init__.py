@@ -1,8 +1,9 @@
 """Background jobs that take effect once, however often they are delivered, and can prove it.
 
 These are the names that people start with. The other public ones are in `onefold.schedules`, `onefold.maps`,
-`onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing` and `onefold.aws`, which
-`import onefold` finds too. Everything else is private: it may change with any release.
+`onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing`, `onefold.aws` and those for
+other frameworks (`onefold.sqlalchemy`), which `import onefold` finds too. Everything else is private: it may change with any
+release.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ MOVED = {
     "UsageError": "onefold.errors",
 }
 
+_ROOMS = ("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web")
+_FOR_FRAMEWORKS = {"sqlalchemy": "onefold.sqlalchemy"}  # each imports its framework
+
 _later = lazy.attributes(
     __name__,
     {
@@ -108,7 +112,7 @@ _later = lazy.attributes(
         "retrying": "onefold.runner.retrying",
         "store": "onefold.engines.urls",
     },
-    rooms=("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web"),
+    rooms=(*_ROOMS, *_FOR_FRAMEWORKS),
     moved=MOVED,
     frames=2,
 )

@@ -23,6 +23,7 @@ PUBLIC_MODULES = (
     "onefold.observe",
     "onefold.reconcile",
     "onefold.schedules",
+    "onefold.sqlalchemy",
     "onefold.testing",
     "onefold.web",
 )

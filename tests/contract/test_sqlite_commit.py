@@ -84,7 +84,8 @@ def shop(tmp_path: Path) -> Iterator[OnSqlite]:
         "END",
         "ROLLBACK",
         "BEGIN",
-        "SAVEPOINT mine",
+        "SAVEPOINT onefold_mine",
+        "PRAGMA foreign_keys = OFF",
         "RELEASE onefold_handler",
         "ROLLBACK TO onefold_handler",
         "ATTACH ':memory:' AS other",
@@ -120,6 +121,21 @@ def test_what_a_handler_may_not_do_is_refused_and_changes_nothing(shop: OnSqlite
     assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
     effects.commit()
     assert (shop.rows(), shop.statuses([hold])) == (["a"], ["completed"])
+
+
+def test_savepoints_of_the_handlers_own_are_allowed(shop: OnSqlite) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    connection = effects.open()
+    for name, end in (("mine", "RELEASE mine"), ("gone", "ROLLBACK TO gone"), ("open", "SELECT 1")):
+        connection.execute(f"SAVEPOINT {name}")
+        shop.insert(connection, name)
+        connection.execute(end)
+    with pytest.raises(sqlite3.OperationalError, match="no such savepoint"):
+        connection.execute("RELEASE mine")
+    assert effects.finish(shop.settlement(delivery, hold, complete()), NOW) == BOTH
+    effects.commit()
+    assert (shop.rows(), shop.statuses([hold])) == (["mine", "open"], ["completed"])
 
 
 def test_a_trigger_of_the_user_cannot_reach_own_tables_either(shop: OnSqlite) -> None:
@@ -163,7 +179,7 @@ def test_a_handler_may_read_and_write_tables_of_its_own_and_make_them(shop: OnSq
 def test_own_tables_are_all_tables_of_a_new_file(shop: OnSqlite) -> None:
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     found = shop.engine.read(lambda connection: {name for (name,) in connection.execute(query)})
-    assert found - {"booking"} == own_tables()
+    assert found - {"booking"} == own_tables() - {"onefold_adopted"}
 
 
 def test_own_statements_pass_before_while_and_after_a_handler_has_the_connection(shop: OnSqlite) -> None:

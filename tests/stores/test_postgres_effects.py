@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ from onefold.runner.settlement import JointTransaction
 from onefold.testing.commit_contract import BOTH, ITEM, LIMIT_MS, NEITHER, NEXT, EffectContract
 from onefold.testing.records import NOW, ask, complete
 from tests.contract.sqlite_engine import open_engine
+from tests.run.test_sqlalchemy_sessions import write
 from tests.stores.postgres_books import books, shared_server
 
 pytestmark = pytest.mark.slow
@@ -241,6 +243,16 @@ def test_a_handler_that_ends_the_transaction_or_its_savepoint_is_found_out(shop:
     assert shop.finish(effects, shop.perform(effects, "c", *begun[2])) == BOTH
     effects.commit()
     assert shop.rows() == ["c"]
+
+
+def test_a_session_of_sqlalchemy_works_in_the_transaction(shop: Shop) -> None:
+    delivery, hold = shop.begin("a")
+    effects = shop.commit.effects(LIMIT_MS)
+    lending: Any = SimpleNamespace(connection=effects.open())
+    write(lending, "a")
+    assert shop.finish(effects, shop.settlement(delivery, hold, complete())) == BOTH
+    effects.commit()
+    assert (shop.rows(), shop.statuses([hold])) == (["a", "a-last", "a-part"], ["completed"])
 
 
 def test_savepoints_of_the_handlers_own_are_allowed(shop: Shop) -> None:

@@ -200,7 +200,7 @@ def open_session(
     Raises:
         NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: the engine cannot be used.
     """
-    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
+    path = url.removeprefix("sqlite:///").partition("?")[0] if url.startswith("sqlite:///") else None
     size = None if path is None else _size_of(path)
     if path is not None and not size:
         relative = " A relative path starts at the folder that a process runs in." if not path.startswith("/") else ""

@@ -1,6 +1,7 @@
 """URLs of engines and record stores: their options, and the backend that each opens.
 
     sqlite:///relative/path.db  sqlite:////absolute/path.db  sqlite://:memory:      queues and records in one file
+    sqlite:///db.sqlite3?adopt=yes                                                  the same, in a file of the user's
     aws://REGION?table=...                                                          SQS, and records in DynamoDB
     aws://REGION?records=redis://... or postgresql://...                            SQS, and records there
     dynamodb://REGION/TABLE  redis://...  postgresql://...                          records alone, for `onefold.once`
@@ -25,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors, owner_process, redact, settings
 from onefold.clock import SystemClock, steady
@@ -75,8 +77,10 @@ def open_engine(
     scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
     if scheme == "sqlite":
         from onefold.engines.sqlite.engine import SqliteEngine
-        from onefold.engines.sqlite.file import FOR_WORKERS, path_of
+        from onefold.engines.sqlite.file import FOR_WORKERS, adopts, path_of
 
+        if adopts(url):
+            file = replace(file or FOR_WORKERS, adopts=True)
         return SqliteEngine(
             path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
             settings=file or FOR_WORKERS, looks=looks,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onefold import errors
 from onefold.engines.sqlite import migrations
-from onefold.engines.sqlite.connection import FileConnection
+from onefold.engines.sqlite.connection import FileConnection, identity
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, inode
 from onefold.engines.sqlite.refusals import primary, translate
@@ -171,7 +171,7 @@ class CallersDatabase(Database):
 
 def _identity_in(connection: sqlite3.Connection) -> tuple[int, str]:
     """The schema's version, and the token that no other file has."""
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    _, version, _ = identity(connection)
     token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
     return version, token
 

@@ -14,8 +14,8 @@ itself notices a file that is gone or was replaced.
 A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). `lend` marks
 the time in which the handler has it: until `take_back`, statements that would end or nest the transaction, attach files, set
 pragmas or touch onefold's own tables are refused when they are prepared. Statements of the engine are prepared at other
-times, or inside `engine_time`. SQLite calls the authorizer only when it prepares a statement, so it costs nothing per
-execution. It guards against mistakes, not against malicious handlers.
+times, or inside `engine_time`. Savepoints of its own are a handler's to set. SQLite calls the authorizer only when it
+prepares a statement, so it costs nothing per execution. It guards against mistakes, not against malicious handlers.
 
 Never here: transactions and waiting (`database.py`). Invariants: a file whose log is no longer ours is not written when a
 connection ends; what a handler can do ends with its savepoint; after `Readers.close` no query begins.
@@ -174,12 +174,11 @@ def _may_bar_children(known: weakref.ref[FileConnection]) -> bool:
 forks.when_held(_free_torn)
 
 
-_TRANSACTIONS: Final = frozenset(
-    {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
-)
+_TRANSACTIONS: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
 _PRAGMAS_THAT_READ: Final = frozenset(
     {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
 )
+_PRAGMAS_THAT_ANSWER: Final = frozenset({"foreign_keys", "read_uncommitted"})  # without a value; SQLAlchemy asks
 _TOLD_MAX: Final = 1_000
 # For these actions SQLite names the table second.
 _TABLE_IS_SECOND: Final = frozenset(
@@ -255,8 +254,11 @@ class LentConnection(FileConnection):
             action in _TRANSACTIONS or not self.in_transaction
         ):  # SQLite itself may have ended it (OR ROLLBACK, full disk)
             return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_SAVEPOINT:  # of the handler's own; ours are around it
+            return sqlite3.SQLITE_DENY if str(second).lower().startswith("onefold_") else sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_PRAGMA:
-            return sqlite3.SQLITE_OK if first in _PRAGMAS_THAT_READ else sqlite3.SQLITE_DENY
+            reads = first in _PRAGMAS_THAT_READ or (first in _PRAGMAS_THAT_ANSWER and second is None)
+            return sqlite3.SQLITE_OK if reads else sqlite3.SQLITE_DENY
         table = second if action in _TABLE_IS_SECOND else first
         return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
 
@@ -341,7 +343,9 @@ def _prepare_writer(connection: FileConnection, path: str, place: str | None, se
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store=MEMORY")
     if place is not None:
-        refuse_foreign(path, *identity(connection))  # before the switch, which writes to the file
+        refuse_foreign(
+            path, *identity(connection), adopts=settings.adopts
+        )  # before the switch, which writes to the file
         connection.execute(f"PRAGMA page_size={settings.page_bytes}")
         if not connection.execute("PRAGMA page_count").fetchone()[0]:
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # an older file keeps its setting
@@ -403,10 +407,18 @@ def _note(connection: FileConnection, place: str) -> None:
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """The file's identity: application id, schema version, how many tables and indexes."""
+    """The file's identity: application id, schema version, how many tables and indexes.
+
+    In a file that was adopted both numbers of its header stay its program's; ours are in a table.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    adopted, tables = connection.execute(
+        "SELECT count(CASE WHEN type = 'table' AND name = 'onefold_adopted' THEN 1 END), count(*) FROM sqlite_master"
+    ).fetchone()
+    if adopted:
+        application = APPLICATION_ID
+        (version,) = connection.execute("SELECT ifnull(max(version), 0) FROM onefold_adopted").fetchone()
     return application, version, tables
 
 
@@ -415,17 +427,23 @@ def data_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-def refuse_foreign(path: str, application: int, version: int, tables: int) -> None:
+def is_foreign(application: int, version: int, tables: int) -> bool:
+    """Whether another program made a file, going by its identity: it is neither empty nor ours."""
+    return application != APPLICATION_ID and bool(application or version or tables)
+
+
+def refuse_foreign(path: str, application: int, version: int, tables: int, *, adopts: bool) -> None:
     """Refuse a file that another program made.
 
     Raises:
-        StorageError: it is neither empty nor ours.
+        StorageError: it is neither empty nor ours, and is not to be adopted.
     """
-    if application != APPLICATION_ID and (application or version or tables):
+    if is_foreign(application, version, tables) and not adopts:
         raise errors.StorageError(
             f"{path} is a database of another program (application id {application:#x}, {tables} tables).",
             meaning="Nothing was changed.",
-            todo="Give onefold a file of its own.",
+            todo="Give onefold a file of its own. Or, to have it add its tables to this one, make a copy first"
+            f' (sqlite3 {path} ".backup copy.db"), and write ?adopt=yes after the file in the URL.',
         )
 
 

@@ -87,7 +87,7 @@ class SqliteEngine:
         self.database = LookingEngine(path, clock) if reads else CallersDatabase(path, clock, settings=settings)
         self._clock = self.database.clock
         try:
-            migrate(self.database)
+            migrate(self.database, adopts=settings.adopts)
             if self.shared:
                 self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
                 if not reads:

@@ -1,10 +1,11 @@
 """A database file on its disk: the file of a URL, whether it still exists, and the space it may take.
 
-    sqlite:///relative/path.db    sqlite:////absolute/path.db    sqlite://:memory:
+    sqlite:///relative/path.db    sqlite:////absolute/path.db    sqlite://:memory:    sqlite:///db.sqlite3?adopt=yes
 
-Waiting times, page size and the log's length are chosen by the code that opens it: such a URL has no options. If a file is
-removed or replaced while a process has it open, that process's writes are lost to all others, and its log, which others find
-by name, would be applied to the file that has the name now. `OpenFile` detects that.
+Waiting times, page size and the log's length are chosen by the code that opens it. The one option of such a URL,
+`adopt=yes`, lets onefold add its tables to a file of another program. If a file is removed or replaced while a process has
+it open, that process's writes are lost to all others, and its log, which others find by name, would be applied to the file
+that has the name now. `OpenFile` detects that.
 
 SQLite writes everything to the log first, even deletions. When the log has filled the disk, it can neither grow nor be
 written into the file, which would have to grow too: nothing can be accepted, finished or removed any more. So, while there
@@ -47,14 +48,24 @@ class FileSettings(Struct, frozen=True, kw_only=True):
             jobs than with SQLite's 4 MB, measured.
         page_bytes: of a new file: a power of 2, 512 to 65,536 (https://www.sqlite.org/pragma.html#pragma_page_size). A
             commit writes whole pages: small ones make small changes cheaper, large ones large messages and long scans.
+        adopts: a file of another program gets onefold's tables, instead of being refused.
     """
 
     busy_ms: int = 10_000
     log_bytes: int = 40_960_000
     page_bytes: int = 4_096
+    adopts: bool = False
 
 
 FOR_WORKERS: Final = FileSettings()
+
+
+_ADOPTS: Final = "?adopt=yes"
+
+
+def adopts(url: str) -> bool:
+    """Whether a URL of a file says that onefold's tables may be added to a file of another program."""
+    return url.endswith(_ADOPTS)
 
 
 def path_of(url: str, rest: str) -> str:
@@ -63,6 +74,7 @@ def path_of(url: str, rest: str) -> str:
     Raises:
         UsageError: it names no file, or has more than a path.
     """
+    rest = rest.removesuffix(_ADOPTS)
     if rest == ":memory:":
         return rest
     if not rest.startswith("/") or rest == "/":
@@ -73,7 +85,7 @@ def path_of(url: str, rest: str) -> str:
     if not rest.isprintable() or "?" in rest:
         raise errors.UsageError(
             f"{url!r} is more than a path.",
-            meaning="A sqlite URL has no options, and a path no control characters.",
+            meaning="A sqlite URL has no option but adopt=yes, and a path no control characters.",
             todo="Write the plain path of the file, for example sqlite:///.onefold/shop.db.",
         )
     return rest[1:]

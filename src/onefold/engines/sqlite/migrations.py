@@ -1,8 +1,9 @@
 """The schema of the file and its versions: SQL files, applied in order, once, in one transaction.
 
 `sql/NNNN_*.sql` are the steps; the file's `user_version` is the number of steps applied, its `application_id` marks it as
-onefold's. A file of a newer onefold, or of another program, is refused before anything is changed. A step that has been
-released never changes. Invariant: a migration is applied completely or not at all.
+onefold's. A file of a newer onefold, or of another program, is refused before anything is changed. A file of another program
+that is adopted keeps both numbers, which are that program's to use, and has the table `onefold_adopted` instead. A step that
+has been released never changes. Invariant: a migration is applied completely or not at all.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import APPLICATION_ID, identity, refuse_foreign
+from onefold.engines.sqlite.connection import APPLICATION_ID, identity, is_foreign, refuse_foreign
 from onefold.engines.sqlite.database import Database
 
 _STEPS: Final = Path(__file__).parent / "sql"
+_ADOPT: Final = "CREATE TABLE onefold_adopted (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL)"
 
 
-def migrate(engine: Database) -> None:
+def migrate(engine: Database, *, adopts: bool = False) -> None:
     """Bring the file to this version's schema; does nothing if it has it already.
+
+    Args:
+        adopts: a file of another program gets onefold's tables, instead of being refused.
 
     Raises:
         StorageError: the file belongs to another program, or to a newer onefold.
@@ -33,8 +38,8 @@ def migrate(engine: Database) -> None:
         engine.read(lambda connection: _refuse_altered(engine.path, connection))
     if application == APPLICATION_ID and version == len(steps):
         return
-    refuse_foreign(engine.path, application, version, tables)
-    if version > len(steps):
+    refuse_foreign(engine.path, application, version, tables, adopts=adopts)
+    if application == APPLICATION_ID and version > len(steps):
         raise errors.StorageError(
             f"{engine.path} has schema version {version}; this onefold knows versions up to {len(steps)}.",
             meaning="A newer onefold has used the file. Nothing was changed.",
@@ -53,7 +58,7 @@ def latest() -> int:
 def own_tables() -> frozenset[str]:
     """Names of all tables that are onefold's own, whatever the file's version."""
     text = "".join(step.read_text(encoding="utf-8") for step in _STEPS.glob("[0-9]*.sql"))
-    return frozenset(re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE))
+    return frozenset(re.findall(r"^CREATE TABLE (\w+)", text, re.MULTILINE)) | {"onefold_adopted"}
 
 
 def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
@@ -78,10 +83,17 @@ def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
 
 def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:
     # Read again inside the transaction: another process may have migrated in between.
-    done = connection.execute("PRAGMA user_version").fetchone()[0]
+    application, done, tables = identity(connection)
+    if is_foreign(application, done, tables):
+        connection.execute(_ADOPT)
+        connection.execute("INSERT INTO onefold_adopted VALUES (1, 0)")
+        done = 0
     for step in steps[done:]:
         for statement in _statements(step.read_text(encoding="utf-8")):
             connection.execute(statement)
+    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'onefold_adopted'").fetchone()[0]:
+        connection.execute("UPDATE onefold_adopted SET version = ?", (len(steps),))
+        return
     connection.execute(f"PRAGMA user_version={len(steps)}")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
