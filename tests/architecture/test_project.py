@@ -12,7 +12,7 @@ from tools import matrix
 
 LOCKED = re.compile(
     r"([a-z0-9._-]+)==[A-Za-z0-9.+!-]+"
-    r"(?: ; [A-Za-z0-9_.'<>=! ]+)?"
+    r"(?: ; [A-Za-z0-9_.'<>=!() ]+)?"
     r"(?: +--hash=sha256:[0-9a-f]{64})+"
 )
 DECISION_LINES_MAX = 60
