@@ -123,11 +123,11 @@ demo-web: $(READY) ## The shop under fire with its page open, at a printed addre
 	@$(BIN)/onefold demo web $(ARGS)
 
 .PHONY: test
-test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; at most 20 minutes on two cores
+test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; some 25 minutes on two cores
 	$(PYTEST) tests $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(READY) $(TOOLS)/.ready ## The tests that are not slow: under a minute, offline, no servers
+test-fast: $(READY) $(TOOLS)/.ready ## The tests that are not slow: some seven minutes, offline, no servers
 	$(PYTEST) -m "not slow" tests $(ARGS)
 
 .PHONY: soak
@@ -135,13 +135,15 @@ soak: $(READY) $(TOOLS)/.ready ## The long loops: random kills and interleavings
 	ONEFOLD_SOAK=1 $(PYTEST) -m soak --timeout 0 tests $(ARGS)
 
 .PHONY: check
-check: $(READY) $(RELEASE)/.ready ## Format, lint, strict types, layer contracts, docs, and test-fast (make test has all)
+check: static test-fast ## `make static`, then the tests that are not slow: before a commit
+
+.PHONY: static
+static: $(READY) $(RELEASE)/.ready docs ## What needs no test run: format, lint, strict types, layer contracts, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	@$(RELEASE)/bin/python -m tools.release --types
 	$(BIN)/lint-imports
-	@$(MAKE) --no-print-directory docs test-fast
 
 .PHONY: docs
 docs: $(READY) ## The documentation site, into site/; a broken link or an orphan page is an error

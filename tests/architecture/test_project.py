@@ -89,10 +89,10 @@ def test_ci_runs_what_the_readme_and_contributing_say() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     assert [line for line in ci.splitlines() if line.startswith("run make")] == [
         "run make test",
-        "run make check",
+        "run make static",
     ]
     assert "make test" in (ROOT / "README.md").read_text()
-    assert "make check" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert "make static" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_the_citation_names_the_version_and_licence_of_the_package() -> None:
@@ -102,15 +102,15 @@ def test_the_citation_names_the_version_and_licence_of_the_package() -> None:
 
 
 def test_hooks_before_a_commit_run_what_the_checks_run() -> None:
-    """Programs of the lock alone: a hook that fetches its own would judge by other versions than `make check`."""
+    """Programs of the lock alone: a hook that fetches its own would judge by other versions than `make static`."""
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     assert re.findall(r"repo: (\S+)", hooks) == ["local"]
     assert set(re.findall(r"language: (\S+)", hooks)) == {"system"}
     programs = re.findall(r"entry: (\S+)(?: (\S+))?", hooks)
     assert {one for one, _ in programs} == {f".venv/bin/{one}" for one in ("ruff", "mypy", "lint-imports", "python")}
-    check = (ROOT / "Makefile").read_text().partition("check: ")[2].partition("\n\n")[0]
+    check = (ROOT / "Makefile").read_text().partition("static: ")[2].partition("\n\n")[0]
     for program in ("ruff format", "ruff check", "mypy", "lint-imports"):
-        assert f"$(BIN)/{program}" in check, f"`make check` does not run {program}"
+        assert f"$(BIN)/{program}" in check, f"`make static` does not run {program}"
         assert f".venv/bin/{program}" in hooks, f"no hook runs {program}"
 
 

@@ -1,6 +1,7 @@
-"""Counts real calls of boto3: a hook between the client and the wire, for every client an engine makes.
+"""Counts real calls of boto3: a hook in every client that an engine makes.
 
-Each attempt that goes out is one call, retries of botocore included. DynamoDB is asked for the capacity that it consumed.
+A call that botocore tries again, because the emulator was slow to answer, is one call. DynamoDB is asked for the
+capacity that it consumed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Counting:
         def hooked(session: Session, service: str, waits_s: float) -> Any:
             client = make(session, service, waits_s)
             events = client.meta.events
-            events.register("before-send", self._count)
+            events.register("before-call", self._count)
             events.register("provide-client-params.dynamodb", self._ask_capacity)
             events.register("after-call.dynamodb", self._add_capacity)
             return client

@@ -19,7 +19,8 @@ class Webhook:
     """Answers each request with the next of `answers`, then with 200.
 
     Attributes:
-        bodies, headers: of each request. answers: status and headers. on_request: is called before it answers.
+        bodies, headers: of each request that came whole. answers: status and headers.
+        on_request: is called before it answers.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,12 @@ class Webhook:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                webhook.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                announced = int(self.headers["Content-Length"])
+                body = self.rfile.read(announced)
+                if len(body) < announced:  # its sender was killed in the middle of it; nothing can be done with a part
+                    self.close_connection = True
+                    return
+                webhook.bodies.append(body)
                 webhook.headers.append(dict(self.headers.items()))
                 webhook.on_request()
                 status, headers = webhook.answers.pop(0) if webhook.answers else (200, {})

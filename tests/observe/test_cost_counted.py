@@ -160,7 +160,7 @@ def test_first_delivery_duplicate_and_retry_make_the_calls_of_the_model(endpoint
     counting.forget()
     assert mapped.deliver() == {"batchItemFailures": []}
     assert counting.calls == modelled("first")
-    assert is_about(counting.consumed, write_units("first"))
+    assert is_about(counting.consumed, write_units("first")), (counting.consumed, counting.calls)
 
     mapped.send("one")
     counting.forget()
@@ -187,9 +187,9 @@ def test_effects_outside_are_settled_as_they_end_for_the_same_units(endpoint: st
     mapped.send("one")
     counting.forget()
     assert mapped.deliver() == {"batchItemFailures": []}
-    assert set(counting.calls) <= {"dynamodb:BatchExecuteStatement", "dynamodb:UpdateItem"}
-    assert modelled("first").total() <= counting.calls.total() <= 1 + BATCH
-    assert is_about(counting.consumed, write_units("first"))
+    assert set(counting.calls) <= {"dynamodb:BatchExecuteStatement", "dynamodb:UpdateItem"}, counting.calls
+    assert modelled("first").total() <= counting.calls.total() <= 1 + BATCH, counting.calls
+    assert is_about(counting.consumed, write_units("first")), (counting.consumed, counting.calls)
     mapped.app.close()
 
 
