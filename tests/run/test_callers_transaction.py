@@ -356,47 +356,6 @@ def test_a_first_use_inside_a_transaction_says_to_open_the_app_before(tmp_path: 
 # -- what frameworks have ----------------------------------------------------------------------------------------------
 
 
-class Fairy:
-    """As SQLAlchemy's PoolProxiedConnection."""
-
-    def __init__(self, driver_connection: object) -> None:
-        self.driver_connection = driver_connection
-
-
-class Connection:
-    """As SQLAlchemy's Connection."""
-
-    def __init__(self, fairy: Fairy) -> None:
-        self.connection = fairy
-
-
-class Session:
-    """As SQLAlchemy's Session, whose `connection` is a method."""
-
-    def __init__(self, mine: sqlite3.Connection) -> None:
-        self._connection = Connection(Fairy(mine))
-        self.is_over = False
-
-    def connection(self) -> Connection:
-        if self.is_over:
-            raise RuntimeError("Can't operate on closed transaction inside context manager.")
-        return self._connection
-
-
-def test_objects_that_lead_to_a_connection(books: Books) -> None:
-    session = Session(books.mine)
-    with books.mine:
-        books.ship.send({"id": "o-1"}, connection=session)
-        books.ship.send({"id": "o-2"}, connection=session.connection())
-    assert books.waiting() == ["o-1", "o-2"]
-
-
-def test_a_session_whose_transaction_is_over(books: Books) -> None:
-    session = Session(books.mine)
-    session.is_over = True
-    refused(books, session, "RuntimeError: Can't operate on closed transaction")
-
-
 DJANGO = """
 import sys
 import django

@@ -59,6 +59,7 @@ def test_operations_that_need_a_person(act: Exception, state: str, why: str) -> 
         assert known.state == state
         assert why in (known.why or "")
         assert shop.ship.wait("o-1", "1s") == known
+        assert asyncio.run(shop.ship.await_end("o-1", "1s")) == known
         assert not shop.ship.cancel("o-1")
 
 
@@ -139,3 +140,84 @@ def test_a_wait_ends_when_the_work_does(tmp_path: Path) -> None:
     waiting.join(60)
     assert [one.state for one in found] == ["done"]
     shop.app.close()
+
+
+def test_coroutines_wait_while_the_loop_and_each_other_go_on(tmp_path: Path) -> None:
+    """Twenty wait, more than there are threads; the worker begins when all of them have looked."""
+    shop = Shop(*["shipped"] * 20)
+    shop.app.url = f"sqlite:///{tmp_path / 'shop.db'}"
+    names = [f"o-{number}" for number in range(20)]
+
+    async def serve() -> list[Any]:
+        await shop.ship.asend_many([{"id": name} for name in names])
+        with pytest.raises(errors.TransientError, match="it is waiting"):
+            await shop.ship.await_end("o-1", "0s")
+        tasks = [asyncio.ensure_future(shop.ship.await_end(name, "60s")) for name in names]
+        cancelled = asyncio.ensure_future(shop.ship.await_end("o-1", "60s"))
+        for name in names:
+            await shop.ship.alook(name)
+        cancelled.cancel()
+        runtime = shop.app.runtime()
+        worker = make_worker(
+            runtime, shop.app.jobs, shop.app.registry.job_of, settings=WorkerSettings(until_empty=True)
+        )
+        await asyncio.to_thread(worker.run)
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        return list(await asyncio.gather(*tasks))
+
+    found = asyncio.run(serve())
+    assert [(one.key, one.state, one.result) for one in found] == [(name, "done", "shipped") for name in names]
+    shop.app.close()
+
+
+# -- guarded calls -----------------------------------------------------------------------------------------------------
+
+
+class Till:
+    """Guarded functions and a method, on one store."""
+
+    def __init__(self, path: Path) -> None:
+        store = onefold.store(f"sqlite:///{path / 'records.db'}")
+        seen: list[str] = []
+        self.seen = seen
+
+        @onefold.once(key="{order}", store=store, name="charge", tenant="{shop}", on_unknown="hold")
+        def charge(order: str, shop: str = "south") -> Parcel:
+            seen.append(onefold.observe.look(charge, order, tenant=shop).state)
+            if order == "bad":
+                raise onefold.OutcomeUnknown("charged?")
+            return Parcel(order)
+
+        @onefold.once(key="{order}", store=store, name="refund")
+        async def refund(order: str) -> Parcel:
+            seen.append((await onefold.observe.alook(refund, order)).state)
+            return Parcel(order)
+
+        self.charge, self.refund = charge, refund
+
+
+def test_a_guarded_call(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    assert onefold.observe.look(till.charge, "o-1", tenant="south").state == "absent"
+    till.charge("o-1")
+    known = onefold.observe.look(till.charge, "o-1", tenant="south")
+    assert (known.job, known.state, known.result, known.attempts) == ("charge", "done", Parcel("o-1"), 1)
+    assert known.expires_at_ms is not None
+    assert asyncio.run(onefold.observe.alook(till.charge, "o-1", tenant="south")) == known
+    till.charge("o-2", "north")
+    assert onefold.observe.look(till.charge, "o-2", tenant="south").state == "absent"
+    assert onefold.observe.look(till.charge, "o-2", tenant="north").state == "done"
+    with pytest.raises(onefold.OutcomeUnknown):
+        till.charge("bad")
+    held = onefold.observe.look(till.charge, "bad", tenant="south")
+    assert (held.state, held.why, held.result) == ("held", "OutcomeUnknown: charged?", None)
+    asyncio.run(till.refund("o-1"))
+    assert onefold.observe.look(till.refund, "o-1").result == Parcel("o-1")
+    assert till.seen == ["running"] * 4
+
+
+def test_a_function_that_is_not_guarded() -> None:
+    with pytest.raises(errors.UsageError, match="is not guarded by") as caught:
+        onefold.observe.look(len, "o-1")
+    assert "job.look" in caught.value.todo

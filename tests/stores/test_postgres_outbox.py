@@ -95,19 +95,6 @@ def test_many_keep_their_order(shop: OutboxShop, url: str) -> None:
     assert shop.waiting("groups.fifo") == ids
 
 
-class AsyncSession:
-    """As SQLAlchemy's AsyncSession, whose connections are to be awaited."""
-
-    def __init__(self, link: psycopg.AsyncConnection[Any]) -> None:
-        self.driver_connection: object = None
-        self._link = link
-
-    async def connection(self) -> AsyncSession:
-        raw = AsyncSession(self._link)
-        raw.driver_connection = self._link
-        return raw
-
-
 def test_on_asynchronous_connections(shop: OutboxShop, url: str) -> None:
     async def sell() -> None:
         async with await psycopg.AsyncConnection.connect(url) as link:
@@ -118,7 +105,7 @@ def test_on_asynchronous_connections(shop: OutboxShop, url: str) -> None:
                 await link.execute("INSERT INTO shop_order VALUES ('o-1')")
                 receipt = await shop.ship.asend({"id": "o-1"}, connection=link)
                 assert (receipt.key, receipt.message_id) == ("o-1", None)
-                await shop.pack.asend_many([{"id": "o-2", "customer": "c"}], connection=AsyncSession(link))
+                await shop.pack.asend_many([{"id": "o-2", "customer": "c"}], connection=link)
             async with link.transaction(force_rollback=True):
                 await shop.ship.asend({"id": "o-3"}, connection=link)
             with pytest.raises(errors.PayloadError, match="does not take the message"):

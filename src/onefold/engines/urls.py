@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 ENGINES: Final = ("sqlite", "aws")
 SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # of records, somewhere on a network of the user's
 STORES: Final = ("sqlite", "dynamodb", *SERVERS)
-_DRIVERS: Final = {"sqlite3": ("Connection",), "psycopg": ("Connection", "AsyncConnection")}
+_DRIVERS: Final = {
+    ("sqlite3", "Connection"): "sqlite3",
+    ("psycopg", "Connection"): "psycopg",
+    ("psycopg", "AsyncConnection"): "psycopg-async",
+    ("asyncpg", "Connection"): "asyncpg",
+    ("asyncpg", "PoolConnectionProxy"): "asyncpg",
+}
 _EXTRAS: Final = {
     "boto3": "aws",
     "botocore": "aws",
@@ -288,11 +294,15 @@ def _read_dynamodb(url: str) -> Any:
 
 
 def driver_of(connection: object) -> str | None:
-    """Which driver a connection is of, of those that can carry a message (`sqlite3`, `psycopg`); None: of none."""
+    """Which driver a connection is of, of those that can carry a message; None: of none.
+
+    Returns:
+        `sqlite3` or `psycopg`, whose calls block; `psycopg-async` or `asyncpg`, whose calls are awaited.
+    """
     for kind in type(connection).__mro__:  # imports no driver
-        module = kind.__module__.partition(".")[0]
-        if module in _DRIVERS and kind.__name__ in _DRIVERS[module]:
-            return module
+        driver = _DRIVERS.get((kind.__module__.partition(".")[0], kind.__name__))
+        if driver is not None:
+            return driver
     return None
 
 

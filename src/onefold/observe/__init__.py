@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     from onefold.observe.emf import EmfSink
     from onefold.observe.otel import OpenTelemetry
     from onefold.observe.sinks import LogSink
+    from onefold.runner.once import alook, look
     from onefold.runtime.events import Event, Sink
 
-__all__ = ["EmfSink", "Event", "LogSink", "OpenTelemetry", "Sink"]
+__all__ = ["EmfSink", "Event", "LogSink", "OpenTelemetry", "Sink", "alook", "look"]
 
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__,
     {
         "EmfSink": "onefold.observe.emf",
         "LogSink": "onefold.observe.sinks",
+        "alook": "onefold.runner.once",
         "checked_targets": "onefold.observe.alarm_targets",
         "declare_alarms": "onefold.observe.alarm_targets",
         "Event": "onefold.runtime.events",
         "OpenTelemetry": "onefold.observe.otel",
         "Sink": "onefold.runtime.events",
+        "look": "onefold.runner.once",
     },
 )

@@ -144,7 +144,7 @@ class GuardedFunction:
             keep_ms=keep_ms,
         )  # fmt: skip
         rules = Rules(payload=self._result, key=self._key, tenant=self._tenant, group=None, source="json")
-        self._job = _Calls(name, self._policy, rules, on_unknown if callable(on_unknown) else None)
+        self.job = _Calls(name, self._policy, rules, on_unknown if callable(on_unknown) else None)
         self._sinks = sinks
         self._runner = self._make_runner()
         self._keeper = LeaseKeeper(store, clock, lease_ms, self._put_back, self._lease_lost)
@@ -338,7 +338,7 @@ class GuardedFunction:
 
     def _execution(self, found: Claimed, ask: Ask | None, now_ms: int, args: Args | None = None) -> Execution:
         """The script of a claimed call, after its claim."""
-        run = Execution(self._job, _NO_MESSAGE, Facts(key=found.hold.key), args)
+        run = Execution(self.job, _NO_MESSAGE, Facts(key=found.hold.key), args)
         run.ask = ask
         run.found(found)
         run.advance(now_ms)

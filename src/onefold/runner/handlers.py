@@ -204,9 +204,9 @@ class Job(Generic[P, R]):
                 runs first. SQS delays no single message of a FIFO queue: there it needs `--later`, and is refused without.
             key: instead of the declared key rule.
             dedup_id: FIFO queues: instead of one derived from job, key and payload.
-            connection: your connection to the engine's own file: the message is part of the transaction that is open on it,
-                and is sent if, and only if, you commit. A `sqlite3.Connection`, Django's `connection`, a SQLAlchemy Session
-                or Connection.
+            connection: your connection to the engine's own file, or to a database with the app's outbox: the message is part
+                of the transaction that is open on it, and is sent if, and only if, you commit. A `sqlite3.Connection`, a
+                `psycopg.Connection`, Django's `connection`, a SQLAlchemy Session or Connection.
 
         Raises:
             PayloadError: the payload does not fit the type, or gives no key; nothing was sent.
@@ -232,8 +232,8 @@ class Job(Generic[P, R]):
 
         Args:
             delay, run_at, key, dedup_id: as for `send`.
-            connection: a `psycopg.AsyncConnection`, or SQLAlchemy's AsyncSession or AsyncConnection on it, to the database
-                with the app's outbox: sent if, and only if, its transaction commits.
+            connection: a connection of asyncpg, a `psycopg.AsyncConnection`, or SQLAlchemy's AsyncSession or AsyncConnection
+                on one of them, to the database with the app's outbox: sent if, and only if, its transaction commits.
 
         Raises:
             as `send`; UsageError: a connection that is not asynchronous.
@@ -334,6 +334,18 @@ class Job(Generic[P, R]):
         from onefold.runner import lookup  # few functions ask; the cold start is measured
 
         return lookup.wait(self._runtime, self, key, tenant, timeout)
+
+    async def await_end(
+        self,
+        key: str,
+        timeout: duration.Duration = "30s",  # noqa: ASYNC109 - as `wait`; the app's clock measures it
+        *,
+        tenant: str = "",
+    ) -> Known[R]:
+        """As `wait`, from a coroutine: nothing stops the loop. A task that is cancelled changes nothing."""
+        from onefold.runner import lookup  # few functions ask; the cold start is measured
+
+        return await lookup.await_end(self._runtime, self, key, tenant, timeout)
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""What is known of one operation of a job, for the program that sent it: its state and result, cancelled, or waited for.
+"""What is known of one operation of a job, or of a guarded call: its state and result; it is cancelled, or waited for.
 
 A person's view with the whole story is `onefold why`. Where messages cannot be looked at (SQS), an operation that no worker
 has claimed yet is `absent`.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from onefold import duration, errors
 from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
@@ -18,6 +20,7 @@ from onefold.runner.handlers import Job, Known
 from onefold.runtime.outgoing import known_of, transaction
 
 if TYPE_CHECKING:
+    from onefold.contracts.verbs import Store
     from onefold.runtime.runtime import Runtime
 
 R = TypeVar("R")
@@ -38,11 +41,22 @@ def _look(runtime: Runtime, job: Job[Any, R], key: RecordKey) -> Known[R]:
         found = _messages(runtime, job, key)
         alive = any(one.queue == job.policy.queue for one in found)
         return Known(job=job.name, key=key.key, state="waiting" if alive else "dead" if found else "absent")
+    known = _known(job, record, key)
+    if known.state == "dead" and any(one.queue == job.policy.queue for one in _messages(runtime, job, key)):
+        return replace(known, state="waiting")  # it was sent back
+    return known
+
+
+def look_at_call(store: Store, job: Job[Any, R], key: RecordKey, now_ms: int) -> Known[R]:
+    """As `observe.look`: `job` reads what the calls of one guarded function return."""
+    (record,) = store.read([key], now_ms)
+    return Known(job=job.name, key=key.key, state="absent") if record is None else _known(job, record, key)
+
+
+def _known(job: Job[Any, R], record: Record, key: RecordKey) -> Known[R]:
     state: Any = known_of(record)
     if state == "failed" or (state == "waiting" and record.budget_closed):
         state = "dead" if record.budget_closed else "waiting"
-        if state == "dead" and any(one.queue == job.policy.queue for one in _messages(runtime, job, key)):
-            state = "waiting"  # it was sent back
     done = state == "done" and record.result is not None
     return Known(
         job=job.name,
@@ -125,12 +139,29 @@ def wait(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, timeout: dur
     while True:
         known = look(runtime, job, key, tenant)
         left_ms = until_ms - clock.monotonic_ms()
-        if known.state in _ENDS:
+        if _has_ended(known, left_ms, timeout):
             return known
-        if left_ms <= 0:
-            raise errors.TransientError(
-                f"{job.name} {key!r} is not done within {timeout}: it is {known.state}.",
-                meaning="Nothing was changed; it goes on.",
-                todo=f"Is a worker running? `onefold why {key}` says what happened so far.",
-            )
         clock.wait(never, min(left_ms, _AGAIN_MS))
+
+
+async def await_end(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, within: duration.Duration) -> Known[R]:
+    """As `Job.await_end`."""
+    clock = runtime.steady
+    until_ms = clock.monotonic_ms() + duration.to_ms(within, "timeout")
+    while True:
+        known = await runtime.in_thread(lambda: look(runtime, job, key, tenant))
+        if _has_ended(known, until_ms - clock.monotonic_ms(), within):
+            return known
+        await runtime.pause(_AGAIN_MS)
+
+
+def _has_ended(known: Known[Any], left_ms: int, timeout: duration.Duration) -> bool:
+    if known.state in _ENDS:
+        return True
+    if left_ms > 0:
+        return False
+    raise errors.TransientError(
+        f"{known.job} {known.key!r} is not done within {timeout}: it is {known.state}.",
+        meaning="Nothing was changed; it goes on.",
+        todo=f"Is a worker running? `onefold why {known.key}` says what happened so far.",
+    )

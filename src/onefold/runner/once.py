@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from itertools import starmap
-from typing import Any, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from onefold import duration, errors, redact
 from onefold.clock import SteadyClock, SystemClock
-from onefold.contracts.store import Claimed, Completed, Running
+from onefold.contracts.store import Claimed, Completed, RecordKey, Running
 from onefold.contracts.verbs import Store
 from onefold.duration import Duration
 from onefold.entropy import SystemEntropy
@@ -28,7 +28,7 @@ from onefold.outside import Clock, Entropy
 from onefold.record.keys import KeyFunction
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
-from onefold.runner.handlers import Found
+from onefold.runner.handlers import Found, Known
 from onefold.runner.hooks import Hooks, checked_hooks
 from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sink, checked_sinks
@@ -37,6 +37,7 @@ from onefold.runtime.names import declare
 A = ParamSpec("A")
 R = TypeVar("R")
 
+_GUARD: Final = "__onefold_guard__"  # attribute of a decorated function
 _NAME_CHARS_MAX: Final = 512
 _NOT_NAMES: Final = (
     "__main__",
@@ -126,6 +127,7 @@ def once(
         else:
             guarded = _synchronous(function, guard)
         declare(store, guard.name, function, guarded, is_given=name is not None)
+        vars(guarded)[_GUARD] = guard
         return guarded
 
     return decorate
@@ -172,6 +174,43 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
         return values[0]
 
     return guarded
+
+
+@overload
+def look(function: Callable[..., Coroutine[Any, Any, R]], key: str, *, tenant: str = "") -> Known[R]: ...
+@overload
+def look(function: Callable[..., R], key: str, *, tenant: str = "") -> Known[R]: ...
+def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[Any]:
+    """What is known now of a call of a guarded function, as `job.look` says it of a job's operation.
+
+    Args:
+        function: guarded by `onefold.once`; a method works too.
+        key: of the call, as its key rule makes it. tenant: its scope, where the function has tenants.
+
+    Raises:
+        UsageError: no guarded function. PayloadError: the stored result is not of the type that the function returns.
+        TransientError: the store cannot be read now.
+    """
+    guard: GuardedFunction | None = getattr(function, _GUARD, None)
+    if guard is None:
+        raise errors.UsageError(
+            f"look was given {function!r:.120}, which is not guarded by onefold.once.",
+            todo="Pass the decorated function; of a job, ask job.look(key).",
+        )
+    from onefold.runner import lookup  # few programs ask
+
+    return lookup.look_at_call(guard.store, guard.job, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
+
+
+@overload
+async def alook(function: Callable[..., Coroutine[Any, Any, R]], key: str, *, tenant: str = "") -> Known[R]: ...
+@overload
+async def alook(function: Callable[..., R], key: str, *, tenant: str = "") -> Known[R]: ...
+async def alook(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[Any]:
+    """As `look`, from a coroutine: nothing stops the loop."""
+    from onefold.runner import once_async  # imports asyncio: 36 ms
+
+    return await once_async.in_thread(lambda: look(function, key, tenant=tenant))
 
 
 def _named(name: Any, function: Any, store: object) -> str:

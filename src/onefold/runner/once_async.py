@@ -224,6 +224,14 @@ async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Comp
         raise
 
 
+async def in_thread(call: Callable[[], R]) -> R:
+    """Make a call that may wait for a store, in one of the threads of claims. What it returns or raises."""
+    made: _Call[R] = _Call()
+    _claims.submit(made, call)
+    await _until_over(made)
+    return made.result()
+
+
 async def _write(
     call: _Call[None],
     write: Callable[[Begun, Any], None],

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, TypeVar
 
@@ -24,10 +24,22 @@ class LoopThreads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="onefold-async")
+        self._pause: Future[object] | None = None
 
     async def run(self, call: Callable[[], T]) -> T:
         """Make a call in a thread, with the task's context variables; what it returns or raises."""
         return await asyncio.wrap_future(self._pool.submit(copy_context().run, call))
+
+    async def pause(self, wait: Callable[[], object]) -> None:
+        """Wait until the pause in progress is over, or begin one: all tasks that pause share a thread.
+
+        Args:
+            wait: waits in the thread.
+        """
+        pause = self._pause
+        if pause is None or pause.done():
+            pause = self._pause = self._pool.submit(wait)
+        await asyncio.shield(asyncio.wrap_future(pause))  # a task that is cancelled ends nobody else's
 
     def close(self) -> None:
         """Let the threads end after the calls that they have."""

@@ -7,16 +7,20 @@ Never here: SQL. Invariant: nothing is sent through a connection whose transacti
 from __future__ import annotations
 
 import inspect
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeGuard
 
 from onefold import errors
 from onefold.engines.urls import driver_of
+from onefold.interrupts import let_through
 
 # In this order: SQLAlchemy's Session has `connection()`, its Connection `connection`, what that gives `driver_connection`;
 # its AsyncSession has `connection()` and its AsyncConnection `get_raw_connection()`, both to be awaited;
 # Django's connection has `connection` once it is open.
 _LEADS: Final = ("driver_connection", "get_raw_connection", "connection")
 _STEPS_MAX: Final = 5
+_ASYNCHRONOUS: Final = ("psycopg-async", "asyncpg")
 
 
 def driver_connection(given: object) -> object:
@@ -27,22 +31,32 @@ def driver_connection(given: object) -> object:
             with an attribute or a method without arguments, `connection` or `driver_connection`, that leads to one.
 
     Raises:
-        UsageError: it leads to none, or its transaction is lost already.
+        UsageError: it leads to none, or to one that is to be awaited, or its transaction is lost already.
     """
     one = given
     for _ in range(_STEPS_MAX):
         if driver_of(one) is not None:
-            return one
+            break
         if getattr(one, "needs_rollback", False):
             raise errors.UsageError(
                 "The transaction on this connection has failed and can only be rolled back (needs_rollback).",
                 meaning="Nothing was sent: it would have been rolled back too.",
                 todo="Leave the atomic() block that failed, then send in a new one.",
             )
+        if _is_of_sqlalchemy(one) and not one.in_transaction():
+            with _translated(one):
+                one.begin()  # as its execute would: otherwise its commit() commits nothing
         one = _next(one)
-    kind = type(given)
+        if inspect.iscoroutine(one):
+            one.close()
+            raise _to_be_awaited(given)
+    driver = driver_of(one)
+    if driver in _ASYNCHRONOUS:
+        raise _to_be_awaited(given)
+    if driver is not None:
+        return one
     raise errors.UsageError(
-        f"connection= is a {kind.__module__}.{kind.__qualname__}, which leads to no connection that onefold knows.",
+        f"connection= is a {_kind_of(given)}, which leads to no connection that onefold knows.",
         meaning="Nothing was sent.",
         todo="Pass a sqlite3 or psycopg connection, Django's connection, or a SQLAlchemy Session or Connection.",
     )
@@ -52,9 +66,9 @@ async def async_driver_connection(given: object) -> object:
     """The asynchronous connection of the database's driver that an object leads to.
 
     Args:
-        given: a `psycopg.AsyncConnection`; SQLAlchemy's AsyncSession or AsyncConnection; or any object with an attribute or
-            a method without arguments, `driver_connection`, `get_raw_connection` or `connection`, that leads to one; what
-            is to be awaited is.
+        given: a `psycopg.AsyncConnection` or a connection of asyncpg; SQLAlchemy's AsyncSession or AsyncConnection on one;
+            or any object with an attribute or a method without arguments, `driver_connection`, `get_raw_connection` or
+            `connection`, that leads to one; what is to be awaited is.
 
     Raises:
         UsageError: it leads to none, or to one that blocks, or its transaction is lost already.
@@ -63,31 +77,67 @@ async def async_driver_connection(given: object) -> object:
     for _ in range(_STEPS_MAX):
         if driver_of(one) is not None:
             break
-        one = _next(one)
+        before, one = one, _next(one)
         if inspect.isawaitable(one):
-            one = await one
-    if type(one).__name__ == "AsyncConnection":
+            with _translated(before):
+                one = await one
+                if _is_of_sqlalchemy(before) and not _has_begun(before, one):
+                    await before.exec_driver_sql("SELECT 1")  # it begins when something is executed, and not before
+    if driver_of(one) in _ASYNCHRONOUS:
         return one
-    kind = type(given)
     raise errors.UsageError(
-        f"connection= is a {kind.__module__}.{kind.__qualname__}, which leads to no asynchronous connection.",
+        f"connection= is a {_kind_of(given)}, which leads to no asynchronous connection.",
         meaning="Every use of a connection that is not asynchronous stops the loop. Nothing was sent.",
-        todo="Pass a psycopg.AsyncConnection, or SQLAlchemy's AsyncSession; with a connection that blocks, use send.",
+        todo="Pass a connection of asyncpg, a psycopg.AsyncConnection, or SQLAlchemy's AsyncSession on one of them; with a"
+        " connection that blocks, use send.",
     )
 
 
 def _next(one: object) -> object:
-    if callable(ensure := getattr(one, "ensure_connection", None)):
-        ensure()
-    for name in _LEADS:
-        try:
+    with _translated(one):
+        if callable(ensure := getattr(one, "ensure_connection", None)):
+            ensure()
+        for name in _LEADS:
             found = getattr(one, name, None)
             if found is not None:
                 return found() if callable(found) and driver_of(found) is None else found
-        except Exception as error:
-            raise errors.UsageError(
-                f"{type(one).__name__} gives no connection: {type(error).__name__}: {error}",
-                meaning="Its transaction is over, or was rolled back. Nothing was sent.",
-                todo="Send inside a transaction that is still open.",
-            ) from error
     return None
+
+
+def _is_of_sqlalchemy(one: object) -> TypeGuard[Any]:
+    """Whether it is a Connection or an AsyncConnection of SQLAlchemy's."""
+    return hasattr(one, "exec_driver_sql")
+
+
+def _has_begun(connection: Any, raw: Any) -> bool:
+    """Whether an AsyncConnection's transaction is open, for SQLAlchemy and on the server."""
+    driver = raw.driver_connection
+    return bool(connection.in_transaction() and (driver_of(driver) != "asyncpg" or driver.is_in_transaction()))
+
+
+@contextmanager
+def _translated(one: object) -> Iterator[None]:
+    try:
+        yield
+    except errors.OnefoldError:
+        raise
+    except Exception as error:
+        let_through(error)
+        raise errors.UsageError(
+            f"{type(one).__name__} gives no connection: {type(error).__name__}: {error}",
+            meaning="Its transaction is over, or was rolled back. Nothing was sent.",
+            todo="Send inside a transaction that is still open.",
+        ) from error
+
+
+def _to_be_awaited(given: object) -> errors.UsageError:
+    return errors.UsageError(
+        f"connection= is a {_kind_of(given)}, whose calls are to be awaited; send cannot.",
+        meaning="Nothing was sent.",
+        todo="Write: await job.asend(..., connection=connection)",
+    )
+
+
+def _kind_of(given: object) -> str:
+    kind = type(given)
+    return f"{kind.__module__}.{kind.__qualname__}"

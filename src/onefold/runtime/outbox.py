@@ -49,7 +49,8 @@ async def aput(
 ) -> list[Receipt]:
     """As `put`, on an asynchronous connection."""
     messages = parcels(registry, outbox_url, outgoing)
-    await urls.part("postgres.outbox").aput(connection, registry.name, messages)
+    table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
+    await urls.part(table).aput(connection, registry.name, messages)
     return receipts(outgoing)
 
 

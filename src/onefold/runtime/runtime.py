@@ -254,12 +254,20 @@ class Runtime:
 
         Where the task is cancelled meanwhile, the call goes on all the same, if it has begun.
         """
+        return await self._loop_threads().run(call)
+
+    async def pause(self, pause_ms: int) -> None:
+        """Wait in a coroutine for so long at most, while the loop goes on."""
+        clock, never = self.steady, self.never()
+        await self._loop_threads().pause(lambda: clock.wait(never, pause_ms))
+
+    def _loop_threads(self) -> LoopThreads:
         threads = self._threads
         if threads is None:
             from onefold.runtime.asynchronous import LoopThreads  # asyncio costs 36 ms, which only coroutines pay
 
             threads = self._threads = LoopThreads()
-        return await threads.run(call)
+        return threads
 
     def _joined(self, connection: object) -> AbstractContextManager[None]:
         try:

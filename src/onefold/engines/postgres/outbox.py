@@ -38,10 +38,10 @@ CREATE TABLE IF NOT EXISTS onefold_outbox_version (
 );
 INSERT INTO onefold_outbox_version VALUES (1, 1, replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING;
 """
-_IS_THERE: Final = (
+IS_THERE: Final = (
     "SELECT to_regclass('onefold_outbox') IS NOT NULL AND to_regclass('onefold_outbox_version') IS NOT NULL"
 )
-_PUT: Final = """
+PUT: Final = """
 WITH put AS (
     INSERT INTO onefold_outbox (app, queue, message)
     SELECT %s, one.queue, one.message FROM onefold_outbox_version v
@@ -58,7 +58,7 @@ _KNOWN_MAX: Final = 1_000
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def put(connection: Link | psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]]) -> None:
+def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None:
     """Write messages, in order, inside the transaction that is open on the connection, or that it begins by itself.
 
     Args:
@@ -68,19 +68,13 @@ def put(connection: Link | psycopg.AsyncConnection[Any], app: str, messages: Seq
         UsageError: the connection is closed, in autocommit mode without a transaction, or its transaction has failed.
         StorageError: the tables are not there, or another version's. TransientError, StorageBusy: the server could not.
     """
-    if isinstance(connection, psycopg.AsyncConnection):
-        raise errors.UsageError(
-            "The connection is an AsyncConnection, which `send` cannot wait for.",
-            meaning="Nothing was sent.",
-            todo="Write: await job.asend(..., connection=connection)",
-        )
     check(connection)
     place = connection.info.dsn
     try:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            if place not in _known:
-                see(place, cursor.execute(_IS_THERE).fetchone())
-            found = cursor.execute(_PUT, statement_values(app, messages)).fetchone()
+            if not is_known(place):
+                see(place, cursor.execute(IS_THERE).fetchone())
+            found = cursor.execute(PUT, statement_values(app, messages)).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
         raise failed(error, place) from error
@@ -93,9 +87,9 @@ async def aput(connection: psycopg.AsyncConnection[Any], app: str, messages: Seq
     place = connection.info.dsn
     try:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            if place not in _known:
-                see(place, await (await cursor.execute(_IS_THERE)).fetchone())
-            found = await (await cursor.execute(_PUT, statement_values(app, messages))).fetchone()
+            if not is_known(place):
+                see(place, await (await cursor.execute(IS_THERE)).fetchone())
+            found = await (await cursor.execute(PUT, statement_values(app, messages))).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
         raise failed(error, place) from error
@@ -110,28 +104,52 @@ def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
     """
     status = connection.info.transaction_status
     if connection.closed or status == TransactionStatus.UNKNOWN:
-        raise errors.UsageError(
-            "The connection is closed.",
-            meaning="Nothing was sent.",
-            todo="Pass an open connection.",
-        )
+        raise closed()
     if status == TransactionStatus.INERROR:
-        raise errors.UsageError(
-            "The transaction on this connection has failed and can only be rolled back.",
-            meaning="Nothing was sent: it would have been rolled back too.",
-            todo="Roll back, or leave the savepoint that failed, then send again.",
-        )
+        raise aborted()
     if status == TransactionStatus.IDLE and connection.autocommit:
-        raise errors.UsageError(
-            "The connection is in autocommit mode, and no transaction is open on it.",
-            meaning="The message would leave by itself, before your rows or without them. Nothing was sent.",
-            todo="Send inside `with connection.transaction():` (in Django: transaction.atomic()).",
-        )
+        raise in_no_transaction("with connection.transaction():` (in Django: `transaction.atomic()")
+
+
+def closed() -> errors.UsageError:
+    """The connection is."""
+    return errors.UsageError(
+        "The connection is closed.",
+        meaning="Nothing was sent.",
+        todo="Pass an open connection.",
+    )
+
+
+def aborted() -> errors.UsageError:
+    """A statement before has failed, and PostgreSQL takes no others."""
+    return errors.UsageError(
+        "The transaction on this connection has failed and can only be rolled back.",
+        meaning="Nothing was sent: it would have been rolled back too.",
+        todo="Roll back, or leave the savepoint that failed, then send again.",
+    )
+
+
+def in_no_transaction(how: str) -> errors.UsageError:
+    """Each statement commits by itself.
+
+    Args:
+        how: a transaction is begun with this driver.
+    """
+    return errors.UsageError(
+        "The connection is in autocommit mode, and no transaction is open on it.",
+        meaning="The message would leave by itself, before your rows or without them. Nothing was sent.",
+        todo=f"Send inside `{how}`.",
+    )
 
 
 def statement_values(app: str, messages: Sequence[tuple[str, str]]) -> tuple[str, list[str], list[str], int]:
     """The values of the one statement that writes messages."""
     return app, [queue for queue, _ in messages], [message for _, message in messages], VERSION
+
+
+def is_known(place: str) -> bool:
+    """Whether this process has seen the tables there."""
+    return place in _known
 
 
 def see(place: str, answer: tuple[Any, ...] | None) -> None:
@@ -181,6 +199,8 @@ def failed(error: psycopg.Error | OSError, place: str) -> errors.OnefoldError:
     if state == "42P01":
         _known.discard(place)
         return missing(place)
+    if state == "25P02":
+        return aborted()
     if state == "42501":
         return errors.StorageError(
             f"The role may not use the outbox tables in {place}: {str(error).strip()}",
@@ -215,7 +235,7 @@ class PostgresOutbox:
     def token(self) -> str:
         """As the contract says."""
         if self._token is None:
-            if not self._ask(_IS_THERE)[0][0]:
+            if not self._ask(IS_THERE)[0][0]:
                 raise missing(self._address.shown)
             found = self._ask("SELECT version, token FROM onefold_outbox_version")
             if not found or found[0][0] != VERSION:

@@ -1,0 +1,69 @@
+"""Writing to the outbox tables in a transaction of an asyncpg connection; relays read them through psycopg (`outbox.py`).
+
+Never here: SQL of its own, ending the transaction. Invariant: a connection in no transaction writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+import psycopg
+
+from onefold import errors
+from onefold.engines.postgres import outbox
+from onefold.interrupts import let_through
+
+_VALUES: Final = ("$1", "$2", "$3", "$4")
+_PUT: Final = outbox.PUT.replace("%s", "{}").format(*_VALUES)
+
+
+async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]]) -> None:
+    """As `outbox.aput`, on a connection of asyncpg, or one that its pool has lent."""
+    place = _check(connection)
+    try:
+        if not outbox.is_known(place):
+            outbox.see(place, await connection.fetchrow(outbox.IS_THERE))
+        found = await connection.fetchrow(_PUT, *outbox.statement_values(app, messages))
+    except asyncpg.InterfaceError as error:
+        raise _unusable(error) from error
+    except asyncpg.PostgresError as error:
+        raise outbox.failed(_of_psycopg(error), place) from error
+    except OSError as error:
+        let_through(error)
+        raise outbox.failed(error, place) from error
+    outbox.see_written(found, len(messages), place)
+
+
+def _check(connection: Any) -> str:
+    """What to call the connection's database.
+
+    Raises:
+        UsageError: it is closed, or in no transaction.
+    """
+    try:
+        if connection.is_closed():
+            raise outbox.closed()
+        if not connection.is_in_transaction():
+            raise outbox.in_no_transaction("async with connection.transaction():")
+        return f"the database of the connection (server process {connection.get_server_pid()})"
+    except asyncpg.InterfaceError as error:  # its pool has it back
+        raise _unusable(error) from error
+
+
+def _unusable(error: asyncpg.InterfaceError) -> errors.UsageError:
+    return errors.UsageError(
+        f"The connection cannot be used now: {error}",
+        meaning="Nothing was sent.",
+        todo="Pass an open connection that no other task is using.",
+    )
+
+
+def _of_psycopg(error: asyncpg.PostgresError) -> psycopg.Error:
+    """The same error of the server as psycopg says it."""
+    try:
+        kind = psycopg.errors.lookup(error.sqlstate or "")
+    except KeyError:
+        kind = psycopg.DatabaseError
+    return kind(str(error))
