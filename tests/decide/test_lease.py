@@ -15,6 +15,7 @@ from onefold.record.lease import (
     Rest,
     ceiling_ms,
     due_at_ms,
+    failed_from_ms,
     margin_ms,
     next_step,
     trusted_until_ms,
@@ -49,8 +50,8 @@ def test_the_margin_is_a_tenth_within_bounds(lease_ms: int, margin: int) -> None
         (9_999, Rest(10_000)),
         (10_000, Extend(30_000)),
         (26_999, Extend(30_000)),
-        (27_000, Over(ceiling=False, stood=True)),
-        (99_000, Over(ceiling=False, stood=True)),
+        (27_000, Over(ceiling=False)),
+        (99_000, Over(ceiling=False)),
     ],
 )
 def test_a_lease_without_a_message_is_due_after_a_third_and_over_before_its_end(now_ms: int, step: object) -> None:
@@ -62,9 +63,26 @@ def test_a_failed_extension_is_tried_again_after_a_twelfth() -> None:
     assert due_at_ms(lease) == 12_500
     assert next_step(lease, 12_499) == Rest(12_500)
     assert next_step(lease, 12_500) == Extend(30_000)
-    late = Lease(asked_at_ms=0, lease_ms=30_000, tried_at_ms=26_000)
+    late = Lease(asked_at_ms=0, lease_ms=30_000, tried_at_ms=26_000, tried_from_ms=10_000)
     assert next_step(late, 26_500) == Rest(27_000)  # no later than the end of trust
     assert next_step(late, 27_000) == Over(ceiling=False)
+
+
+@pytest.mark.parametrize("tried_from_ms", [None, 10_000], ids=["stopped", "stopped between two tries"])
+def test_after_a_stop_extending_is_tried_for_as_long_as_before_the_end(tried_from_ms: int | None) -> None:
+    def tried(at_ms: int | None, from_ms: int | None) -> Lease:
+        return Lease(asked_at_ms=0, lease_ms=30_000, tried_at_ms=at_ms, tried_from_ms=from_ms, is_claimed=True)
+
+    lease, now_ms, tries = tried(tried_from_ms, tried_from_ms), 99_000, []
+    while not isinstance(step := next_step(lease, now_ms), Over):
+        if isinstance(step, Extend):
+            tries.append(now_ms)
+            lease = tried(now_ms, failed_from_ms(lease, now_ms))
+        now_ms += 500
+    assert step == Over(ceiling=False)
+    assert tries == list(range(99_000, 116_000, 2_500))  # a twelfth between two
+    assert now_ms == 116_000  # 27 s, less the third after which a lease is due
+    assert next_step(lease, now_ms + 10_000) == Extend(30_000)  # stopped again
 
 
 @pytest.mark.parametrize(

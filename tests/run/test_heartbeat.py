@@ -275,10 +275,40 @@ def test_the_mark_says_when_all_that_runs_here_was_renewed_last(ward: Ward) -> N
     heartbeat.beat()
     assert len(mark.told) == 1  # the lease is over, and may still be this process's
     store.is_busy = False
-    heartbeat = ward.new_heartbeat(store, mark)
-    ward.in_flight.all()[0].tried_at_ms = None
+    ward.clock.advance(LEASE_MS // 12)
     heartbeat.beat()
     assert mark.told[1:] == [ward.clock.now_ms()]
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_lease_that_ended_while_its_process_stood_still_is_tried_until_the_store_answers(
+    ward: Ward, tries: int
+) -> None:
+    (run,) = ward.runner.begin(ward.receive(1))
+    (behind,) = ward.receive(1)
+    store = BusyStore(ward.backend)
+    ward.heartbeat = ward.new_heartbeat(store)
+    ward.clock.advance(10 * LEASE_MS)
+    for _ in range(tries):
+        assert 0 < ward.heartbeat.beat() <= LEASE_MS // 12  # not at once: the store is busy
+        ward.clock.advance(LEASE_MS // 12)
+    store.is_busy = False
+    ward.heartbeat.beat()
+    assert len(ward.busy) == tries
+    assert (ward.stopped, ward.lease_left_ms(run)) == ([], LEASE_MS)
+    assert not ward.in_flight.keeps(behind)  # it was not begun, and others have received it since
+
+
+def test_a_lease_that_ended_while_its_process_stood_still_is_given_up_where_the_store_never_answers(ward: Ward) -> None:
+    (run,) = ward.runner.begin(ward.receive(1))
+    mark = Mark()
+    ward.heartbeat = ward.new_heartbeat(BusyStore(ward.backend), mark)
+    ward.clock.advance(10 * LEASE_MS)
+    ward.beat_for(LEASE_MS // 2)
+    assert (ward.stopped, mark.told) == ([], [])
+    ward.beat_for(LEASE_MS // 2)
+    assert ward.stopped == [(run, LeaseGone())]
+    assert mark.told[-1] == ward.clock.now_ms()  # others may have it
 
 
 def test_a_record_that_is_gone_is_put_back_while_its_handler_runs(ward: Ward) -> None:

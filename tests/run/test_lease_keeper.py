@@ -6,13 +6,19 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import onefold
 from onefold.contracts.store import Ask, Claimed, Hold, RecordKey
+from onefold.engines.urls import open_engine
+from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
+from onefold.owner_process import owner_of
 from onefold.runner.call_leases import KeptCall, LeaseKeeper
+from onefold.testing.records import ask
 
 PATIENCE_S = 60
 LEASE_MS = 60_000
@@ -120,11 +126,14 @@ class Mark:
     """As a store's, and what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.told: list[int | None] = []
         self.is_busy: Callable[[], bool] = lambda: True
 
     def renewed(self, at_ms: int) -> None:
         self.told.append(at_ms)
+
+    def close(self) -> None:
+        self.told.append(None)
 
 
 def test_the_mark_says_when_all_calls_were_renewed_last() -> None:
@@ -132,7 +141,6 @@ def test_the_mark_says_when_all_calls_were_renewed_last() -> None:
     mark, store, clock = Mark(), Store(), Turns()
     store.appear = lambda: mark
     keeper = keeper_on(store, clock)
-    keeper.appear()
     hold, now_ms = claimed().hold, clock.now_ms()
     asked = Ask(
         key=hold.key, fingerprint="0" * 32, owner=hold.owner, lease_until_ms=now_ms + LEASE_MS, start=True,
@@ -159,6 +167,60 @@ def test_the_mark_says_when_all_calls_were_renewed_last() -> None:
         then(lambda: keeper.remove(hold)),
         then(lambda: None),  # it is recorded
     ]
-    keeper._renew_all()
-    assert told == [0, 1, 2, 3, 4, 4, 4, 4, 5]
+    keeper.appear()
+    clock.waited_in[0].join(PATIENCE_S)
+    assert told == [1, 2, 3, 4, 5, 5, 5, 5, 6]
+    assert mark.told[-1] is None  # its thread has ended
     assert not mark.is_busy()
+
+
+def test_the_mark_is_closed_when_the_thread_ends_and_written_again_when_another_starts() -> None:
+    mark, store, clock = Mark(), Store(), Turns()
+    store.appear = lambda: mark
+    keeper = keeper_on(store, clock)
+    began_ms = clock.now_ms()
+    keeper.appear()
+    clock.waited_in[0].join(PATIENCE_S)
+    assert mark.told == [began_ms, None]
+    again_ms = clock.now_ms()
+    keeper.add(claimed(), ASK)
+    clock.waited_in[-1].join(PATIENCE_S)
+    assert mark.told[2:] == [again_ms, None]
+
+
+def test_without_a_thread_there_is_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    mark, store, clock = Mark(), Store(), Turns()
+    store.appear = lambda: mark
+    keeper = keeper_on(store, clock)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    keeper.appear()
+    assert mark.told == [clock.now_ms(), None]
+
+
+def test_a_function_that_only_answers_from_records_keeps_no_run_that_its_process_gave_up(tmp_path: Path) -> None:
+    clock, url = ManualClock(), f"sqlite:///{tmp_path}/shop.db"
+    here, elsewhere = (
+        open_engine(url, clock=clock, entropy=SystemEntropy(), owner=owner_of(f"own-{n}")) for n in range(2)
+    )
+
+    def look(order: str) -> str:
+        return order.upper()
+
+    for engine in (elsewhere, here):  # the second is answered from the record of the first
+        assert onefold.once(key="{order}", store=engine.store, name="look", lease="60s")(look)("o-1") == "O-1"
+    run = ask(owner=f"gave-it-up.{cast('Any', here.store).process}", at_ms=clock.now_ms())
+    assert isinstance(here.store.claim([run], clock.now_ms())[0], Claimed)
+    clock.advance(run.lease_until_ms - clock.now_ms() + 1)
+    pause, found = threading.Event(), None
+    for _ in range(PATIENCE_S * 100):  # 100 minutes of the clock
+        (found,) = elsewhere.store.claim([ask(owner="another", at_ms=clock.now_ms())], clock.now_ms())
+        if isinstance(found, Claimed):
+            break
+        clock.advance(1_000)
+        pause.wait(0.01)  # for the thread
+    assert isinstance(found, Claimed)
+    here.close()
+    elsewhere.close()

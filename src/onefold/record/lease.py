@@ -11,6 +11,9 @@ lease before anything is lost, for at most three writes per lease. Trusted until
 the difference between the clocks of two hosts and the time it takes to stop a handler; after it another worker may already
 run the operation.
 
+A process that was stopped comes back when the lease is over by its own clock. Nobody may have taken it, and only the store
+knows; so extending is tried for as long as it would have been before the end, until the store answers.
+
 Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have got is not trusted.
 """
 
@@ -34,12 +37,16 @@ class Lease(Struct, frozen=True, kw_only=True):
         lease_ms: how long it holds from then on, 1 or more.
         received_at_ms: when the receive was asked for; None for a lease without a message.
         tried_at_ms: when an extension last failed since `asked_at_ms`; None when none did.
+        tried_from_ms: when the first of these failed that were made one after the other (`failed_from_ms`).
+        is_claimed: a record says whose it is, so that it can still be extended when it is over.
     """
 
     asked_at_ms: int
     lease_ms: int
     received_at_ms: int | None = None
     tried_at_ms: int | None = None
+    tried_from_ms: int | None = None
+    is_claimed: bool = False
 
 
 class Extend(Struct, frozen=True):
@@ -59,11 +66,9 @@ class Over(Struct, frozen=True):
 
     Args:
         ceiling: because a message cannot be hidden for more than 12 hours.
-        stood: no extension was tried since it was due: the process stood still. The store knows whose it is by now.
     """
 
     ceiling: bool
-    stood: bool = False
 
 
 Step = Extend | Rest | Over
@@ -92,6 +97,27 @@ def due_at_ms(lease: Lease) -> int:
     return due_ms
 
 
+def failed_from_ms(lease: Lease, now_ms: int) -> int:
+    """`Lease.tried_from_ms` after an extension that failed at `now_ms`."""
+    return now_ms if lease.tried_from_ms is None or _stood(lease, now_ms) else lease.tried_from_ms
+
+
+def _stood(lease: Lease, now_ms: int) -> bool:
+    """Whether nothing was tried for so long that the process must have stood still."""
+    return lease.tried_at_ms is None or now_ms - lease.tried_at_ms > lease.lease_ms // 3
+
+
+def _again_ms(lease: Lease, now_ms: int) -> int | None:
+    """Of a lease that is not trusted any more: when to try to extend it, or None."""
+    if _stood(lease, now_ms):
+        return now_ms
+    trusted_ms = trusted_until_ms(lease.asked_at_ms, lease.lease_ms)
+    from_ms, for_ms = lease.tried_from_ms, trusted_until_ms(0, lease.lease_ms) - lease.lease_ms // 3
+    if from_ms is None or from_ms < trusted_ms or now_ms >= from_ms + for_ms:
+        return None
+    return due_at_ms(lease)
+
+
 def next_step(lease: Lease, now_ms: int) -> Step:
     """What to do about a lease at `now_ms`: extend it, wait, or stop trusting it."""
     trusted_ms = trusted_until_ms(lease.asked_at_ms, lease.lease_ms)
@@ -99,10 +125,11 @@ def next_step(lease: Lease, now_ms: int) -> Step:
         reached = lease.received_at_ms is not None and lease.asked_at_ms + lease.lease_ms >= ceiling_ms(
             lease.received_at_ms
         )
-        stood = lease.tried_at_ms is None and not reached
-        if lease.received_at_ms is not None and now_ms + lease.lease_ms > ceiling_ms(lease.received_at_ms):
-            stood = False
-        return Over(ceiling=reached, stood=stood)
+        fits = lease.received_at_ms is None or now_ms + lease.lease_ms <= ceiling_ms(lease.received_at_ms)
+        again_ms = _again_ms(lease, now_ms) if lease.is_claimed and fits and not reached else None
+        if again_ms is None:
+            return Over(ceiling=reached)
+        return Rest(again_ms) if now_ms < again_ms else Extend(lease.lease_ms)
     due_ms = due_at_ms(lease)
     if now_ms < due_ms:
         return Rest(min(due_ms, trusted_ms))

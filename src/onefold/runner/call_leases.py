@@ -3,7 +3,8 @@
 A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls are over
 long before a third of their lease. So one thread, which starts with the first call, checks all leases now and then.
 Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that another call
-holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later.
+holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later. A mark exists
+only while that thread moves it: others judge all leases of this process by the earliest of its marks.
 """
 
 from __future__ import annotations
@@ -87,26 +88,33 @@ class LeaseKeeper:
         self._mark = None
 
     def appear(self) -> None:
-        """Before the first claim: let other processes see whether this one stands still; else leases decide."""
+        """Before the first claim: let other processes see whether this one stands still; else leases decide.
+
+        The thread starts with the mark, because calls that are only answered from records move it too.
+        """
         appear: Callable[[], RenewalMark | None] | None = getattr(self._store, "appear", None)
-        if appear is not None:
+        if appear is not None and self._mark is None:
             with ignored(errors.OnefoldError):  # a folder that cannot be made, a full disk
                 self._mark = appear()
-            if self._mark is not None:
-                self._mark.is_busy = lambda: bool(self._calls)
+        if self._mark is not None:
+            self._mark.is_busy = lambda: bool(self._calls)
+            self._ensure_thread()
 
     def add(self, found: Claimed, ask: Ask) -> bool:
         """Renew this lease from now on; False: a call that still runs holds this same claim, and keeps it."""
         call = KeptCall(found, ask)
         if self._calls.setdefault(found.hold, call) is not call:
             return False
+        self._ensure_thread()
+        return True
+
+    def _ensure_thread(self) -> None:
         if self._thread is None:
             # In a thread: what a signal handler raises inside Thread.start comes out of it as an error of Python itself.
             started = _thread.allocate_lock()
             started.acquire()
             _thread.start_new_thread(self._start, (started,))
             started.acquire()
-        return True
 
     def _start(self, started: _thread.LockType) -> None:
         try:
@@ -114,10 +122,13 @@ class LeaseKeeper:
                 if self._thread is None:
                     thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
                     self._thread = thread  # before its start: it may end at once
+                    if self._mark is not None:
+                        self._mark.renewed(self._clock.now_ms())  # new, or closed by an earlier thread's end
                     try:
                         thread.start()
                     except BaseException:
                         self._thread = None
+                        self._close_mark()
                         raise
         except RuntimeError as error:
             _log.warning(
@@ -158,6 +169,11 @@ class LeaseKeeper:
             self._renew_until_stopped()
         finally:
             self._thread = None  # the next call starts another
+            self._close_mark()
+
+    def _close_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.close()
 
     def _renew_until_stopped(self) -> None:
         renewed_ms, third_ms = self._clock.monotonic_ms(), self._lease_ms // 3

@@ -243,12 +243,22 @@ class InFlightDelivery:
     Attributes:
         delivery: as received. run: its run, once the operation was claimed.
         received_at_ms: monotonic instant before the receive was asked for.
-        asked_at_ms: before its lease and visibility were last asked for. tried_at_ms: of the last try that failed.
+        asked_at_ms: before its lease and visibility were last asked for. tried_at_ms: of the last try that failed;
+            tried_from_ms: of the first in a row.
         let_go: no longer extended, because the lease was lost.
         report_in_ms: how long after its deadline a handler that still runs is reported again.
     """
 
-    __slots__ = ("asked_at_ms", "delivery", "let_go", "received_at_ms", "report_in_ms", "run", "tried_at_ms")
+    __slots__ = (
+        "asked_at_ms",
+        "delivery",
+        "let_go",
+        "received_at_ms",
+        "report_in_ms",
+        "run",
+        "tried_at_ms",
+        "tried_from_ms",
+    )
 
     def __init__(self, delivery: Delivery, asked_at_ms: int) -> None:
         self.delivery: Delivery = delivery
@@ -256,8 +266,13 @@ class InFlightDelivery:
         self.received_at_ms: int = asked_at_ms
         self.asked_at_ms: int = asked_at_ms
         self.tried_at_ms: int | None = None
+        self.tried_from_ms: int | None = None
         self.let_go: bool = False
         self.report_in_ms: int = 0
+
+    def extended(self, asked_at_ms: int) -> None:
+        """Its lease and visibility were asked for again, at `asked_at_ms` (monotonic), and there was an answer."""
+        self.asked_at_ms, self.tried_at_ms, self.tried_from_ms = asked_at_ms, None, None
 
 
 class InFlight:

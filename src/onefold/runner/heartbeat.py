@@ -176,8 +176,6 @@ class Heartbeat:
             if held.let_go:
                 continue
             match self._step(held, now_ms):
-                case lease.Over(stood=True) if held.run is not None and held.run.claimed is not None:
-                    due[self._lease_ms].append(held)  # nobody may have taken it over; one try shows
                 case lease.Over():
                     self._give_up(held)
                 case lease.Extend(lease_ms):
@@ -229,19 +227,21 @@ class Heartbeat:
             hidden = self._backend.source.extend([one.delivery for one in held], lease_ms)
             self._also()
         except errors.TransientError as error:
+            failed_ms = self._clock.monotonic_ms()
             for one in held:
-                one.tried_at_ms = self._clock.monotonic_ms()
+                one.tried_from_ms = lease.failed_from_ms(_lease_of(one, lease_ms), failed_ms)
+                one.tried_at_ms = failed_ms
             self._busy(error)
             return
         for one in claimed:
             if one.run is not None and one not in refused:
                 one.run.trusted_until_ms = lease.trusted_until_ms(now_ms, lease_ms)
         for one, ok in zip(held, hidden, strict=True):
-            one.asked_at_ms, one.tried_at_ms = now_ms, None
+            one.extended(now_ms)
             if not ok and one.run is None:
                 one.let_go = True  # not begun, and perhaps another process has received it by now
         for one in refused:
-            one.asked_at_ms, one.tried_at_ms = now_ms, None  # otherwise it stays due, and the next beat comes at once
+            one.extended(now_ms)  # otherwise it stays due, and the next beat comes at once
             run = one.run
             if run is not None and _is_performed(
                 run
@@ -426,4 +426,6 @@ def _lease_of(held: InFlightDelivery, lease_ms: int) -> lease.Lease:
         lease_ms=lease_ms,
         received_at_ms=held.received_at_ms,
         tried_at_ms=held.tried_at_ms,
+        tried_from_ms=held.tried_from_ms,
+        is_claimed=held.run is not None and held.run.claimed is not None,
     )

@@ -165,14 +165,19 @@ class SqliteEngine:
         return None if self._presence is None else self._presence.mark(self._clock.now_ms())
 
     def _appear_for_calls(self) -> RenewalMark | None:
-        """As `renewal_mark`, of a program that calls guarded functions: it may have no worker to free what the dead held."""
+        """As `renewal_mark`, but not written before its first `renewed`: whoever gets it may be interrupted by a signal.
+
+        A program that calls guarded functions may have no worker, so it also frees what the dead held.
+        """
         is_first = self._presence is None
-        mark = self.renewal_mark()
-        if is_first and self._presence is not None:
+        self.appear()
+        if self._presence is None:
+            return None
+        if is_first:
             atexit.register(_leave, weakref.ref(self._presence))
             for owner in self._presence.find_dead():
                 self._presence.bury_dead(self.database, owner, self._clock.now_ms())
-        return mark
+        return RenewalMark(self._presence, self._clock.now_ms())
 
     def stopped_process(self, record: Record) -> int | None:
         """As the contract says."""

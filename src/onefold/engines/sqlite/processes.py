@@ -159,10 +159,11 @@ class Presence:
 
         A process that ends without it, on purpose or not, is found dead, and what it held is freed at once.
         """
-        if self._file is not None:
+        with self._lock:  # a thread may be writing its mark, and must not write it into another file of this number
+            file, self._file = self._file, None
+        if file is not None:
             self.lock_file.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = None
+            os.close(file)
 
     def abandon(self) -> None:
         """In a child of the process: close this end of the lock, which remains the parent's."""
