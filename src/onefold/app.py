@@ -478,6 +478,7 @@ class App:
         webhook: str | None = None,
         email: str | Sequence[str] | None = None,
         command: str | Sequence[str] | None = None,
+        command_env: str | Sequence[str] | None = None,
         owner: str | None = None,
     ) -> None:
         """Declare where the app's alarms are sent; its workers, or `onefold watch`, evaluate them (docs/alarms.md).
@@ -487,12 +488,16 @@ class App:
                 incoming webhook. Requests to a webhook are signed with ONEFOLD_ALARM_SECRET.
             email: addresses, with commas between or as a list; sent by the server in ONEFOLD_SMTP_URL.
             command: a program and its arguments, run without a shell; it gets the report on standard input.
+            command_env: variables of the worker's environment that the command gets too, with commas between or as a list.
+                By itself it gets PATH, HOME, the language and what reaching a server needs, and no others (docs/alarms.md).
             owner: the responsible team for alarms about things without an owner.
 
         Raises:
             UsageError: an invalid target. ConflictError: alarms were declared before.
         """
-        observe.declare_alarms(self._runtime, observe.checked_targets(slack, webhook, email, command, owner))
+        observe.declare_alarms(
+            self._runtime, observe.checked_targets(slack, webhook, email, command, owner, command_env)
+        )
 
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> events.Bus:
         """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).

@@ -224,13 +224,14 @@ class AlarmTargets(Struct, frozen=True, kw_only=True):
 
     Args:
         slack, webhook: URLs, or where they are: `env:NAME`, `file:/PATH`. email: addresses. command: its words.
-        owner: of what has no owner of its own.
+        command_env: the variables that it gets beside the usual ones. owner: of what has no owner of its own.
     """
 
     slack: str | None = None
     webhook: str | None = None
     email: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    command_env: tuple[str, ...] = ()
     owner: str | None = None
 
 

@@ -31,6 +31,21 @@ def test_what_is_no_region(region: str) -> None:
         urls.read_aws(f"aws://{region}?table=shop")
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("aws://[::1", "host or port is malformed"),
+        ("dynamodb://[::1/shop", "host or port is malformed"),
+        ("aws://eu-west-1?endpoint=http://[::1", "The option endpoint is not a URL"),
+        ("aws://eu-west-1?sqs=http://host:port", "The option sqs is not a URL"),
+        ("aws://eu-west-1?endpoint=http://", "The option endpoint is not a URL"),
+    ],
+)
+def test_what_is_no_url_is_said_before_anything_is_opened(url: str, said: str) -> None:
+    with pytest.raises(errors.UsageError, match=said):
+        urls.open_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+
+
 def test_options_say_where_things_are() -> None:
     place = urls.read_aws(
         "aws://eu-west-1?table=shop&prefix=shop-&payloads=bodies/shop/x&create=yes&batch=no"

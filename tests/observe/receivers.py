@@ -64,13 +64,30 @@ class Webhook:
 
 
 class Mails:
-    """Attributes: found: what was sent. refuses: how many to refuse for now. on_mail: is called before it answers."""
+    """What a mail server was sent, and what it answers.
+
+    Attributes:
+        found: what was sent. refuses: how many to refuse for now. on_mail: is called before it answers.
+        to_recipients, to_quit: what it answers to an address and to QUIT; None: as a server that takes the mail.
+    """
 
     def __init__(self) -> None:
         self.found: list[Message] = []
         self.refuses = 0
         self.on_mail: Callable[[], None] = lambda: None
         self.url = ""
+        self.to_recipients: str | None = None
+        self.to_quit: str | None = None
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd's
+        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
+    ) -> str:
+        if self.to_recipients is None:
+            envelope.rcpt_tos.append(address)
+        return self.to_recipients or "250 OK"
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's
+        return self.to_quit or "221 Bye"
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's
         if self.refuses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.observe import alarm_targets
+from onefold.observe import alarm_targets, outbound
 from onefold.observe.alarm_targets import AlarmMessage, checked_targets, send
 from onefold.observe.incidents import Report
 from onefold.options import AlarmTargets
@@ -169,7 +170,7 @@ def test_a_mail_server_that_is_busy_is_asked_again(mails: Mails) -> None:
 
 def test_a_password_never_crosses_the_network_in_clear(mails: Mails, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(alarm_targets.SMTP, mails.url.replace("//", "//user:pass@"))
-    monkeypatch.setattr(alarm_targets, "_HERE", ())
+    monkeypatch.setattr(outbound, "_HERE", ())
     with pytest.raises(errors.PermanentError, match="offers no STARTTLS"):
         send(AlarmTargets(email=("a@example.com",)), message("email"), NOW_MS)
     assert mails.found == []
@@ -183,14 +184,16 @@ def test_a_mail_server_that_is_none(monkeypatch: pytest.MonkeyPatch, url: str) -
 
 
 def test_a_command_gets_the_report_and_not_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(alarm_targets.SECRET, "s" * 32)
+    for name in (alarm_targets.SECRET, alarm_targets.SMTP, "ONEFOLD_SECRET", "ONEFOLD_WEB_TOKEN", "HOOK"):
+        monkeypatch.setenv(name, "s" * 32)
     script = "import sys, os, json; json.dump([json.load(sys.stdin), dict(os.environ)], open(sys.argv[1], 'w'))"
     command = (sys.executable, "-c", script, str(tmp_path / "got"))
-    send(AlarmTargets(command=command), message("command"), NOW_MS)
+    send(AlarmTargets(webhook="env:HOOK", command=command), message("command"), NOW_MS)
     document, environment = json.loads((tmp_path / "got").read_text())
     assert document["id"] == environment["ONEFOLD_ALARM_ID"] == "dlq-not-empty/orders/1#1"
     assert environment["ONEFOLD_ALARM_SEVERITY"] == "page"
-    assert alarm_targets.SECRET not in environment
+    assert environment["PATH"] == os.environ["PATH"]
+    assert "s" * 32 not in environment.values()
 
 
 def test_a_command_that_fails_is_tried_again_and_one_that_is_not_there_is_not() -> None:
@@ -228,6 +231,8 @@ def test_a_secret_is_read_when_it_is_needed(hook: Webhook, tmp_path: Path, monke
         ({"email": "a@b\nBcc: c@d"}, "email="),
         ({"command": ""}, "command="),
         ({"command": 3}, "command="),
+        ({"command": "x", "command_env": "A=B"}, "command_env="),
+        ({"webhook": "http://[::1"}, "webhook="),
         ({"owner": ""}, "owner"),
         ({"pager": "x"}, "pager"),
     ],

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -26,6 +25,7 @@ from onefold.deploy.changes import Difference, StackEvent, StackState, differenc
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
 from onefold.engines.aws.dynamodb.items import MARKER
+from onefold.engines.urls import url_parts
 
 if TYPE_CHECKING:
     from onefold.engines.aws.session import Session
@@ -77,7 +77,7 @@ def location_of(
     Raises:
         UsageError: no region is known, or the stack's name is none for CloudFormation.
     """
-    parts = urlsplit(url)
+    parts = url_parts(url, "aws://eu-west-1")
     named = parts.hostname if parts.scheme == "aws" else None
     found = (
         region or named or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _configured_region()

@@ -21,6 +21,7 @@ from onefold.observe.readings import Reader
 from onefold.observe.wording import age
 from onefold.runner.worker import Worker
 from onefold.runtime.events import Sink
+from onefold.threads import thread_beside
 
 _READY_MS: Final = limits.MINUTE_MS  # beyond the longest timeout: who has work and got on with none of it is not ready
 
@@ -111,13 +112,10 @@ class Measures:
             while not clock.wait(ended, EVERY_MS):
                 write()
 
-        thread = threading.Thread(target=run, name="onefold-emf", daemon=True)
-        thread.start()
         try:
-            yield
+            with thread_beside("onefold-emf", run, ended.set, join_s=1):
+                yield
         finally:
-            ended.set()
-            thread.join(limits.SECOND_MS / 1000)
             write()
 
     def _gauges(self, worker: Worker) -> list[Sample]:

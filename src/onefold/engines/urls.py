@@ -35,6 +35,8 @@ from onefold.entropy import SystemEntropy
 from onefold.outside import Clock, Entropy
 
 if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
     from onefold.contracts.engine import Engine, RecordBackend
     from onefold.contracts.outbox import OutboxTable
     from onefold.engines.sqlite.file import FileSettings
@@ -281,9 +283,9 @@ def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, 
 
 def _read_dynamodb(url: str) -> Any:
     """`dynamodb://REGION/TABLE?...` as an `aws://` URL; the table may not be left out."""
-    from urllib.parse import parse_qsl, urlencode, urlsplit  # brings ipaddress; 2 ms that a file needs not
+    from urllib.parse import parse_qsl, urlencode  # brings ipaddress; 2 ms that a file needs not
 
-    parts = urlsplit(url)
+    parts = url_parts(url, "dynamodb://eu-west-1/onefold")
     table = parts.path.strip("/")
     if not table:
         raise errors.UsageError(
@@ -391,15 +393,37 @@ class AwsUrl(Struct, frozen=True, kw_only=True):
     endpoints: dict[str, str] = {}
 
 
+def url_parts(url: str, example: str) -> SplitResult:
+    """A URL taken apart.
+
+    Args:
+        example: of what would be right.
+
+    Raises:
+        UsageError: its host or port is malformed.
+    """
+    from urllib.parse import urlsplit  # as above
+
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # its text may hold a part of a password
+        raise errors.UsageError(
+            f"{redact.shown_url(url)} cannot be read: its host or port is malformed.",
+            todo=f"Write for example {example}.",
+        ) from None
+    return parts
+
+
 def read_aws(url: str) -> AwsUrl:
     """Take an `aws://` URL apart.
 
     Raises:
         UsageError: no region, an unknown option, an impossible value.
     """
-    from urllib.parse import parse_qsl, urlsplit  # as above
+    from urllib.parse import parse_qsl  # as above
 
-    parts = urlsplit(url)
+    parts = url_parts(url, "aws://eu-west-1?table=shop&prefix=shop-")
     region = parts.netloc
     if not _is_region(region) or parts.path not in ("", "/") or parts.fragment:
         raise errors.UsageError(
@@ -458,9 +482,17 @@ def _option(url: str, name: str, value: str) -> tuple[str, str]:
         )
     if name == "layout" and value not in ("1", "2"):
         raise errors.UsageError(f"{redact.shown_url(url)}: there is no layout {value!r}.", todo="Write 1 or 2.")
-    if name in ("endpoint", *_SERVICES) and not value.startswith(("http://", "https://")):
+    if name in ("endpoint", *_SERVICES) and not _is_endpoint(value):
         raise errors.UsageError(f"The option {name} is not a URL.", todo="Write for example http://127.0.0.1:9324.")
     return name, value
+
+
+def _is_endpoint(value: str) -> bool:
+    try:
+        parts = url_parts(value, "")
+    except errors.UsageError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool:

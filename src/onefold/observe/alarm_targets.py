@@ -6,7 +6,7 @@ again once its record says that it was. A process that is killed between the sen
 time, with the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in ONEFOLD_ALARM_ID. The
 webhooks of Slack have nothing of the kind, so that there a message may come twice after a kill at that moment.
 Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent, and
-is in no message, error or record; what an alarm's text holds is escaped for where it goes.
+is in no message, error, record, or environment of a command; what an alarm's text holds is escaped for where it goes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import hashlib
 import hmac
 import http.client
 import os
+import re
 import shlex
 import smtplib
-import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
 
 from onefold import errors, limits, redact
+from onefold.interrupts import let_through
+from onefold.observe import outbound
 from onefold.observe.alarms import ALARMS
 from onefold.observe.incidents import Report
 from onefold.observe.wording import instant, one_line
@@ -45,14 +45,23 @@ QUEUE: Final = "onefold-alarms"
 JOB: Final = "onefold-alarm"
 SECRET: Final = "ONEFOLD_ALARM_SECRET"  # noqa: S105 - the name of a variable
 SMTP: Final = "ONEFOLD_SMTP_URL"
-_HERE: Final = ("localhost", "127.0.0.1", "::1")  # nobody listens on the way
-TIMEOUT_S: Final = 20  # of one call of a target
+TIMEOUT_S: Final = 20  # of one call of a target, whole
 _RETRY: Final = Retry(attempts=40, base="2s", cap="10m", jitter="half")
 _RETRY_AFTER_MS_MAX: Final = limits.HOUR_MS
-_ANSWER_BYTES_MAX: Final = 2_000
 _SECRET_BYTES_MAX: Final = 16 * 1024
 _SLACK_TITLE_CHARS_MAX: Final = 150  # Slack, "Block Kit": header block
-_HTTP: Final = ("http://", "https://")
+_HTTP: Final = ("http", "https")
+_SMTP_SCHEMES: Final = ("smtp", "smtps")
+_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
+# What a command has of the worker's environment: what programs need to be found, to speak, and to reach a server. Not a deny
+# list: the environment of a worker holds the secrets of its app, under names that nobody here knows.
+_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+KEPT: Final = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR",
+    *_PROXIES, *(name.lower() for name in _PROXIES),
+)  # fmt: skip
+_KEPT_PREFIX: Final = "LC_"
 _WORDS: Final[Mapping[str, str]] = {"began": "began", "goes-on": "goes on", "ended": "ended"}
 
 
@@ -71,7 +80,9 @@ class AlarmMessage(Struct, frozen=True, kw_only=True):
 # -- declaring -------------------------------------------------------------------------------------------------------
 
 
-def checked_targets(slack: object, webhook: object, email: object, command: object, owner: str | None) -> AlarmTargets:
+def checked_targets(
+    slack: object, webhook: object, email: object, command: object, owner: str | None, command_env: object = None
+) -> AlarmTargets:
     """What `App.alarms` was given.
 
     Raises:
@@ -79,11 +90,13 @@ def checked_targets(slack: object, webhook: object, email: object, command: obje
     """
     words = shlex.split(command) if isinstance(command, str) else command
     addresses = email.split(",") if isinstance(email, str) else email
+    variables = command_env.split(",") if isinstance(command_env, str) else command_env
     return AlarmTargets(
         slack=_place(slack, "slack", "env:SLACK_WEBHOOK_URL"),
         webhook=_place(webhook, "webhook", "https://alerts.example.com/onefold"),
         email=_texts(addresses, "email", "oncall@example.com", lambda one: "@" in one and one.isprintable()),
         command=_texts(words, "command", "/usr/local/bin/notify", bool),
+        command_env=_texts(variables, "command_env", "PAGER_TOKEN", lambda one: re.fullmatch(_VARIABLE, one)),
         owner=owner,
     )
 
@@ -91,7 +104,7 @@ def checked_targets(slack: object, webhook: object, email: object, command: obje
 def _place(value: object, what: str, example: str) -> str | None:
     if value is None:
         return None
-    if isinstance(value, str) and (value.startswith(_HTTP) or _reference(value) is not None):
+    if isinstance(value, str) and (outbound.url_parts(value, _HTTP) or _reference(value) is not None):
         return value
     shown = redact.shown_url(value) if isinstance(value, str) else repr(type(value))
     raise errors.UsageError(
@@ -258,56 +271,40 @@ def _ascii(text: str) -> str:
 
 
 def _mail(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
-    url = value_of(os.environ.get(SMTP, "smtp://localhost:25"), SMTP)
-    mail = EmailMessage()
-    try:
-        parts = urlsplit(url)
-        port, host = parts.port, parts.hostname
-    except ValueError:
-        port = host = None
-        parts = urlsplit("")
-    if parts.scheme not in ("smtp", "smtps") or host is None:
+    parts = outbound.url_parts(value_of(os.environ.get(SMTP, "smtp://localhost:25"), SMTP), _SMTP_SCHEMES)
+    if parts is None:
         raise errors.PermanentError(
             f"{SMTP} is not the URL of a mail server.", todo="Write smtp://USER:PASSWORD@HOST:587 or smtps://HOST."
         )
+    host = parts.hostname
+    facts, mail = document(message), EmailMessage()
     sender = parse_qs(parts.query).get("from", [f"onefold@{host}"])[0]
-    facts = document(message)
     mail["Subject"], mail["From"], mail["To"] = title(message), sender, ", ".join(targets.email)
     mail["Date"] = formatdate(now_ms / limits.SECOND_MS)
     mail["Message-ID"] = f"<{hashlib.sha256(message.report.id.encode()).hexdigest()[:32]}@onefold.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content("".join(f"{name}: {redact.printable(str(value))}\n" for name, value in facts.items()))
-    checked = ssl.create_default_context()  # smtplib's own checks neither the certificate nor the name
     try:
-        with (
-            smtplib.SMTP_SSL(host, port or 0, timeout=TIMEOUT_S, context=checked)
-            if parts.scheme == "smtps"
-            else smtplib.SMTP(host, port or 0, timeout=TIMEOUT_S)
-        ) as server:
-            server.ehlo_or_helo_if_needed()
-            if parts.scheme == "smtp" and server.has_extn("starttls"):
-                server.starttls(context=checked)
-            elif parts.scheme == "smtp" and parts.username and host not in _HERE:
-                raise errors.PermanentError(
-                    f"The mail server {host} offers no STARTTLS.",
-                    meaning=f"The password of {SMTP} would cross the network in clear. Nothing was sent.",
-                    todo="Use a server with STARTTLS or smtps://, or leave the password out.",
-                )
-            if parts.username:
-                server.login(unquote(parts.username), unquote(parts.password or ""))
-            refused = server.send_message(mail)
-    except (smtplib.SMTPAuthenticationError, smtplib.SMTPRecipientsRefused, smtplib.SMTPSenderRefused) as error:
+        refused = outbound.mail(parts, mail, TIMEOUT_S)
+    except outbound.UnsafeServerError:
         raise errors.PermanentError(
-            f"The mail server {host} refuses the report: {type(error).__name__}.",
-            todo=f"Check {SMTP} and the addresses.",
+            f"The mail server {host} offers no STARTTLS.",
+            meaning=f"The password of {SMTP} would cross the network in clear. Nothing was sent.",
+            todo="Use a server with STARTTLS or smtps://, or leave the password out.",
         ) from None
     except (OSError, smtplib.SMTPException) as error:
+        let_through(error)
+        if outbound.is_refusal(error):
+            raise errors.PermanentError(
+                f"The mail server {host} refuses the report: {type(error).__name__}.",
+                todo=f"Check {SMTP} and the addresses.",
+            ) from None
         raise errors.TransientError(
             f"The mail server {host} did not take the report: {type(error).__name__}."
         ) from None
     if refused:  # it has been sent to the others: sent again, they would have it twice
         raise errors.PermanentError(
-            f"The mail server {host} refuses {len(refused)} of {len(targets.email)} addresses.", todo="Correct them."
+            f"The mail server {host} refuses {refused} of {len(targets.email)} addresses.", todo="Correct them."
         )
 
 
@@ -320,19 +317,27 @@ def _command(targets: AlarmTargets, message: AlarmMessage, _now_ms: int) -> None
         "SEVERITY": report.severity,
         "KIND": report.kind,
     }
-    environment = {**os.environ, **{f"ONEFOLD_ALARM_{name}": value.replace("\0", "") for name, value in about.items()}}
-    environment.pop(SECRET, None)
+    environment = environment_of(targets, os.environ)
+    environment |= {f"ONEFOLD_ALARM_{name}": value.replace("\0", "") for name, value in about.items()}
     try:
-        done = subprocess.run(  # noqa: S603 - the app's own command, without a shell
-            targets.command, input=msgspec.json.encode(document(message)), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, env=environment, check=False,
-        )  # fmt: skip
+        code = outbound.run(targets.command, msgspec.json.encode(document(message)), environment, TIMEOUT_S)
     except FileNotFoundError:
         raise errors.PermanentError(f"There is no program {program!r:.200}.", todo="Write its whole path.") from None
     except (OSError, subprocess.TimeoutExpired) as error:
+        let_through(error)
         raise errors.TransientError(f"{program!r:.200} did not end well: {type(error).__name__}.") from None
-    if done.returncode:
-        raise errors.TransientError(f"{program!r:.200} ended with code {done.returncode}.")
+    if code:
+        raise errors.TransientError(f"{program!r:.200} ended with code {code}.")
+
+
+def environment_of(targets: AlarmTargets, whole: Mapping[str, str]) -> dict[str, str]:
+    """What a command may see of a worker's environment: `KEPT`, the language, and what the app names.
+
+    Args:
+        whole: all of it.
+    """
+    wanted = {*KEPT, *targets.command_env}
+    return {name: value for name, value in whole.items() if name in wanted or name.startswith(_KEPT_PREFIX)}
 
 
 # -- secrets and HTTP ------------------------------------------------------------------------------------------------
@@ -371,40 +376,26 @@ def value_of(value: str, what: str) -> str:
 
 def _url(value: str | None, what: str) -> str:
     url = value_of(value or "", f"The URL of {what}")
-    if not url.startswith(_HTTP):
+    if outbound.url_parts(url, _HTTP) is None:
         raise errors.PermanentError(f"What {what} names is not an http(s) URL.", todo="Check the variable or file.")
     return url
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A report goes to the host that was named and to no other."""
-
-    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        return None
-
-
 def _post(url: str, body: bytes, headers: Mapping[str, str], who: str) -> None:
-    request = urllib.request.Request(  # noqa: S310 - its scheme was checked
-        url, data=body, headers={"Content-Type": "application/json", "User-Agent": "onefold", **headers}, method="POST"
-    )
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
-            answer.read(_ANSWER_BYTES_MAX)
-    except urllib.error.HTTPError as error:
-        with error:
-            code, after = error.code, error.headers.get("Retry-After", "")
-        if code not in (408, 425, 429) and code < 500:
-            raise errors.PermanentError(
-                f"{who} refuses the report with status {code}.", todo="Check its URL, then: onefold dlq redrive."
-            ) from None
-        wait_ms = int(after) * limits.SECOND_MS if after.isascii() and after.isdecimal() and len(after) < 8 else None
-        raise errors.TransientError(
-            f"{who} answers with status {code}.",
-            retry_in_ms=None if wait_ms is None else min(wait_ms, _RETRY_AFTER_MS_MAX),
-        ) from None
-    except (
-        OSError,
-        ValueError,
-        http.client.HTTPException,
-    ) as error:  # URLError is an OSError; its text may hold the URL
+        answer = outbound.post(url, body, {"Content-Type": "application/json", **headers}, TIMEOUT_S)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # its text may hold the URL
+        let_through(error)
         raise errors.TransientError(f"{who} cannot be reached: {type(error).__name__}.") from None
+    status, after = answer
+    if 200 <= status < 300:
+        return
+    if status not in (408, 425, 429) and status < 500:
+        raise errors.PermanentError(
+            f"{who} refuses the report with status {status}.", todo="Check its URL, then: onefold dlq redrive."
+        )
+    wait_ms = int(after) * limits.SECOND_MS if after.isascii() and after.isdecimal() and len(after) < 8 else None
+    raise errors.TransientError(
+        f"{who} answers with status {status}.",
+        retry_in_ms=None if wait_ms is None else min(wait_ms, _RETRY_AFTER_MS_MAX),
+    )

@@ -30,6 +30,7 @@ from onefold.observe.readings import Reader
 from onefold.options import AlarmTargets
 from onefold.schedules.ticks import ScheduleState
 from onefold.schedules.transactions import PREFIX as SCHEDULES
+from onefold.threads import thread_beside
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import State
@@ -254,7 +255,6 @@ def beside(watch: Watch, reported: Callable[[Report], None] = lambda _: None) ->
     Raises:
         Whatever ended the thread, when the block ends.
     """
-    raised: list[BaseException] = []
     ended = threading.Event()
 
     def look() -> None:
@@ -263,23 +263,18 @@ def beside(watch: Watch, reported: Callable[[Report], None] = lambda _: None) ->
                 reported(report)
 
     def run() -> None:
-        try:
-            while not ended.is_set():
-                look()
-                if not watch.clock.wait(ended, _REST_MS):
-                    watch.clock.wait(watch.notes.came, LOOK_MS - _REST_MS)
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits for it
-            raised.append(error)
+        while not ended.is_set():
+            look()
+            if not watch.clock.wait(ended, _REST_MS):
+                watch.clock.wait(watch.notes.came, LOOK_MS - _REST_MS)
 
-    thread = threading.Thread(target=run, name="onefold-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
+    def stop() -> None:
         ended.set()
         watch.notes.came.set()
-        thread.join()
+
+    try:
+        with thread_beside("onefold-watch", run, stop):
+            yield
+    finally:
         with ignored(errors.TransientError):
             watch.resign()
-    if raised:
-        raise raised[0]

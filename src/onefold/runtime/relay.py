@@ -34,6 +34,7 @@ from onefold.interrupts import let_through
 from onefold.runtime import outbox
 from onefold.runtime.events import Event, Sinks, kept_text
 from onefold.runtime.outgoing import send_all, transaction
+from onefold.threads import thread_beside
 
 if TYPE_CHECKING:
     from onefold.contracts.outbox import OutboxTable
@@ -203,20 +204,5 @@ def beside(relay: Relay) -> Iterator[None]:
         Whatever ended the thread, when the block ends.
     """
     ended = threading.Event()
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            relay.run(ended)
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits for it
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name="onefold-relay", daemon=True)
-    thread.start()
-    try:
+    with thread_beside("onefold-relay", lambda: relay.run(ended), ended.set):
         yield
-    finally:
-        ended.set()
-        thread.join()
-    if raised:
-        raise raised[0]

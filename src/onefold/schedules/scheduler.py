@@ -17,7 +17,6 @@ Invariant: a tick is sent and its schedule advanced beyond it in the same transa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -44,6 +43,7 @@ from onefold.schedules.schedule import Schedule
 from onefold.schedules.ticks import ScheduleState
 from onefold.schedules.transactions import PREFIX, Agenda, Due, OtherSchedulerError, Writer, Written
 from onefold.schedules.undelivered import UndeliveredTicks, Unsent
+from onefold.threads import thread_beside
 
 if TYPE_CHECKING:
     from onefold.runtime.events import Sink
@@ -483,23 +483,7 @@ def beside(scheduler: Scheduler, failed: Callable[[], None]) -> Iterator[None]:
     Raises:
         As `Scheduler.run`.
     """
-    raised: list[BaseException] = []
     with suppress(errors.TransientError):  # the thread tries again
         scheduler.catch_up()
-
-    def run() -> None:
-        try:
-            scheduler.run()
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that waits for it
-            raised.append(error)
-            failed()
-
-    thread = threading.Thread(target=run, name="onefold-scheduler", daemon=True)
-    thread.start()
-    try:
+    with thread_beside("onefold-scheduler", scheduler.run, scheduler.stop, failed=failed):
         yield
-    finally:
-        scheduler.stop()
-        thread.join()
-    if raised:
-        raise raised[0]

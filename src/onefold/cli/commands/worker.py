@@ -38,6 +38,7 @@ from onefold.runner import worker_setup as workers
 from onefold.runner.reports import ExitReport, Snapshot
 from onefold.runner.worker import Worker
 from onefold.runtime.events import EVENTS, Event
+from onefold.threads import thread_beside
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -411,13 +412,8 @@ def _plain(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator
                 render.note(f"{instant(session.now_ms())} {said}")
             before = said
 
-    thread = threading.Thread(target=write, name="onefold-progress", daemon=True)
-    thread.start()
-    try:
+    with thread_beside("onefold-progress", write, ended.set, join_s=1):
         yield
-    finally:
-        ended.set()
-        thread.join(limits.SECOND_MS / 1000)
 
 
 @contextmanager
@@ -441,13 +437,8 @@ def _delayed(worker: Worker, session: AdminSession, queues: list[str], *, says: 
                     said = (*counts, due_ms)
                     render.note(_waited_for(counts, due_ms, session.now_ms()))
 
-    thread = threading.Thread(target=look, name="onefold-delayed", daemon=True)
-    thread.start()
-    try:
+    with thread_beside("onefold-delayed", look, ended.set, join_s=1):
         yield
-    finally:
-        ended.set()
-        thread.join(limits.SECOND_MS / 1000)
 
 
 def _only_delayed(session: AdminSession, queues: list[str]) -> dict[str, int]:
