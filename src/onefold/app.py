@@ -271,6 +271,9 @@ class App:
         *,
         key: str | KeyFunction,
         name: str | None = None,
+        aliases: Sequence[str] = (),
+        version: int = 1,
+        upgrade: Mapping[int, Callable[[Any], Any]] | None = None,
         tenant: str | KeyFunction | None = None,
         group: str | KeyFunction | None = None,
         effect: Effect = "external",
@@ -305,7 +308,14 @@ class App:
         Which operation and which messages:
 
         Args:
-            name: by default the function's name. It is stored in records, so renaming makes every key new.
+            name: by default the function's name. It is stored in records: after renaming every key is new, unless the old
+                name is among the aliases.
+            aliases: names that the job had before, at most 10. Its messages under these names run, and what is recorded
+                under them counts. Keep one until its last records have expired (`keep`).
+            version: of the payload's form, 1 to 1,000; raise it when the type changes so that older messages do not fit.
+                Messages carry it; one that a later release has sent waits for a worker of that release.
+            upgrade: functions by the version that they upgrade from, such as {1: with_currency}: each takes the payload as
+                plain JSON values and returns it as the next version has it. Or `@job.upgrade(from_version=1)` below.
             tenant: scope of the key, by a rule as `key`.
             group: the message group, by a rule: its messages are kept in order on a FIFO queue; required there. A standard
                 queue keeps no order, and a warning says so; on SQS its groups are the tenants of a fair queue.
@@ -330,7 +340,8 @@ class App:
             UsageError: an invalid option; says which, and what to do.
         """
         declared: Decorator = declare_job(
-            self._runtime, queue, key=key, name=name, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
+            self._runtime, queue, key=key, name=name, aliases=aliases, version=version,
+            upgrade=upgrade, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
             timeout=timeout, retry=retry, throttle=throttle,
             after_failure=after_failure, keep=keep, owner=owner,
             unique=unique, when_complete=when_complete, source=source, transient=transient, permanent=permanent,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onefold import errors
-from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
+from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE, VERSION_ATTRIBUTE
 from onefold.contracts.settings import differences
 from onefold.options import AlarmTargets, Queue
 
@@ -93,9 +93,11 @@ class Registry:
         attributes = delivery.attributes
         named = attributes.get(JOB_ATTRIBUTE)
         if named is not None:
-            job = self.jobs.get(str(named.value))
+            job = self.job_named(str(named.value))
             app = attributes.get(APP_ATTRIBUTE)
             if job is not None and job.policy.queue == delivery.queue and (app is None or app.value == self.name):
+                if job.versions is not None or VERSION_ATTRIBUTE in attributes:
+                    self._check_version(delivery, job)
                 return job
             raise self._not_mine(delivery, job, str(named.value), app)
         on_queue = [job for job in self.jobs.values() if job.policy.queue == delivery.queue]
@@ -105,6 +107,23 @@ class Registry:
             f"Message {delivery.message_id} on {delivery.queue} names no job, and the queue has {len(on_queue)}.",
             todo="Give a queue that others send to exactly one job.",
         )
+
+    def job_named(self, name: str) -> Job[Any, Any] | None:
+        """The job that has this name, or had it before (`aliases=`); None if there is none."""
+        found = self.jobs.get(name)
+        return found if found is not None else next((job for job in self.jobs.values() if name in job.aliases), None)
+
+    def _check_version(self, delivery: Delivery, job: Job[Any, Any]) -> None:
+        """Leave a payload of a later version to the release that knows it."""
+        present = 1 if job.versions is None else job.versions.present
+        given = str(delivery.attributes[VERSION_ATTRIBUTE].value) if VERSION_ATTRIBUTE in delivery.attributes else "1"
+        if given.isascii() and given.isdecimal() and int(given[:9]) > present:
+            raise errors.NotFoundError(
+                f"Message {delivery.message_id:.100} on {delivery.queue} has version {given:.9} of the payload of"
+                f" {job.name}, and this release takes version {present}.",
+                meaning="A later release has sent it. It is left to that one's workers.",
+                todo="Start workers of the later release. In a dead-letter queue it can be redriven after that.",
+            )
 
     def _not_mine(
         self, delivery: Delivery, job: Job[Any, Any] | None, named: str, app: Attribute | None
@@ -125,6 +144,6 @@ class Registry:
             )
         return errors.NotFoundError(
             f"{what}, which is not declared.",
-            todo=f"If the job was renamed, give it this name again: name={named!r:.140}. Else start a worker whose app "
-            "declares it. In a dead-letter queue it can be redriven after that.",
+            todo=f"If the job was renamed, declare aliases=[{named!r:.140}] or give it this name again. Else start a worker "
+            "whose app declares it. In a dead-letter queue it can be redriven after that.",
         )

@@ -211,6 +211,15 @@ def test_the_record_of_another_job_is_refused() -> None:
     assert allows(roles["orders"], Call("Scan", (), "COUNT"))
 
 
+def test_a_role_writes_records_under_earlier_names_of_its_jobs() -> None:
+    app = onefold.App("shop", url=f"aws://{REGION}?table=shop&layout=2")
+    app.job(app.queue("orders"), key="{id}", name="ship", aliases=["book"])(lambda order: None)
+    made = plan("shop", "shop:app", declared_in(app), stack_of(app.url))
+    (role,) = [one.statements for one in made.functions if one.mapping.queue == "orders"]
+    keys = {name: place_of(RecordKey("", name, "k"), 2)["pk"]["S"] for name in ("ship", "book", "boo")}
+    assert {name for name, key in keys.items() if allows(role, Call("PutItem", (key,)))} == {"ship", "book"}
+
+
 def test_roles_of_layout_1_are_as_they_were() -> None:
     (keep,) = [one for one in written_by(1)["orders"] if any("dynamodb:" in action for action in one.actions)]
     assert keep.condition() == {}

@@ -34,7 +34,7 @@ def test_a_renamed_job_is_thought_of(shell: Shell) -> None:
     write(shell, "moved", "book_courier")
     work(shell, "moved:app")
 
-    advice = "If the job was renamed, give it this name again: name='book'. Else start a worker"
+    advice = "If the job was renamed, declare aliases=['book'] or give it this name again. Else start a worker"
     for shown in (shell("status", "moved:app"), shell("stuck", "moved:app")):
         assert advice in " ".join(shown.split())
     waiting = shell("why", "2", "moved:app")
@@ -46,8 +46,11 @@ def test_a_renamed_job_is_thought_of(shell: Shell) -> None:
         in done
     )
     assert advice in done
-    write(shell, "moved", "book_courier", ', name="book"')
+    write(shell, "moved", "book_courier", ', aliases=["book"]')
     assert advice not in shell("why", "2", "moved:app")
+    work(shell, "moved:app")
+    assert "Done" in shell("why", "2", "moved:app")
+    assert shell.json("status", "moved:app")["warnings"] == []
     shell("names", "list", "moved:app")
 
 

@@ -32,7 +32,9 @@ from onefold.contracts.queue import (
 from onefold.contracts.store import RecordKey
 from onefold.observe.wording import age, pause
 from onefold.record import guard
+from onefold.record.aliases import chosen, other_names
 from onefold.record.delivery import Policy
+from onefold.runner.versions import marked, version_of
 
 Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
 
@@ -87,7 +89,7 @@ def read(session: AdminSession, message: Peeked) -> Reading:
     """The operation a message is for, from its app where that is known, else from what it carries."""
     if session.jobs is None:
         return _read_alone(session, message)
-    delivery = _delivery(message)
+    delivery = delivery_of(message)
     named = session.job(_carried(message, JOB_ATTRIBUTE))
     if named is not None and not any(job.policy.queue == delivery.queue for job in session.jobs.named.values()):
         delivery = replace(
@@ -100,10 +102,14 @@ def read(session: AdminSession, message: Peeked) -> Reading:
     facts, payload = job.read(delivery)
     if facts.malformed is not None:
         return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
-    return Reading(job=job.name, key=facts.key, fingerprint=facts.fingerprint, amends=facts.amends, payload=payload)
+    key = facts.key
+    if job.aliases and key is not None:
+        key = chosen(key, session.engine.store.read([key, *other_names(key, job.names)], session.now_ms()))
+    return Reading(job=job.name, key=key, fingerprint=facts.fingerprint, amends=facts.amends, payload=payload)
 
 
-def _delivery(message: Peeked) -> Delivery:
+def delivery_of(message: Peeked) -> Delivery:
+    """A stored message as a worker of its source queue would receive it."""
     return Delivery(
         queue=message.source or message.queue,
         message_id=message.message_id,
@@ -158,7 +164,7 @@ def _read_alone(session: AdminSession, message: Peeked) -> Reading:
     fingerprint = None
     if JOB_ATTRIBUTE in message.attributes:  # onefold sent it: its body is the payload, without an envelope
         try:
-            fingerprint = PayloadCodec.fingerprint(message.body)
+            fingerprint = marked(PayloadCodec.fingerprint(message.body), version_of(message.attributes))
         except errors.PayloadError as error:
             return Reading(job=job, key=None, fingerprint=None, problem=error.what, fate="malformed")
     return Reading(
@@ -190,7 +196,11 @@ def foresee(session: AdminSession, reading: Reading, record: store.Record | None
         return Forecast(fate="unknown", why=reading.problem)
     job, now_ms = session.job(reading.job), session.now_ms()
     fingerprint = reading.fingerprint or ""
-    if record is not None and (not fingerprint or reading.is_of(record.fingerprint)):
+    if record is not None and (
+        not fingerprint
+        or reading.is_of(record.fingerprint)
+        or (job is not None and job.versions is not None and job.versions.is_other(fingerprint, record.fingerprint))
+    ):
         fingerprint = record.fingerprint
     ask = store.Ask(
         key=reading.key,

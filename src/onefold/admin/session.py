@@ -103,8 +103,13 @@ class AdminSession:
         return self.clock.now_ms()
 
     def job(self, name: str | None) -> Job[Any, Any] | None:
-        """A declared job by name; None if the job or the app is unknown."""
-        return self.jobs.named.get(name) if self.jobs is not None and name is not None else None
+        """A declared job by its name or an earlier one; None if the job or the app is unknown."""
+        if self.jobs is None or name is None:
+            return None
+        found = self.jobs.named.get(name)
+        return (
+            found if found is not None else next((job for job in self.jobs.named.values() if name in job.aliases), None)
+        )
 
     def row(
         self,

@@ -55,6 +55,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "alarms": ("onefold.cli.commands.alarms", "command", "Alarms: list, history, silence, test."),
     "watch": ("onefold.cli.commands.alarms", "watch", "Evaluate an app's alarms, and send their reports."),
     "queue": ("onefold.cli.commands.queue", "command", "Queues: list, peek, purge, move, apply."),
+    "check-payloads": (
+        "onefold.cli.commands.jobs",
+        "check_payloads",
+        "Which messages a release could not run; for CI.",
+    ),
     "names": ("onefold.cli.commands.jobs", "names_command", "Which app owns which job name: list, give."),
     "records": (
         "onefold.cli.commands.deploy",

@@ -26,6 +26,8 @@ APP_ATTRIBUTE: Final = (
 KEY_ATTRIBUTE: Final = "onefold.key"  # only where the sender gave the key explicitly
 AMENDS_ATTRIBUTE: Final = "onefold.amends"  # fingerprint of the payload that an operator replaced
 TRACE_ATTRIBUTE: Final = "onefold.trace"  # the span that sent it: W3C's traceparent, and tracestate behind a space
+VERSION_ATTRIBUTE: Final = "onefold.version"  # of the payload; absent for version 1
+PAYLOAD_VERSIONS_MAX: Final = 1_000
 CLAIMS: Final = (KEY_ATTRIBUTE, RUN_ATTRIBUTE, AMENDS_ATTRIBUTE)
 """Attributes that override what the body says. They count only on a message that is `trusted` (docs/security.md)."""
 

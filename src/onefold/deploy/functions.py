@@ -163,7 +163,9 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
     check_function(settings)
     check_mapping(mapping, fifo=queue.settings.fifo, visibility_ms=visibility_ms, timeout_ms=timeout_ms)
     sends_to = _sends_to(options.sends_to, host.queues)
-    written = {job.name for job in jobs} | {job for target, job in host.unique if target in {queue.name, *sends_to}}
+    written = {name for job in jobs for name in job.names} | {
+        job for target, job in host.unique if target in {queue.name, *sends_to}
+    }
     uses = iam.Uses(
         queue=mapping.queue,
         companions=(prefix + queue.dead_letter.name, prefix + queue.held.name),

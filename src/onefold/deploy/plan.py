@@ -160,7 +160,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         queues=tuple(queue.name for queue in queues),
         graves=tuple(one.name for queue in queues for one in (queue.dead_letter, queue.held)),
         reconcilers=frozenset(declared.reconcilers),
-        unique=tuple((job.policy.queue, job.name) for job in jobs if job.unique),
+        unique=tuple((job.policy.queue, name) for job in jobs if job.unique for name in job.names),
         buses=tuple(eventbridge.full_name(bus.name, stack.prefix) for bus in declared.buses),
     )
     made = [

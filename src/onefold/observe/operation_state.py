@@ -270,7 +270,8 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Oper
 
 def _renamed(evidence: Evidence) -> str:
     name = evidence.key.job
-    return f"If the job was renamed, give it this name again: name={name!r}. Else start a worker whose app declares it."
+    todo = f"If the job was renamed, declare aliases=[{name!r}] or give it this name again."
+    return f"{todo} Else start a worker whose app declares it."
 
 
 QUEUE_RENAMED = (

@@ -11,7 +11,7 @@ whose rows could not be written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from onefold.record import guard
 
 if TYPE_CHECKING:
     from onefold.contracts.ledger import Row
-    from onefold.contracts.store import Answer, Ask
+    from onefold.contracts.store import Answer, Ask, RecordKey
     from onefold.contracts.verbs import Ledger, Store
     from onefold.record.delivery import Note, Policy
     from onefold.runtime.events import Event
@@ -47,12 +47,18 @@ class Claims:
         self._records_with_history = records_with_history
 
     def claim(
-        self, asks: Sequence[Ask], now_ms: int, policies: Sequence[Policy], event_of: EventOf
+        self,
+        asks: Sequence[Ask],
+        now_ms: int,
+        policies: Sequence[Policy],
+        event_of: EventOf,
+        noted_as: Sequence[RecordKey | None] | None = None,
     ) -> tuple[Sequence[Answer], list[Event], dict[int, errors.OnefoldError]]:
         """Claim, and write to the history what the claims reveal about earlier runs.
 
         Args:
             policies: of each claim's operation. event_of: makes an event from the index of a claim and what is to be noted.
+            noted_as: the operations whose rows are written, where a record has an earlier name of its job.
 
         Returns:
             The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
@@ -87,7 +93,8 @@ class Claims:
                 continue
             notes = () if joint else guard.noticed(found, policies[place])
             try:
-                notes = (*self._unreported(self._ledger, found, policies[place], now_ms, joint=joint), *notes)
+                keys = {found.hold.key: None, (noted_as and noted_as[place]) or found.hold.key: None}
+                notes = (*self._unreported(self._ledger, found, policies[place], now_ms, keys, joint=joint), *notes)
                 late = [event_of(place, note) for note in notes]
                 if late:
                     self._ledger.append([event.row() for event in late])
@@ -99,7 +106,7 @@ class Claims:
         return answers, [event for place in sorted(events) for event in events[place]], refused
 
     def _unreported(
-        self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, *, joint: bool
+        self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, keys: Iterable[RecordKey], *, joint: bool
     ) -> tuple[Note, ...]:
         """The missing rows of the run in doubt: of its end, or of the claim that noticed its crash."""
         is_ended = found.found == "unknown" and not self._records_with_history
@@ -112,7 +119,7 @@ class Claims:
         run = (
             record.started_fence
         )  # of the run in doubt: the next claim has noticed its crash, unless its end was recorded
-        for row in ledger.of_key(found.hold.key, _ROWS_LOOKED_AT):
+        for row in (row for key in keys for row in ledger.of_key(key, _ROWS_LOOKED_AT)):
             is_end = "attempt" in row.detail
             if row.event in ("takeover", "unknown") and row.detail.get("fence", run) == (run if is_end else run + 1):
                 return ()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from onefold import duration, errors, limits
 from onefold.codec import payload_type
+from onefold.contracts.queue import PAYLOAD_VERSIONS_MAX
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
 from onefold.options import (
     FUNCTION,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from onefold.duration import Duration
     from onefold.record.rate import Limit
+    from onefold.runner.versions import Upgrade, Versions
     from onefold.runtime.runtime import Runtime
 
 
@@ -58,6 +60,7 @@ class Decorator(Protocol):
 _CONTEXT_NAMES = ("ctx", "context", "")  # of a second parameter without annotation; "" is _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
+ALIASES_MAX = 10
 KEEP_DEFAULT = "90d"  # records of completed work answer duplicates for 90 days
 _GRACE_MS = limits.DAY_MS  # between the last possible redrive and forgetting the record
 
@@ -125,6 +128,9 @@ def declare_job(
     *,
     key: str | KeyFunction,
     name: str | None = None,
+    aliases: Sequence[str] = (),
+    version: int = 1,
+    upgrade: Mapping[int, Upgrade] | None = None,
     tenant: str | KeyFunction | None = None,
     group: str | KeyFunction | None = None,
     effect: Effect = "external",
@@ -161,6 +167,7 @@ def declare_job(
     def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
         annotation, returned = types_of(handler)
         job_name = _free_name(name or handler.__name__, registry.jobs)
+        earlier, versions = _free_aliases(aliases, job_name, registry.jobs), _versions_of(job_name, version, upgrade)
         job: Job[Any, Any] = Job(
             handler,
             name=job_name,
@@ -179,6 +186,7 @@ def declare_job(
             limit=limit_of(throttle, annotation, job_name),
             unique=unique,
         )
+        job.aliases, job.versions = earlier, versions
         if when_complete is not None:
             from onefold.runner.completion import title_of  # 15 ms of each start, needed by few jobs
 
@@ -201,7 +209,67 @@ def _free_name(name: Any, jobs: Mapping[str, object]) -> str:
     if name in jobs:
         raise errors.ConflictError(f"Job {name} is declared twice.", todo="Give one of them another name=.")
     found: str = name
+    _check_alias(found, jobs, "job")
     return found
+
+
+def _check_alias(name: str, jobs: Mapping[str, Any], what: str) -> None:
+    other = next((job.name for job in jobs.values() if name in job.aliases), None)
+    if other is not None:
+        raise errors.ConflictError(
+            f"The {what} {name!r:.140} is an earlier name of the job {other}.",
+            meaning="Its records and messages could be either's.",
+            todo="Take it out of aliases= of one of them, or give the other job another name=.",
+        )
+
+
+def _free_aliases(aliases: Any, name: str, jobs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The earlier names of a job that is to be declared, checked."""
+    if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
+        raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
+    found: tuple[Any, ...] = tuple(aliases)
+    if len(found) > ALIASES_MAX:
+        raise errors.UsageError(
+            f"{name} has {len(found)} aliases.", todo=f"Keep at most {ALIASES_MAX}: each is looked up at every claim."
+        )
+    for alias in found:
+        if not isinstance(alias, str) or not alias or not alias.isprintable() or len(alias) > JOB_NAME_CHARS_MAX:
+            raise errors.UsageError(
+                f"{alias!r:.80} is not a name that a job can have had.",
+                todo=f"Use 1 to {JOB_NAME_CHARS_MAX} printable characters.",
+            )
+        if alias == name or found.count(alias) > 1:
+            raise errors.UsageError(f"{name} has the alias {alias!r:.140} twice.", todo="Name each earlier name once.")
+        if alias in jobs:
+            raise errors.ConflictError(
+                f"The alias {alias!r:.140} of {name} is the name of another job.",
+                meaning="Its records and messages could be either's.",
+                todo="Take it out, or remove the other job.",
+            )
+        _check_alias(alias, jobs, "alias")
+    return found
+
+
+def _versions_of(name: str, version: Any, upgrade: Any) -> Versions | None:
+    """The versions of a job's payload; None where it has one."""
+    check_whole(version, "version", 1, PAYLOAD_VERSIONS_MAX)
+    if upgrade is not None and not hasattr(upgrade, "items"):
+        raise errors.UsageError(
+            f"upgrade={upgrade!r:.80} is not a dict.",
+            todo="Write upgrade={1: function}, or @job.upgrade(from_version=1).",
+        )
+    if version == 1:
+        if upgrade:
+            raise errors.UsageError(
+                f"{name} has upgrades, and its payload is at version 1.", todo=f"Write version={max(upgrade) + 1}."
+            )
+        return None
+    from onefold.runner.versions import Versions  # few jobs have several; cold starts are measured
+
+    versions = Versions(name, version)
+    for number, function in (upgrade or {}).items():
+        versions.add(number, function)
+    return versions
 
 
 def policy_of(

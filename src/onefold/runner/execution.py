@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.store import Claimed
+from onefold.contracts.store import Claimed, RecordKey
 from onefold.record import attempt as script
 from onefold.record import delivery as fate
 from onefold.record.fates import ProbeAnswer
@@ -89,6 +89,12 @@ class Execution:
         """From the script's first step."""
         self.script: Iterator[script.Step] = script.attempt(self.facts, self.job.policy)
         self.step: script.Step = next(self.script)
+
+    @property
+    def operation(self) -> RecordKey | None:
+        """Its operation, the same whichever of the job's names its message has."""
+        key = self.facts.key
+        return key if key is None or not self.job.aliases else RecordKey(key.scope, self.job.name, key.key)
 
     @property
     def hold(self) -> Hold:
@@ -185,7 +191,7 @@ class KeyOrder:
         first = []
         with self._lock:
             for run in runs:
-                names = [name for name in (_group(run.delivery, run), run.facts.key) if name is not None]
+                names = [name for name in (_group(run.delivery, run), run.operation) if name is not None]
                 chain = next((self._busy[name] for name in names if name in self._busy), None)
                 if chain is None:
                     run.chain = chain = WaitingBehind()

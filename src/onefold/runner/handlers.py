@@ -25,6 +25,7 @@ from onefold.contracts.queue import (
     JOB_ATTRIBUTE,
     KEY_ATTRIBUTE,
     RUN_ATTRIBUTE,
+    VERSION_ATTRIBUTE,
     Attribute,
     Delivery,
 )
@@ -43,6 +44,7 @@ from onefold.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from onefold.contracts.admin import Peeked
+    from onefold.runner.versions import Versions
 
 JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
 """The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
@@ -130,6 +132,7 @@ class Job(Generic[P, R]):
         ticks: each of its messages is a tick, whose run is its key.
         normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
             as it is. Raises PayloadError for one that is not this job's.
+        aliases: names that it had before; names: its present one and those. versions: of its payload; None: it has one.
         app: name of the app that declares it; travels with its messages.
         hooks: run around its handler, and when that raises.
         internal: only onefold itself sends to its queue, so the attributes of its messages count without a signature.
@@ -166,6 +169,8 @@ class Job(Generic[P, R]):
         self.classes = classes
         self.limit = limit
         self.unique = unique
+        self.aliases: tuple[str, ...] = ()
+        self.versions: Versions | None = None
         self.is_async: bool = inspect.iscoroutinefunction(handler)
         self.takes_context: bool = positional(handler) >= 2
         self.probe_takes_context: bool = probe is not None and positional(probe) >= 2
@@ -174,6 +179,39 @@ class Job(Generic[P, R]):
         self._attributes = {JOB_ATTRIBUTE: Attribute(name), APP_ATTRIBUTE: Attribute(self.app)}
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.aliases)
+
+    def upgrade(self, from_version: int) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+        """Declare how a payload of an earlier version becomes the next one's: the function below takes and returns it.
+
+            @book_courier.upgrade(from_version=1)
+            def with_currency(order: dict) -> dict:
+                return {**order, "currency": "EUR"}
+
+        It is applied before the payload is validated, to plain JSON values, and again at every delivery; it must depend on
+        nothing else. With several versions between, one function after the other is applied.
+
+        Args:
+            from_version: 1 up to the job's `version=` - 1.
+
+        Raises:
+            UsageError: no earlier version of this job. ConflictError: there is one already.
+        """
+        if self.versions is None:
+            raise errors.UsageError(
+                f"{self.name} has one payload version.", todo="Declare the present one: app.job(..., version=2)."
+            )
+        versions = self.versions
+
+        def declare(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            versions.add(from_version, function)
+            return function
+
+        return declare
 
     def __repr__(self) -> str:
         return f"<onefold job {self.name} on {self.policy.queue}>"
@@ -375,6 +413,9 @@ class Job(Generic[P, R]):
         body = rules.payload.encode(payload)
         fingerprint = rules.payload.fingerprint(body)
         attributes = self._attributes
+        if self.versions is not None:
+            fingerprint = self.versions.marked(fingerprint, self.versions.present)
+            attributes = {**attributes, VERSION_ATTRIBUTE: Attribute(str(self.versions.present))}
         if key is None:
             key = rules.key.of(payload)
         else:
@@ -392,6 +433,8 @@ class Job(Generic[P, R]):
             dedup_id=dedup_id,
             unique=self.unique,
             payload=payload,
+            aliases=self.aliases,
+            is_other=None if self.versions is None else self.versions.is_other,
         )
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -412,7 +455,13 @@ class Job(Generic[P, R]):
                     return self._without_key(delivery, discard=found.why), None
                 body = found.payload
             codec = self.rules.payload
-            payload = codec.decode(body)
+            fingerprint = codec.fingerprint(_unmarked(body))
+            if self.versions is not None:
+                version = self.versions.version_of(attributes)
+                fingerprint = self.versions.marked(fingerprint, version)
+                payload = codec.decode(self.versions.upgraded(body, version))
+            else:
+                payload = codec.decode(body)
             if self.normal is not None:
                 payload = self.normal(payload)
             given = attributes.get(KEY_ATTRIBUTE)
@@ -428,8 +477,8 @@ class Job(Generic[P, R]):
                 self.limit.key.of(payload)  # admission computes it again, where a message cannot be refused
             amends = attributes.get(AMENDS_ATTRIBUTE)
             facts = Facts(
-                key=RecordKey(scope, self.name, key),
-                fingerprint=codec.fingerprint(_unmarked(body)),
+                key=RecordKey(scope, self._name_in(attributes), key),
+                fingerprint=fingerprint,
                 amends=str(amends.value) if amends else None,
                 run=str(attributes[RUN_ATTRIBUTE].value) if RUN_ATTRIBUTE in attributes else None,
                 message_id=delivery.message_id,
@@ -439,6 +488,11 @@ class Job(Generic[P, R]):
         except errors.PayloadError as error:
             return self._without_key(delivery, malformed=kept_text(error)), error
         return facts, payload
+
+    def _name_in(self, attributes: Mapping[str, Attribute]) -> str:
+        """The job's name as a message has it: an earlier one, where it was sent before the job was renamed."""
+        named = attributes.get(JOB_ATTRIBUTE) if self.aliases else None
+        return str(named.value) if named is not None and named.value in self.aliases else self.name
 
     def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:
         """An attribute of an untrusted message that its body does not confirm; None where the body confirms all.

@@ -16,6 +16,7 @@ from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
+from onefold.record.aliases import chosen, other_names
 from onefold.runner.handlers import Job, Known
 from onefold.runtime.outgoing import known_of, transaction
 
@@ -32,7 +33,14 @@ _ENDS: Final = frozenset({"done", "dead", "held"})
 
 def look(runtime: Runtime, job: Job[Any, R], key: str, tenant: str) -> Known[R]:
     """As `Job.look`."""
-    return _look(runtime, job, RecordKey(tenant, job.name, key))
+    return _look(runtime, job, _recorded(runtime, job, RecordKey(tenant, job.name, key)))
+
+
+def _recorded(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> RecordKey:
+    """The key of an operation's record, under whichever name of the job it is."""
+    if not job.aliases:
+        return key
+    return chosen(key, runtime.engine.store.read([key, *other_names(key, job.names)], runtime.steady.now_ms()))
 
 
 def _look(runtime: Runtime, job: Job[Any, R], key: RecordKey) -> Known[R]:
@@ -85,12 +93,12 @@ def _messages(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> list[Peek
 
 def _is_of(job: Job[Any, Any], message: Peeked) -> bool:
     named = message.attributes.get(JOB_ATTRIBUTE)
-    return named is not None and named.value == job.name
+    return named is not None and named.value in job.names
 
 
 def cancel(runtime: Runtime, job: Job[Any, Any], key: str, tenant: str) -> bool:
     """As `Job.cancel`."""
-    record_key = RecordKey(tenant, job.name, key)
+    record_key = _recorded(runtime, job, RecordKey(tenant, job.name, key))
     if runtime.engine.commit is None:
         raise errors.UsageError(
             f"{job.name}.cancel({key!r}) cannot be done on this engine.",

@@ -34,6 +34,7 @@ from onefold.record import delivery as fate
 from onefold.record import lease
 from onefold.record.delivery import Failed
 from onefold.runner import calling
+from onefold.runner.aliases import NamedRecords
 from onefold.runner.claims import Claims
 from onefold.runner.context import Context, watch_threads
 from onefold.runner.execution import Execution, InFlight, KeyOrder
@@ -285,16 +286,16 @@ class Runner:
         trusted_ms = lease.trusted_until_ms(self.clock.monotonic_ms(), self.lease_ms)
         now_ms = lease_from_ms(self.clock)
         asks = []
-        for run in runs:
+        named = NamedRecords(self.backend.store, runs, now_ms)
+        for key, run in zip(named.keys, runs, strict=True):
             facts, policy = run.facts, run.job.policy
-            assert facts.key is not None
             asks.append(
                 Ask(
-                    key=facts.key,
+                    key=key,
                     fingerprint=facts.fingerprint,
                     owner=self._owner,
                     lease_until_ms=until_ms(self.clock, now_ms, self.lease_ms),
-                    start=True,
+                    start=not run.job.aliases,  # of a renamed job, only once its other names were looked at again
                     expires_at_ms=now_ms + policy.keep_ms,
                     amends=facts.amends,
                     message_id=facts.message_id,
@@ -309,6 +310,9 @@ class Runner:
                 run.refuse(refused[place], self.lease_ms, now_ms)
             else:
                 run.advance(now_ms)
+        claimed = [place for place, run in enumerate(runs) if not isinstance(run.step, script.Commit)]
+        for place in named.changed(claimed, now_ms):
+            self.turn_away(runs[place], "the operation is recorded under another name of its job", _START_AGAIN_MS)
         self.in_flight.claimed(runs)
         self.reports.begun(runs)
 
@@ -338,7 +342,9 @@ class Runner:
         def event_of(place: int, note: fate.Note) -> Event:
             return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
 
-        answers, events, failed = self.claims.claim(asks, now_ms, [run.job.policy for run in runs], event_of)
+        answers, events, failed = self.claims.claim(
+            asks, now_ms, [run.job.policy for run in runs], event_of, [run.facts.key for run in runs]
+        )
         for run, ask in zip(runs, asks, strict=True):
             run.ask = ask
         for event in events:
@@ -573,6 +579,8 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
 
 
 def _is_alike(run: Execution, found: Conflict) -> bool:
+    if run.job.versions is not None and run.job.versions.is_other(run.facts.fingerprint, found.fingerprint):
+        return True
     from onefold import payload_defaults  # imports dataclasses; needed only when two fingerprints of one key differ
 
     return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)

@@ -34,8 +34,12 @@ def make_runner(
     """A runner for these jobs on an opened engine; the runtime's own events go to its sinks from now on.
 
     Raises:
-        ConflictError: another app's job on this engine has the name of one.
+        ConflictError: another app's job on this engine has the name of one. UsageError: an earlier version of a job's
+            payload cannot be upgraded.
     """
+    for job in jobs.values():
+        if job.versions is not None:
+            job.versions.check()
     runtime.take_names_of(jobs)
     closer = LateCloser(runtime.engine, jobs, runtime.steady)
     runtime.attach(sinks, closer.touch)

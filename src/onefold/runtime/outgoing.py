@@ -63,6 +63,8 @@ class Outgoing(Struct, frozen=True, kw_only=True):
 
     Args:
         payload: of a `unique` job, to be compared with what was sent before.
+        aliases: of a `unique` job, the names that it had before.
+        is_other: whether two fingerprints are of different versions of its payload; None: it has one.
     """
 
     record: RecordKey
@@ -71,6 +73,8 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     queue: str
     unique: bool
     payload: object = None
+    aliases: tuple[str, ...] = ()
+    is_other: Callable[[str, str], bool] | None = None
 
 
 def message(
@@ -85,6 +89,8 @@ def message(
     dedup_id: str | None,
     unique: bool,
     payload: object = None,
+    aliases: tuple[str, ...] = (),
+    is_other: Callable[[str, str], bool] | None = None,
 ) -> Outgoing:
     """The message for an operation.
 
@@ -104,8 +110,9 @@ def message(
     )
     if unique:
         return Outgoing(
-            record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=True, payload=payload
-        )
+            record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=True, payload=payload,
+            aliases=aliases, is_other=is_other,
+        )  # fmt: skip
     return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=False)
 
 
@@ -312,22 +319,34 @@ def _look(
     free: dict[int, Record | None] = {}
     if not first:
         return known, free
-    for place, record in zip(first.values(), runtime.engine.store.read(list(first), now_ms), strict=True):
+    for place, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
         if record is None:
             free[place] = None
             continue
         found = known_of(record)
         is_settled = found in ("done", "held") or (record.status == "in_progress" and now_ms < record.lease_until_ms)
-        if is_settled or _has_message(runtime, record):
+        if is_settled or _has_message(runtime, record, outgoing[place]):
             known[place] = found
             _refuse_other_payload(outgoing[place], record.fingerprint, found)
         else:
             _refuse_other_payload(outgoing[place], record.fingerprint, "its message is gone")
-            free[place] = record
+            free[place] = record if record.key == outgoing[place].record else None
     return known, free
 
 
-def _has_message(runtime: Runtime, record: Record) -> bool:
+def _records(
+    runtime: Runtime, outgoing: Sequence[Outgoing], first: Mapping[RecordKey, int], now_ms: int
+) -> list[Record | None]:
+    """The record of each operation, under whichever of its job's names it has one."""
+    from onefold.record.aliases import chosen, other_names  # for `unique` jobs; cold starts are measured
+
+    keys = {key: [key, *other_names(key, outgoing[place].aliases)] for key, place in first.items()}
+    flat = [one for several in keys.values() for one in several]
+    found = dict(zip(flat, runtime.engine.store.read(flat, now_ms), strict=True))
+    return [found[chosen(key, [found[one] for one in several])] for key, several in keys.items()]
+
+
+def _has_message(runtime: Runtime, record: Record, one: Outgoing) -> bool:
     """Whether a message of an operation is in some queue of the file, a dead-letter queue included."""
     queues = runtime.engine.queues
     if record.message_id is not None and queues.find([record.message_id])[0] is not None:
@@ -335,7 +354,7 @@ def _has_message(runtime: Runtime, record: Record) -> bool:
     # Sent again under another id, or recorded by a version that did not note the id: search the whole file.
     messages = queues.find_key(record.key.key, _LOOKED_AT_MAX)
     jobs = {one.attributes[JOB_ATTRIBUTE].value if JOB_ATTRIBUTE in one.attributes else None for one in messages}
-    return None in jobs or record.key.job in jobs or len(messages) == _LOOKED_AT_MAX
+    return not jobs.isdisjoint((None, one.record.job, *one.aliases)) or len(messages) == _LOOKED_AT_MAX
 
 
 def _record_sent(
@@ -374,7 +393,7 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
         return [], known
     store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     mine: list[Outgoing] = []
-    for place, record in zip(first.values(), store.read(list(first), now_ms), strict=True):
+    for place, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
         if record is None:
             mine.append(outgoing[place])
         elif _being_sent(record, now_ms):
@@ -411,6 +430,8 @@ def known_of(record: Record) -> Known:
 
 
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
+    if one.is_other is not None and one.is_other(one.fingerprint, fingerprint):
+        return
     if fingerprint != one.fingerprint and not payload_defaults.is_alike(one.payload, one.fingerprint, fingerprint):
         raise errors.ConflictError(
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",

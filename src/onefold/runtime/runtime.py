@@ -302,7 +302,7 @@ class Runtime:
     def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
         """As `take_names`, for an app's jobs."""
         for app in {job.app for job in jobs.values()}:
-            self.take_names([name for name, job in jobs.items() if job.app == app], app)
+            self.take_names([name for job in jobs.values() if job.app == app for name in job.names], app)
 
     def s3_client(self) -> Any:
         """A client for places on S3, in the account of the engine."""

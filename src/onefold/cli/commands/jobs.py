@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from onefold import redact
-from onefold.admin import jobs
+from onefold.admin import jobs, payloads
+from onefold.admin.payloads import JobMessages, PayloadSurvey
 from onefold.cli import options, render, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, draw, line, table
@@ -101,6 +102,77 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
     if not resumed and found.app is None:
         text += " Only the app knows whether there is such a job: name it as module:attribute."
     return Answer({"job": job, "resumed": resumed}, draw=lambda: line(text))
+
+
+@declared(
+    "check-payloads",
+    looks=True,
+    example="onefold check-payloads shop:app\nonefold check-payloads shop:app --limit 1000000 --json",
+)
+@click.argument("words", metavar="[APP]", nargs=-1)
+@click.option(
+    "--limit", type=click.IntRange(1), default=payloads.LOOKED_AT, show_default=True, help="At most how many messages."
+)
+def check_payloads(words: tuple[str, ...], limit: int) -> Answer:
+    """Say which messages this release could not run: what waits, lies in dead-letter queues and is held.
+
+    Each message is upgraded, validated and its key made, as a worker of this release would do; nothing is written, and no
+    handler runs. Shown are ids, fields and types, never values. Queues on SQS whose messages only a receive shows are named
+    and left alone. Exit code 1: a message does not fit or has no job, or the app no longer has a name that it worked under.
+    """
+    name, _ = target.split(words, 0, names="")
+    found = target.find_app(name)
+    survey = payloads.survey(found.session, limit=limit)
+    return Answer(survey, draw=lambda: draw_survey(survey, found), code=int(not survey.fits))
+
+
+def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
+    """Draw what a release would make of the messages that are there."""
+    if survey.jobs:
+        columns = [Column("job"), Column("queue"), Column("messages", right=True), Column("upgraded", right=True)]
+        rows = [
+            (_named(one), f"{one.queue} ({one.place})", one.count, render.some(one.upgraded), render.some(one.unfit))
+            for one in survey.jobs
+        ]
+        draw(table([*columns, Column("would not run", right=True)], rows))
+    else:
+        line("No message is there.")
+    if survey.unfit:
+        line()
+        columns = [Column("message"), Column("queue"), Column("key"), Column("why", folds=True)]
+        draw(table(columns, [(one.message_id, one.queue, one.key, one.why) for one in survey.unfit]))
+        if survey.unfit_count > len(survey.unfit):
+            line(f"... and {survey.unfit_count - len(survey.unfit):,} more.")
+    for stranded in survey.stranded:
+        line()
+        render.fold(
+            f"The app has worked under the name {stranded!r}, and no job of it has that name. If it was renamed, declare "
+            f"aliases=[{stranded!r}]: else its records no longer count, and its messages are left where they are.",
+            "! ",
+            "  ",
+        )
+    for queue in survey.unread:
+        line(f"Not looked at: {queue}, whose messages only a receive shows.", "dim")
+    if not survey.is_whole:
+        line(f"Looked at the first {survey.looked_at:,} messages only; see --limit.", "dim")
+    if survey.fits and survey.jobs:
+        line("All of them would run.")
+    elif survey.unfit:
+        steps = [f"onefold {place} show {name}" for place, name in _looked_up(survey)]
+        render.todo(steps, found.words)
+
+
+def _named(one: JobMessages) -> str:
+    if one.declared is None:
+        return f"{one.job or '(none)'}: not declared"
+    return one.declared if one.job in (None, one.declared) else f"{one.declared} (as {one.job})"
+
+
+def _looked_up(survey: PayloadSurvey) -> list[tuple[str, str]]:
+    """One command for the first unfit message of each place."""
+    first = {one.place: one for one in reversed(survey.unfit)}
+    found = [("dlq", first["dead"].message_id)] if "dead" in first else []
+    return found + ([("held", first["held"].key)] if "held" in first and first["held"].key is not None else [])
 
 
 names_command = Group("names", help="Which app owns which job name: list, give.", no_args_is_help=True)

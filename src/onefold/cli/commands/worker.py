@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING
 import click
 
 from onefold import errors, limits
+from onefold.admin import payloads
 from onefold.admin.jobs import unmatched
+from onefold.admin.payloads import PayloadSurvey
 from onefold.admin.session import AdminSession
 from onefold.admin.status import left_behind
 from onefold.app import App
 from onefold.cli import options, render, target
+from onefold.cli.commands.jobs import draw_survey
 from onefold.cli.commands.outbox import relaying
 from onefold.cli.measuring import Measures
 from onefold.cli.program import Answer, declared
@@ -131,6 +134,11 @@ _DEFAULTS = WorkerSettings()
     envvar="ONEFOLD_EMF",
     help="Write metrics for CloudWatch to standard output, once a minute, in the embedded metric format.",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Run nothing: say which messages this release would run, upgrade, or leave behind. Exit code 1: some are left.",
+)
 @click.option("--no-progress", is_flag=True, help="No progress display and no failure lines.")
 @click.option(
     "--log",
@@ -153,6 +161,7 @@ def command(
     emf: bool,
     no_progress: bool,
     log: str | None,
+    dry_run: bool,
 ) -> Answer:
     """Run an app's jobs until stopped.
 
@@ -162,6 +171,8 @@ def command(
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
     assert found.app is not None
+    if dry_run:
+        return _dry_run(found)
     settings = WorkerSettings(
         threads=threads,
         tasks=tasks,
@@ -209,6 +220,20 @@ def command(
     found.unfinished = bool(report.left)
     found.app.close(unfinished=report.code != 0)
     return Answer(report, draw=lambda: _draw(report), code=report.code)
+
+
+def _dry_run(found: target.Target) -> Answer:
+    survey = payloads.survey(found.session)
+    return Answer(survey, draw=lambda: _draw_dry_run(survey, found), code=int(not survey.fits))
+
+
+def _draw_dry_run(survey: PayloadSurvey, found: target.Target) -> None:
+    """What a worker of this release would find, and what it would leave behind."""
+    assert found.app is not None
+    draw_survey(survey, found)
+    for warning in (*unmatched(found.app), *(f"{one.text} {one.todo}" for one in left_behind(found.session))):
+        render.note(f"warning: {warning}")
+    render.line("Nothing was run.", "dim")
 
 
 def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:

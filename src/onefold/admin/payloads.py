@@ -1,0 +1,230 @@
+"""What an app would make of the messages that are there: which have no job, and which do not fit its payload's type.
+
+Before a release that renames a job or changes a payload is deployed, it is asked here about what waits, lies in dead-letter
+queues and is held. Each message is read as a worker of that release would read it: upgraded, validated, its key made. Then
+the names under which this app has worked before, and which it no longer declares, are listed.
+Never here: output. Invariants: nothing is written, and no handler runs; a finding names fields and types, never values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
+
+from onefold import errors
+from onefold.admin import reading
+from onefold.contracts.admin import Peeked, roles
+from onefold.runner.versions import version_of
+from onefold.runtime import names
+
+if TYPE_CHECKING:
+    from onefold.admin.session import AdminSession
+    from onefold.runner.handlers import Job
+
+Place = Literal["waiting", "dead", "held"]
+
+LOOKED_AT: Final = 100_000  # messages, unless a caller says otherwise
+SHOWN: Final = 100  # unfit messages that are named
+_SAID = re.compile(  # what msgspec says without quoting a value
+    r"(?:Expected `[^`]*`(?:, got `[^`]*`)?|Object missing required field `[^`]*`|Object contains unknown field `[^`]*`"
+    r"|Invalid (?:enum value|UUID|RFC3339 encoded (?:datetime|date|time)|base64 encoded string))"
+)
+
+
+class UnfitMessage(Struct, frozen=True, kw_only=True):
+    """A message that no job of the app would run as it is.
+
+    Args:
+        queue, place, message_id: where it is.
+        job: that it is for, where it says so. key: of its operation, where it is noted beside the body.
+        version: of its payload; None where its attribute is not a version.
+        kind: `no-job`, `later-version` (a later release has sent it), or `malformed`.
+        why: one line, with the field; no value.
+    """
+
+    queue: str
+    place: Place
+    message_id: str
+    job: str | None
+    key: str | None
+    version: int | None
+    kind: Literal["no-job", "later-version", "malformed"]
+    why: str
+
+
+class JobMessages(Struct, frozen=True, kw_only=True):
+    """The messages of one job name in one place.
+
+    Args:
+        job: the name that they have; None where they have none. declared: the name of the job that takes them, or None.
+        queue, place: where they are.
+        count: how many. upgraded: how many of them are upgraded first. unfit: how many would not run.
+    """
+
+    job: str | None
+    declared: str | None
+    queue: str
+    place: Place
+    count: int
+    upgraded: int
+    unfit: int
+
+
+class PayloadSurvey(Struct, frozen=True, kw_only=True):
+    """What a release would make of the messages that are there.
+
+    Args:
+        looked_at: messages. is_whole: False if there are more than were looked at.
+        unread: queues that nobody can look into without receiving their messages (SQS): not looked at.
+        jobs: by name and place. unfit: those that would not run, at most a hundred. unfit_count: all of them.
+        stranded: names under which the app has worked, and which no job of it has any more.
+    """
+
+    looked_at: int
+    is_whole: bool
+    unread: tuple[str, ...]
+    jobs: tuple[JobMessages, ...]
+    unfit: tuple[UnfitMessage, ...]
+    unfit_count: int
+    stranded: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every message that was looked at would run, and no name is stranded."""
+        return not self.unfit_count and not self.stranded
+
+
+def survey(session: AdminSession, *, limit: int = LOOKED_AT) -> PayloadSurvey:
+    """Read all messages of an engine's queues as the app's jobs would; writes nothing.
+
+    Args:
+        session: with the app's jobs. limit: how many messages to read at most, of all queues together.
+
+    Raises:
+        UsageError: the session has no app.
+    """
+    if session.jobs is None:
+        raise errors.UsageError(
+            "Only an app knows what its payloads are.", todo="Name it as module:attribute, for example shop:app."
+        )
+    counts: Counter[tuple[str | None, str | None, str, Place]] = Counter()
+    upgraded: Counter[tuple[str | None, str | None, str, Place]] = Counter()
+    unfit: Counter[tuple[str | None, str | None, str, Place]] = Counter()
+    shown: list[UnfitMessage] = []
+    unread = session.closed_queues() if session.has_queues else ()
+    looked_at, is_whole = 0, True
+    for queue, place in _queues(session, unread):
+        for message in session.every(queue):
+            if looked_at >= limit:
+                is_whole = False
+                break
+            looked_at += 1
+            named = reading.carried_job(message)
+            job, found = _read(session, message, queue, place, named)
+            where = (named, job.name if job is not None else None, queue, place)
+            counts[where] += 1
+            if found is not None:
+                unfit[where] += 1
+                shown += [found] if len(shown) < SHOWN else []
+            elif job is not None and job.versions is not None:
+                upgraded[where] += version_of(message.attributes) < job.versions.present
+    return PayloadSurvey(
+        looked_at=looked_at,
+        is_whole=is_whole,
+        unread=unread,
+        jobs=tuple(
+            JobMessages(
+                job=where[0], declared=where[1], queue=where[2], place=where[3],
+                count=count, upgraded=upgraded[where], unfit=unfit[where],
+            )
+            for where, count in sorted(counts.items(), key=lambda one: tuple(map(str, one[0])))
+        ),
+        unfit=tuple(shown),
+        unfit_count=unfit.total(),
+        stranded=stranded_names(session),
+    )  # fmt: skip
+
+
+def _queues(session: AdminSession, unread: tuple[str, ...]) -> list[tuple[str, Place]]:
+    """The queues of the app, or all of the engine where it declares none, and what each of them holds."""
+    assert session.jobs is not None
+    settings = session.settings() if session.has_queues else {}
+    own = {one.name for one in session.jobs.queues}
+    kinds = roles({name: one for name, one in settings.items() if name in own} if own else settings)
+    found: list[tuple[str, Place]] = [(name, "waiting") for name in sorted(kinds.sources) if name not in unread]
+    return found + [(name, "dead") for name in sorted(kinds.dead)] + [(name, "held") for name in sorted(kinds.held)]
+
+
+def _read(
+    session: AdminSession, message: Peeked, queue: str, place: Place, named: str | None
+) -> tuple[Job[Any, Any] | None, UnfitMessage | None]:
+    """The job that takes a message, and why it would not run it; None where it would."""
+    job = session.job(named)
+    try:
+        version: int | None = version_of(message.attributes)
+    except errors.PayloadError:
+        version = None
+    known, problem = reading.read(session, message), ""
+    kind: Literal["no-job", "later-version", "malformed"] = "malformed"
+    if known.fate == "no-job":
+        present = 1 if job is None or job.versions is None else job.versions.present
+        late = job is not None and version is not None and version > present
+        kind = "later-version" if late else "no-job"
+        problem = (
+            f"Its payload has version {version}, and {job.name} takes version {present}."
+            if late and job is not None
+            else f"No job is declared as {named!r:.140}."
+            if named is not None and job is None
+            else "No job of this app takes it from its queue."
+        )
+    elif known.fate == "malformed":
+        problem = _without_values(session, message, known.job)
+    if not problem:
+        return session.job(known.job), None
+    return job, UnfitMessage(
+        queue=queue, place=place, message_id=message.message_id, job=named, version=version,
+        key=message.key or (message.reason.key if message.reason is not None else None), kind=kind, why=problem,
+    )  # fmt: skip
+
+
+def _without_values(session: AdminSession, message: Peeked, named: str | None) -> str:
+    """Why a message cannot be read: the field and what its type wants, without what it has."""
+    job = session.job(named)
+    if job is None:
+        return "It cannot be read."
+    error = job.read(reading.delivery_of(message))[1]
+    if not isinstance(error, errors.PayloadError):
+        return (
+            "Its attributes claim what its body does not say."
+            if error is None
+            else f"Reading it raised {_name(error)}."
+        )
+    place, _, said = error.what.partition(" does not fit ")
+    if not said:
+        text = re.sub(r"the boolean \w+", "a boolean", error.what)
+        return text if text.startswith("The ") else "The key that it was given cannot be used."
+    found = _SAID.search(said)
+    return f"{place} does not fit {job.rules.payload.name}{f': {found[0]}' if found is not None else ''}."
+
+
+def _name(error: object) -> str:
+    return type(error).__name__
+
+
+def stranded_names(session: AdminSession) -> tuple[str, ...]:
+    """Names under which the app has worked on this engine, and which no job of it has any more."""
+    assert session.jobs is not None
+    declared = {name for job in session.jobs.named.values() for name in job.names}
+    state = session.engine.state
+    places = state.names(names.PREFIX)
+    found = [names.decoded(one.value) for one in (state.get(places) if places else ()) if one is not None]
+    return tuple(
+        sorted(
+            one.name
+            for one in found
+            if one is not None and one.kind == "job" and one.apps == (session.jobs.app,) and one.name not in declared
+        )
+    )

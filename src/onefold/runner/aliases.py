@@ -1,0 +1,65 @@
+"""The records of a batch of runs, some of whose jobs have had other names (`record/aliases.py` has the rules).
+
+Never here: claims. Invariant: a batch without renamed jobs costs no call of the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onefold.record.aliases import chosen, other_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from onefold.contracts.store import Record, RecordKey
+    from onefold.contracts.verbs import Store
+    from onefold.runner.execution import Execution
+
+
+class NamedRecords:
+    """Under which name each run of a batch is claimed.
+
+    Args:
+        runs: each with a key.
+
+    Attributes:
+        keys: of the records to claim, in the order of the runs.
+    """
+
+    def __init__(self, store: Store, runs: Sequence[Execution], now_ms: int) -> None:
+        self._store = store
+        self._seen: dict[int, dict[RecordKey, Record | None]] = {}
+        self.keys: list[RecordKey] = []
+        wanted: dict[int, list[RecordKey]] = {}
+        for place, run in enumerate(runs):
+            key = run.facts.key
+            assert key is not None
+            self.keys.append(key)
+            if run.job.aliases:
+                wanted[place] = [key, *other_names(key, run.job.names)]
+        for place, keys, found in self._read(wanted, now_ms):
+            self._seen[place] = dict(zip(keys, found, strict=True))
+            self.keys[place] = chosen(self.keys[place], found)
+
+    def _read(
+        self, wanted: dict[int, list[RecordKey]], now_ms: int
+    ) -> Iterator[tuple[int, list[RecordKey], list[Record | None]]]:
+        if not wanted:
+            return
+        records = iter(self._store.read([key for keys in wanted.values() for key in keys], now_ms))
+        for place, keys in wanted.items():
+            yield place, keys, [next(records) for _ in keys]
+
+    def changed(self, places: Sequence[int], now_ms: int) -> set[int]:
+        """Those of these runs, just claimed, whose operation another process has recorded under another name meanwhile."""
+        others = {
+            place: [key for key in self._seen[place] if key != self.keys[place]]
+            for place in places
+            if place in self._seen
+        }
+        return {
+            place
+            for place, keys, found in self._read(others, now_ms)
+            if any(record != self._seen[place][key] for key, record in zip(keys, found, strict=True))
+        }
