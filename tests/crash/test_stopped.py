@@ -143,6 +143,14 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("that never came")
 
 
+def has_ended(process: int) -> bool:
+    """Whether a process that is not a child of this one has ended; it may still be a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
 def logged(process: Process, *events: str) -> dict[str, Any]:
     """Read a worker's log up to one of these events."""
     assert process.stderr is not None
@@ -233,6 +241,25 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
     field.let_go()
     assert second.wait(PATIENCE_S) == 0
     assert field.done() == ["a"]
+
+
+@pytest.mark.parametrize("how", ["sleeps", "hangs in C", "is stopped"])
+def test_a_child_whose_parent_was_killed_ends_and_its_run_is_taken_over(field: Field, how: str) -> None:
+    """Else it would keep its key, since it shares its parent's presence lock: for 12 hours, and hold its group."""
+    field.send("hang" if how == "hangs in C" else "ship", "a")
+    first = field.worker("--processes", "1")
+    _, child = field.begun()
+    assert child != first.pid
+    if how == "is stopped":
+        os.kill(child, signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: has_ended(child))
+    second = field.worker("--until-empty")
+    assert field.begun()[1] == second.pid
+    field.let_go()
+    assert second.wait(PATIENCE_S) == 0
+    assert field.done() == ["a"]
+    assert field.events()["takeover"] == 1
 
 
 def test_a_call_whose_process_was_stopped_goes_on_alone(field: Field) -> None:

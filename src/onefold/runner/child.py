@@ -1,9 +1,10 @@
 """The main program of a worker's child process: import the app, then perform one order after another.
 
-Started as `python -m onefold.runner.child FD`, with one end of a socket pair. The main thread runs handlers; a second thread
-reads. When the socket closes while a handler runs, the parent is gone and nothing could record what is done here: the
-process ends at once, with everything its handler has started. SIGTERM and SIGINT are for the parent, which drains; here they
-do nothing.
+Started as `python -m onefold.runner.child FD FD`, with ends of two socket pairs. The main thread runs handlers; a second
+thread reads the first. When that closes while a handler runs, the parent is gone and nothing could record what is done here:
+the process ends at once, with everything its handler has started. A handler in C code may let no thread run, or the process
+may be stopped; so a guard, a process forked before anything else, reads the second socket and kills the group GUARD_MS after
+its end. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
 Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's presence lock.
 """
 
@@ -18,10 +19,10 @@ from contextlib import nullcontext, suppress
 from importlib import import_module
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onefold import errors
-from onefold.clock import SystemClock
+from onefold.clock import Never, SystemClock
 from onefold.entropy import SystemEntropy
 from onefold.record.delivery import Failed
 from onefold.runner import calling, wire
@@ -34,17 +35,24 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 
-def main(descriptor: int) -> int:
-    """Serve the parent at the other end of `descriptor` until it closes; the exit code."""
+GUARD_MS = 2_000  # how long a child whose parent has died may take to end by itself
+
+
+def main(descriptor: int, guarded: int) -> int:
+    """Serve the parent at the other end of `descriptor` until it closes; the exit code. `guarded`: closes when it dies."""
     try:
-        return _serve(descriptor)
+        return _serve(descriptor, guarded)
     except (OSError, EOFError):  # the parent ended while this process was writing to it
         return 1
 
 
-def _serve(descriptor: int) -> int:
+def _serve(descriptor: int, guarded: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _do_nothing)  # not SIG_IGN: programs that a handler starts would inherit that
+    with suppress(OSError):  # no process is left for it: then the reading thread alone notices
+        if os.fork() == 0:  # no other thread runs yet, and no presence lock is held
+            _guard(guarded, descriptor)
+    os.close(guarded)
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
     hello: wire.Hello = wire.receive(end, wire.Hello)
@@ -72,6 +80,20 @@ def _serve(descriptor: int) -> int:
         wire.send(end, reply)
     hooks.stop("child")
     return 0
+
+
+def _guard(guarded: int, *others: int) -> NoReturn:
+    """Wait until the parent has died, and kill this process's group, unless that has ended by then."""
+    try:
+        for one in (0, 1, 2, *others):
+            with suppress(OSError):
+                os.close(one)
+        while os.read(guarded, 1):
+            pass
+        SystemClock().wait(Never(), GUARD_MS)
+        os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(1)
 
 
 class _Desk:
@@ -144,4 +166,4 @@ def _do_nothing(_number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(*map(int, sys.argv[1:])))

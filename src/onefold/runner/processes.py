@@ -57,16 +57,20 @@ class Child:
 
     def __init__(self, spawn: Spawn) -> None:
         self._end, theirs = socket.socketpair()
+        # Closed by the system when this process ends: the child's guard sees it, also where a handler lets no thread run.
+        self._alive, guarded = socket.socketpair()
         try:
-            with theirs:
+            with theirs, guarded:
+                descriptors = [theirs.fileno(), guarded.fileno()]
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    [sys.executable, "-m", "onefold.runner.child", str(theirs.fileno())],
+                    [sys.executable, "-m", "onefold.runner.child", *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=descriptors,
                     process_group=0,  # Ctrl-C is for the parent; and what a handler has started is killed with it
                 )
         except OSError:
             self._end.close()
+            self._alive.close()
             raise
         hello = wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file)
         with suppress(OSError):  # it has ended already: `until_ready` says so
@@ -133,6 +137,7 @@ class Child:
         """After its end: clean up, and return how it ended."""
         self._end.close()
         self.kill()
+        self._alive.close()
         code = self._process.wait()
         if code >= 0:
             return f"exit code {code}"
