@@ -561,7 +561,7 @@ def test_a_periodic_thread_works_when_due_and_when_rung() -> None:
         worked.release()
         return 1_000
 
-    periodic = Periodic("test", work, clock, failed=lambda _: None, retried=lambda *_: None)
+    periodic = Periodic("test", work, clock, failed=lambda _: None, reported=lambda *_: None)
     periodic.start()
     assert worked.acquire(timeout=PATIENCE_S)
     clock.advance(999)
@@ -584,20 +584,21 @@ def test_a_periodic_thread_that_fails_says_so() -> None:
         failures.append(error)
         heard.ring()
 
-    retried: list[str] = []
-    periodic = Periodic("test", work, ManualClock(), failed, lambda name, _: retried.append(name))
+    reported: list[str] = []
+    periodic = Periodic("test", work, ManualClock(), failed, lambda name, _: reported.append(name))
     periodic.start()
     assert heard.wait(PATIENCE_S)
     assert isinstance(failures[0], errors.InvariantBroken)
-    assert not retried  # onefold's own error is final
+    assert reported == ["test"]  # onefold's own error is final
     periodic.end(wait=True)
 
 
 @pytest.mark.parametrize("recovers", [True, False])
-def test_a_periodic_thread_tries_again_after_an_error_that_nobody_foresaw(recovers: bool) -> None:
+@pytest.mark.parametrize("raised", [ValueError("from a library"), errors.StorageBusy("from a library")], ids=repr)
+def test_a_periodic_thread_tries_again_after_an_error_that_nobody_foresaw(recovers: bool, raised: Exception) -> None:
     clock, bell = ManualClock(), ThreadBell()
     calls: list[int] = []
-    retried: list[str] = []
+    reported: list[str] = []
     failures: list[BaseException] = []
 
     def work() -> int:
@@ -605,22 +606,26 @@ def test_a_periodic_thread_tries_again_after_an_error_that_nobody_foresaw(recove
         if recovers and len(calls) > RETRIES_MAX:
             bell.ring()
             return REST_MS_MAX
-        raise ValueError("from a library")
+        raise raised
 
     def failed(error: BaseException) -> None:
         failures.append(error)
         bell.ring()
 
-    periodic = Periodic("test", work, clock, failed, lambda name, error: retried.append(f"{name} {error}"))
+    def report(name: str, error: Exception) -> None:
+        reported.append(f"{name} {error}")
+        raise errors.StorageError("the history cannot be written either")
+
+    periodic = Periodic("test", work, clock, failed, report)
     periodic.start()
     while not bell.wait(0.005):
         clock.advance(50)
     periodic.end(wait=True)
-    assert retried == ["test from a library"] * RETRIES_MAX
+    assert reported == [f"test {raised}"] * len(calls if not recovers else calls[1:])
     assert len(calls) == RETRIES_MAX + 1
     pauses = [after - before for before, after in itertools.pairwise(calls)]
     assert all(pause >= 100 << number for number, pause in enumerate(pauses)), pauses
-    assert [type(error) for error in failures] == ([] if recovers else [ValueError])
+    assert [type(error) for error in failures] == ([] if recovers else [type(raised)])
 
 
 def test_a_beat_leaves_the_retry_of_a_run_that_was_just_settled(ward: Ward) -> None:

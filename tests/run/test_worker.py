@@ -530,32 +530,44 @@ def test_maintenance_is_called_and_may_fail_for_a_while(app: onefold.App) -> Non
     assert shop.end().code == 0
 
 
-def test_a_thread_beside_the_work_that_cannot_go_on_drains_the_worker(app: onefold.App) -> None:
-    queue, started, release = app.queue("orders"), threading.Semaphore(0), threading.Event()
+@pytest.mark.parametrize(
+    ("raised", "found", "tries"),
+    [
+        (ValueError("a library's own"), (errors.InvariantBroken, "ValueError: a library's own"), RETRIES_MAX + 1),
+        (errors.StorageError("no rights"), (errors.StorageError, "no rights"), 1),
+    ],
+    ids=["unexpected", "onefold's own"],
+)
+def test_a_thread_beside_the_work_that_cannot_go_on_drains_the_worker(
+    app: onefold.App, raised: Exception, found: tuple[type[Exception], str], tries: int
+) -> None:
+    queue, began, release = app.queue("orders"), threading.Event(), threading.Event()
     clock = ManualClock()
     app._runtime.clock = clock
 
     @app.job(queue, key="{id}")
     def ship(order: Order) -> int:
-        started.release()
+        began.set()
         assert release.wait(PATIENCE_S)
         return order.n
 
     def maintain() -> int:
-        raise ValueError("a library's own")
+        if not began.is_set():
+            return 0
+        raise raised
 
     ship.send(Order("o-0", 7))
     shop = Workshop(app, WorkerSettings(), maintain=maintain)
     shop.start()
-    assert started.acquire(timeout=PATIENCE_S)
+    assert began.wait(PATIENCE_S)
     while "worker-draining" not in shop.told.names():
         clock.advance(50)
         threading.Event().wait(0.002)
     release.set()  # what runs is finished and recorded before the worker ends
-    with pytest.raises(errors.InvariantBroken, match="ValueError: a library's own"):
+    with pytest.raises(found[0], match=found[1]):
         shop.end()
     names = shop.told.names()
-    assert names.count("thread-failed") == RETRIES_MAX
+    assert names.count("thread-failed") == tries
     assert names.index("completed") < names.index("worker-stopped")
     assert record(app, "ship", "o-0").status == "completed"
 

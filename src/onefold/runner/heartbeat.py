@@ -73,13 +73,13 @@ class ThreadBell:
 class Periodic:
     """A thread that calls `work` again and again: after as many milliseconds as it returned, or at once when rung.
 
-    An exception that is not onefold's own (a client library's, say) is reported, and `work` is called again after a pause,
-    RETRIES_MAX times in a row. After an error of onefold there is no point in continuing: the thread ends at once.
+    Its exceptions are reported, and `work` is called again after a pause, RETRIES_MAX times in a row. After an error of
+    onefold that is not transient there is no point in continuing: the thread ends at once.
 
     Args:
         name: of the thread, for people.
         failed: called with the last exception of `work`; then the thread ends.
-        retried: called with the thread's name and the exception of `work`, each time before it is called again.
+        reported: called with the thread's name and each exception of `work`. What it raises is ignored.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class Periodic:
         work: Callable[[], int],
         clock: Clock,
         failed: Callable[[BaseException], None],
-        retried: Callable[[str, Exception], None],
+        reported: Callable[[str, Exception], None],
     ) -> None:
         self._name = name
         self._work = work
         self._clock = clock
         self._failed = failed
-        self._retried = retried
+        self._reported = reported
         self._ended = False
         self.bell = ThreadBell()
         self._thread = threading.Thread(target=self._run, name=f"onefold-{name}", daemon=True)
@@ -117,14 +117,14 @@ class Periodic:
                 rest_ms = self._work()
                 failures = 0
             except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
-                if not isinstance(error, Exception) or isinstance(error, errors.OnefoldError):
-                    self._failed(error)
-                    return
                 failures += 1
-                if failures > RETRIES_MAX:
+                if isinstance(error, Exception):
+                    with suppress(Exception):  # a thread that ends because of its report would be missed by nobody
+                        self._reported(self._name, error)
+                is_final = isinstance(error, errors.OnefoldError) and not isinstance(error, errors.TransientError)
+                if is_final or failures > RETRIES_MAX or not isinstance(error, Exception):
                     self._failed(error)
                     return
-                self._retried(self._name, error)
                 rest_ms = _RETRY_MS << (failures - 1)
             self._clock.wait(self.bell, min(rest_ms, REST_MS_MAX))
 
@@ -363,25 +363,25 @@ class Beside:
         mark: RenewalMark | None = None,
     ) -> None:
         self._executors, self._drain, self._lease_ms = executors, drain, lease_ms
-        self.fault: errors.InvariantBroken | None = None
+        self.fault: errors.OnefoldError | None = None
         self._clock, self._reports = runner.clock, runner.reports
         self._watchdog = Watchdog(runner.in_flight, clock=self._clock, stop=executors.stop, told=self._reports.overrun)
-        retried = self._reports.thread_failed
-        self._watching = Periodic("watchdog", self._watchdog.look, self._clock, self._failed, retried)
+        reported = self._reports.thread_failed
+        self._watching = Periodic("watchdog", self._watchdog.look, self._clock, self._failed, reported)
         self._mark = mark
         self.heartbeat = heartbeat_of(runner, executors.stop, lease_ms, self._failed, mark)
         self._threads = [self._watching, self.heartbeat]
         self.maintain = maintain
         if maintain is not None:
-            self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, self._failed, retried))
+            self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, self._failed, reported))
 
     def _failed(self, error: BaseException) -> None:
-        """A thread has ended. After onefold's own error the worker ends at once: its backend cannot be used."""
-        if isinstance(error, errors.OnefoldError) or not isinstance(error, Exception):
+        """A thread has ended: drain, so that what runs is finished and recorded, if the backend can still be used."""
+        if not isinstance(error, Exception):
             self._executors.fail(error)
-        else:
-            self.fault = thread_fault(error)
-            self._drain(self._lease_ms // 3)  # while leases still hold: the thread that ended may be the heartbeat
+            return
+        self.fault = error if isinstance(error, errors.OnefoldError) else thread_fault(error)
+        self._drain(self._lease_ms // 3)  # while leases still hold: the thread that ended may be the heartbeat
 
     def start(self) -> None:
         """Start all."""

@@ -143,7 +143,7 @@ class Reports:
                 events.append(self.event("started", run.delivery, run, detail))
         for event in events:
             self._sinks.emit(event)
-        with ignored(errors.TransientError):
+        with ignored(errors.OnefoldError):  # as below
             self._ledger.append([event.row() for event in events])
 
     def of_run(self, name: str, run: Execution, detail: Detail) -> None:
@@ -178,7 +178,7 @@ class Reports:
         self.of_run("overrun", run, {"timeout_ms": timeout_ms, "running_ms": running_ms})
 
     def thread_failed(self, name: str, error: Exception) -> None:
-        """Report that a background thread raised an unexpected error and is retried."""
+        """Report that a background thread raised an error."""
         kept_trace = trace_of(error, kept_text)
         detail: Detail = {"thread": name, "error": type(error).__name__, "summary": kept_text(error)}
         self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)
@@ -190,7 +190,7 @@ class Reports:
     def _keep(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with ignored(errors.TransientError):  # the sinks have received it; a full disk must not stop the work
+            with ignored(errors.OnefoldError):  # the sinks have received it; a full disk must not stop the work
                 self._ledger.append([event.row()])
 
 

@@ -133,7 +133,8 @@ class Worker:
         Raises:
             StorageError, UsageError: the backend cannot be used, or a child process cannot load the app.
             UsageError: a start hook raised; nothing was received.
-            InvariantBroken: a defect of onefold; or a thread beside the work could not go on, and the worker has drained.
+            InvariantBroken: a defect of onefold.
+            OnefoldError: a thread beside the work could not go on, and the worker has drained.
         """
         if forks.generation() != self._generation:
             raise errors.UsageError(

@@ -110,7 +110,9 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "error", "brief", "its queue refused a message of the outbox; the row was put aside, and waits for a person"
     ),
     "thread-failed": Meaning(
-        "critical", "brief", "a background thread of the worker raised an unexpected error; it is tried again"
+        "critical",
+        "brief",
+        "a background thread of the worker raised an error; it is tried again, or the worker drains and ends",
     ),
     "dispatched": Meaning("debug", "full", "a message of a run was accepted"),
     "dispatch-restarted": Meaning(
