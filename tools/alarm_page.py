@@ -15,7 +15,8 @@ from onefold.observe.alarms import ALARMS, Alarm
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "alarms.md"
 _OF: Final = {
     "queue": "queue", "job": "job", "schedule": "schedule", "runs": "schedule or map", "function": "function",
-    "group": "group of schedules", "map": "map", "table": "table",
+    "group": "group of schedules", "map": "map", "rule": "rule of an event bus",
+    "table": "table",
 }  # fmt: skip
 _SIDES: Final = {"embedded": "onefold", "cloudwatch": "CloudWatch", "prometheus": "Prometheus"}
 

@@ -173,6 +173,12 @@ AWS_URL: Final = (
     Setting("endpoint", "Where all services are, for emulators.", "an `http://` or `https://` URL", "AWS's own"),
     Setting("later", "The schedule group for messages that are due later than SQS can delay.", "a name", "refused"),
     Setting("later_role", "The role that its schedules send with.", "an ARN", "refused"),
+    Setting(
+        "later_dead",
+        "The standard queue for late messages of FIFO queues that EventBridge Scheduler could not deliver.",
+        "a queue's whole name",
+        "none",
+    ),
     Setting("sqs", "Where SQS is.", "an `http://` or `https://` URL", "`endpoint`"),
     Setting("dynamodb", "Where DynamoDB is.", "an `http://` or `https://` URL", "`endpoint`"),
     Setting("s3", "Where S3 is.", "an `http://` or `https://` URL", "`endpoint`"),

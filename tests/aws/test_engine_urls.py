@@ -49,9 +49,10 @@ def test_what_is_no_url_is_said_before_anything_is_opened(url: str, said: str) -
 def test_options_say_where_things_are() -> None:
     place = urls.read_aws(
         "aws://eu-west-1?table=shop&prefix=shop-&payloads=bodies/shop/x&create=yes&batch=no"
-        "&endpoint=http://127.0.0.1:1&sqs=http://127.0.0.1:2&later=g&later_role=arn:r"
+        "&endpoint=http://127.0.0.1:1&sqs=http://127.0.0.1:2&later=g&later_role=arn:r&later_dead=p-dead"
     )
     assert (place.table, place.prefix, place.bucket, place.folder) == ("shop", "shop-", "bodies", "shop/x")
+    assert place.later_dead == "p-dead"
     assert (place.create, place.batched, place.later_group, place.later_role) == (True, False, "g", "arn:r")
     assert place.endpoints == {"*": "http://127.0.0.1:1", "sqs": "http://127.0.0.1:2"}
 

@@ -59,8 +59,8 @@ def _statistic(name: str, values: Sequence[Value], start: int, end: int) -> Valu
         return None
     if name.startswith("p"):
         return there[math.ceil(float(name[1:]) / 100 * len(there)) - 1]
-    assert name in ("Sum", "Maximum"), name
-    return sum(there) if name == "Sum" else max(there)
+    assert name in ("Sum", "Maximum", "Average"), name
+    return max(there) if name == "Maximum" else sum(there) / (len(there) if name == "Average" else 1)
 
 
 def _evaluated(expression: str, values: Mapping[str, list[Value]], count: int) -> list[Value]:

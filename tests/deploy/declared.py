@@ -42,7 +42,9 @@ _orders = wide.queue(
     ),
 )
 _letters = wide.queue(
-    "letters", dead_letter=onefold.DeadLetter(name="lost"), function=Function(batch=100, window="30s")
+    "letters",
+    dead_letter=onefold.DeadLetter(name="lost"),
+    function=Function(batch=100, window="30s", runtime="python3.12", architecture="arm64"),
 )
 _cards = wide.queue("Cards_2", dead_letter=onefold.DeadLetter(name="lost"), function=None)
 

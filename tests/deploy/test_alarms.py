@@ -30,7 +30,9 @@ def test_the_demos_few_alarms() -> None:
     assert found == {
         "demo-invoices-dead-not-empty": ("AWS/SQS", depth, {"QueueName": "demo-invoices-dead"}, 1),
         "demo-invoices-held-not-empty": ("AWS/SQS", depth, {"QueueName": "demo-invoices-held"}, 1),
-        "demo-invoices-oldest": ("AWS/SQS", age, {"QueueName": "demo-invoices"}, 3 * 6 * 130),
+        "demo-invoices-oldest": ("AWS/SQS", age, {"QueueName": "demo-invoices"}, 1.5 * 6 * 130),
+        "demo-shop-invoices-failing": ("AWS/Lambda", "Errors", {"FunctionName": "demo-shop-invoices"}, 0.5),
+        "demo-shop-invoices-throttles": ("AWS/Lambda", "Throttles", {"FunctionName": "demo-shop-invoices"}, 1),
         "demo-shop-invoices-completion-failed": ("onefold/demo-shop-invoices", "RecordLost", {}, 1),
         "demo-shop-invoices-lease-lost": ("onefold/demo-shop-invoices", "LeaseLost", {}, 1),
     }
@@ -49,7 +51,7 @@ def test_an_alarm_says_what_to_do_and_whose_it_is() -> None:
     ("function", "retention", "threshold_s"),
     [
         (Function(timeout="20s"), "4d", 15 * 60),  # short waits are no news
-        (Function(timeout="15m"), "4d", 3 * 6 * 900),
+        (Function(timeout="15m"), "4d", 1.5 * 6 * 900),
         (Function(timeout="15m"), "1h", 1_800),  # while half of the retention is left
     ],
 )
@@ -83,7 +85,8 @@ def test_and_only_there_a_function_may_look_into_dead_letters() -> None:
     assert [arn.rpartition(":")[2] for arn in may["LookIntoDeadLetters"]] == [
         "p-bills-dead", "p-bills-held", "p-onefold-reconcile-dead", "p-onefold-reconcile-held",
     ]  # fmt: skip
-    assert [arn.rpartition(":")[2] for arn in may["FindQueues"]] == ["*"]
+    assert may["FindQueues"] == ("*",)  # sqs:ListQueues knows no ARN of a queue
+    assert [arn.rpartition(":")[2] for arn in may["LookAtQueues"]] == ["*"]
     assert not {"LookIntoDeadLetters", "FindQueues"} & {one.sid for one in functions["charge",].statements}
     (note,) = plan("shop", "shop:app", declares, Stack(prefix="p-")).notes
     assert "queue that begins with p-, and fail at another app's." in note

@@ -47,6 +47,7 @@ def make_app() -> onefold.App:
     def hourly(tick: onefold.Tick) -> Iterator[Outgoing]:
         yield book.message({"id": tick.run, "customer": "a"})
 
+    app.bus("shop").rule("placed", {"source": ["shop"]}, to=orders)
     app.reconcile(hourly, after="30m")
     return app
 
@@ -124,6 +125,8 @@ CASES: list[tuple[str, dict[str, list[Any]], list[int], list[int]]] = [
     ("noisy-tenant", {"ApproximateNumberOfNoisyGroups": [0] * 5 + [1] * 20 + [0] * 9}, [20, 25], [5, 19, 26]),
     ("errors", {"Errors": [0] * 5 + [1] * 5 + [0] * 9, "Invocations": [100] * 30}, [7, 11], [6, 13]),
     ("errors", {"Errors": [0] * 5 + [1] * 5 + [0] * 9, "Invocations": [101] * 30}, [], [5, 7, 13]),
+    ("failing", {"Errors": [0] * 5 + [1] * 5 + [0] * 9}, [8, 12], [7, 13]),
+    ("failing", {"Errors": [None] * 20 + [1] + [None] * 20}, [21, 25], [20, 26]),  # one try in each visibility timeout
     ("throttles", {"Throttles": [0] * 5 + [1] * 5 + [0] * 9}, [7, 11], [6, 13]),
     ("duration", {"Duration": [1_000.0] * 15 + [48_000.0] * 20 + [1_000.0] * 30}, [30, 35], [20, 50]),
     ("concurrency", {"ConcurrentExecutions": [7] * 5 + [8] * 15 + [7] * 9}, [15, 20], [14, 21]),
@@ -136,6 +139,10 @@ CASES: list[tuple[str, dict[str, list[Any]], list[int], list[int]]] = [
     ("tick-dlq", {"InvocationsFailedToBeSentToDeadLetterCount": [*QUIET, 1, None, None]}, [6], [5, 7]),
     ("no-tick", {"InvocationAttemptCount": TICK * 3 + [None] * 60 + TICK}, [200, 240], [120, 195, 241]),
     ("map-failed", {"ExecutionsFailed": [*QUIET, 1, None, None]}, [6], [5, 7]),
+    ("map-throttled", {"ExecutionThrottled": [*QUIET, 3, 3, 3, None, None, None]}, [7, 9], [6, 10]),
+    ("rule-failed", {"FailedInvocations": [*QUIET, 1, None, None]}, [6], [5, 7]),
+    ("rule-failed", {"InvocationsFailedToBeSentToDlq": [*QUIET, 1, None, None]}, [6], [5, 7]),
+    ("rule-failed", {"ThrottledRules": [*QUIET, 1, None, None]}, [6], [5, 7]),
     ("table-throttled", {"WriteThrottleEvents": [*QUIET, 4, 4, 4] + [None] * 9, "ConsumedWriteCapacityUnits": [9] * 30},
      [8, 10], [7, 11]),
     ("table-throttled", {"ReadThrottleEvents": [*QUIET, 4, 4, 4] + [None] * 9, "ConsumedWriteCapacityUnits": [9] * 30},
@@ -262,7 +269,8 @@ def test_a_look_counts_as_what_it_found(
 def test_few_are_those_that_emulators_understand() -> None:
     found = planned(Stack(alarms="few"))
     assert {one.alarm for one in found.alarms} == {
-        "dlq-not-empty", "held-not-empty", "oldest", "completion-failed", "lease-lost", "reconcile-failed", "map-failed",
+        "dlq-not-empty", "held-not-empty", "oldest", "failing", "throttles", "completion-failed", "lease-lost",
+        "reconcile-failed", "map-failed",
     }  # fmt: skip
     assert all(one.expression is None for one in found.alarms)
     assert {one.metric for one in found.log_counts} == {"RecordLost", "LeaseLost", "ReconcileFailed"}

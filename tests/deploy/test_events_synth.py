@@ -18,7 +18,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.deploy import cloudformation
+from onefold.deploy import cloudformation, key_policy
 from onefold.deploy.eventbridge import EventsPlan
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import Stack
@@ -106,6 +106,41 @@ def test_functions_may_put_on_the_apps_buses_and_on_no_other() -> None:
         (grant,) = [one for one in function.statements if one.sid == "PutEvents"]
         here = "arn:{partition}:events:{region}:{account}:event-bus/"
         assert grant.resources == (f"{here}default", f"{here}ev-orders")
+
+
+def test_archives_of_one_name_on_two_buses_are_two() -> None:
+    app = onefold.App("shop")
+    app.queue("work")
+    for bus in ("orders", "bills"):
+        app.bus(bus).archive("kept")
+    assert [one.name for one in planned(app, "p-").events.archives] == ["p-bills-kept", "p-orders-kept"]
+
+
+def test_a_bus_with_a_key_has_a_queue_for_what_the_key_does_not_open() -> None:
+    for stack in (Stack(kms_key=KEY), Stack()):
+        bus, archive = properties("OrdersBus", stack), properties("OrdersKeptArchive", stack)
+        assert bus.get("KmsKeyIdentifier") == archive.get("KmsKeyIdentifier") == stack.kms_key
+        assert ("DeadLetterConfig" in bus) == (stack.kms_key is not None)
+    assert properties("OrdersBus", Stack(kms_key=KEY))["DeadLetterConfig"] == {
+        "Arn": {"Fn::GetAtt": ["OrdersUndeliveredQueue", "Arn"]}
+    }
+    mine = "arn:{partition}:events:{region}:{account}:event-bus/orders"
+    assert mine in events(Stack(kms_key=KEY)).senders["OrdersUndelivered"]
+    assert mine not in events(Stack()).senders["OrdersUndelivered"]
+
+
+def test_the_keys_own_policy_lets_in_the_services_that_come_without_a_role() -> None:
+    found = key_policy.policy(timed.planned(Stack(kms_key=KEY, prefix="p-")))
+    logs, bus = found["Statement"]
+    assert logs["Principal"] == {"Service": "logs.eu-west-1.amazonaws.com"}
+    assert logs["Condition"]["ArnEquals"]["kms:EncryptionContext:aws:logs:arn"][1] == (
+        "arn:aws:logs:eu-west-1:111122223333:log-group:/aws/lambda/p-books-customers"
+    )
+    assert bus["Principal"] == {"Service": "events.amazonaws.com"}
+    assert bus["Condition"] == {"StringEquals": {"aws:SourceAccount": "111122223333"}}
+    assert {"kms:Decrypt", "kms:GenerateDataKey"} <= set(bus["Action"])
+    with pytest.raises(errors.UsageError, match="--kms-key"):
+        key_policy.policy(timed.planned())
 
 
 # -- pipes ---------------------------------------------------------------------------------------------------------------
@@ -243,7 +278,7 @@ def test_archive_and_pipe_are_there(aws: Aws) -> None:
     del asked["SourceArn"]
     client = aws.client("events")
     client.create_archive(**asked)
-    found = client.describe_archive(ArchiveName="ev-kept")
+    found = client.describe_archive(ArchiveName="ev-orders-kept")
     assert {name: found[name] for name in asked} == asked
     pipe = aws.client("pipes").describe_pipe(Name="ev-mirror-to-statements")
     assert pipe["Source"].endswith(":ev-mirror")

@@ -115,7 +115,7 @@ def test_each_function_reaches_its_own_things_only() -> None:
 
 def test_the_key_is_used_by_way_of_the_services_only() -> None:
     (key,) = [one for one in planned(wide, WIDE).functions[0].statements if one.sid == "UseKey"]
-    assert key.services == ("dynamodb", "lambda", "sqs")
+    assert key.services == ("dynamodb", "lambda", "s3", "sqs")  # payloads, too
 
 
 def test_no_action_is_a_wildcard_and_lists_are_sorted() -> None:

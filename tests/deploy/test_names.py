@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onefold
+from onefold.cli.stack_options import declared_in
 from onefold.deploy import names
+from onefold.deploy import plan as plans
+from onefold.deploy.stack import Stack
 
 QUEUE_NAME = st.from_regex(r"[A-Za-z0-9_-]{1,20}(\.fifo)?", fullmatch=True)
 
@@ -58,3 +62,22 @@ def test_arns() -> None:
     assert names.objects_arn("bucket/a/") == "arn:{partition}:s3:::bucket/a/*"
     assert names.bucket_arn("bucket/a") == "arn:{partition}:s3:::bucket"
     assert names.log_streams_arn("/aws/lambda/f") == "arn:{partition}:logs:{region}:{account}:log-group:/aws/lambda/f:*"
+
+
+def test_queues_that_differ_by_a_dot_would_share_a_function_and_are_refused() -> None:
+    app = onefold.App("shop")
+    app.job(app.queue("a.fifo", fifo=True), key="{id}", group="{id}", name="one")(lambda payload: None)
+    app.job(app.queue("a-fifo"), key="{id}", name="two")(lambda payload: None)
+    with pytest.raises(onefold.errors.UsageError, match=r"lead to the same function shop-a-fifo on AWS.*Rename one"):
+        plans.plan("shop", "shop:app", declared_in(app), Stack())
+
+
+def test_functions_of_different_platforms_are_refused_before_anything_is_packed() -> None:
+    app = onefold.App("shop")
+    for name, architecture in (("one", "arm64"), ("two", "x86_64")):
+        queue = app.queue(name, function=onefold.aws.Function(architecture=architecture))  # type: ignore[arg-type]
+        app.job(queue, key="{id}", name=f"do-{name}")(lambda payload: None)
+    with pytest.raises(
+        onefold.errors.UsageError, match=r"python3.13 on arm64, python3.13 on x86_64.*They share one package"
+    ):
+        plans.plan("shop", "shop:app", declared_in(app), Stack())

@@ -324,7 +324,7 @@ def test_a_look_at_a_run_calls_what_its_functions_role_allows(endpoint: str, mon
             refused = [need for need in asked if not any(allows(one, need) for one in roles[f"m-{queue}"])]
             assert sorted(refused) == [], queue
         for statement in roles["m-onefold-reconcile"]:
-            if statement.sid in ("LookIntoDeadLetters", "FindQueues"):
+            if statement.sid in ("LookIntoDeadLetters", "LookAtQueues", "FindQueues"):
                 assert {*statement.actions} <= {need[0] for need in asked if allows(statement, need)}, statement.sid
     finally:
         for app in (made.app, looks_app, outside.app):

@@ -167,7 +167,10 @@ def test_the_role_may_send_to_the_targets_and_dead_letter_queues_and_is_schedule
 
 def test_messages_for_later_need_group_and_role_and_functions_may_make_their_schedules_only() -> None:
     found = timed.planned(Stack(prefix="p-", later=True))
-    assert found.url == "aws://{region}?prefix=p-&table=p-books&later=p-books&later_role={role_arn.Scheduler}"
+    assert (
+        found.url
+        == "aws://{region}?prefix=p-&table=p-books&later=p-books&later_role={role_arn.Scheduler}&later_dead=p-books-late-dead"
+    )
     for function in found.functions:
         by_sid = {one.sid: one for one in function.statements}
         assert by_sid["SendLater"].actions == ("scheduler:CreateSchedule",)
@@ -182,6 +185,30 @@ def test_messages_for_later_need_group_and_role_and_functions_may_make_their_sch
     assert (
         "arn:{partition}:sqs:{region}:{account}:p-statements-dead.fifo" not in targets
     )  # Scheduler takes standard ones
+    assert "arn:{partition}:sqs:{region}:{account}:p-books-late-dead" in targets
+    (dead,) = [one for one in found.queues if one.settings.name == "p-books-late-dead"]
+    assert (dead.role, dead.settings.fifo) == ("dead", False)
+    assert {one.name for one in found.alarms if one.name.startswith("p-books-late-dead")} == {
+        "p-books-late-dead-not-empty", "p-books-late-dead-expiring",
+    }  # fmt: skip
+    assert "late-dead" not in str(timed.planned(Stack(prefix="p-")))
+
+
+def test_an_app_without_fifo_queues_gets_no_queue_for_what_could_not_be_sent_to_them() -> None:
+    app = onefold.App("plain")
+    app.queue("orders")
+    found = plan(app.name, "shop:app", AppDeclarations(queues=app.queues.values(), jobs=()), Stack(later=True))
+    assert found.url == "aws://{region}?table=plain&later=plain&later_role={role_arn.Scheduler}"
+    assert not any("late" in one.settings.name for one in found.queues)
+
+
+def test_a_rule_of_a_bus_and_one_of_the_default_bus_are_watched_by_their_own_dimensions() -> None:
+    found = {one.name: dict(one.measures[0].dimensions) for one in timed.planned().alarms if one.alarm == "rule-failed"}
+    assert found == {
+        "orders-placed-rule-failed": {"EventBusName": "orders", "RuleName": "placed"},
+        "orders-in-order-rule-failed": {"EventBusName": "orders", "RuleName": "in-order"},
+        "anything-rule-failed": {"RuleName": "anything"},
+    }
 
 
 def test_without_schedules_and_messages_for_later_there_is_nothing() -> None:

@@ -71,6 +71,28 @@ def test_the_definition_is_as_the_documentation_has_it(name: str) -> None:
     assert json.loads(machine(SPECS[name]).definition) == json.loads((GOLDEN / f"{name}.asl.json").read_text())
 
 
+def test_a_run_has_no_more_children_at_one_time_than_its_function_may_have_invocations() -> None:
+    def at_once(concurrency: int) -> tuple[int, list[str]]:
+        found = timed.planned(None, (replace(timed.spec, concurrency=concurrency),))
+        return json.loads(found.machines[0].definition)["States"]["Items"]["MaxConcurrency"], [*found.notes]
+
+    assert at_once(3) == (3, [])
+    assert at_once(1_000) == (10, [])  # the default of a map
+    most, (note,) = at_once(40)
+    assert most == 10
+    assert note.startswith("Map enrich runs 10 children at one time, not 40: its function may run no more.")
+
+
+def test_with_a_key_the_run_may_use_it_for_its_file_and_for_its_own_history() -> None:
+    use = {one.sid: one for one in machine(timed.spec, Stack(kms_key=KEY)).role.statements if "Key" in one.sid}
+    assert use["UseKey"].services == ("s3", "sqs")
+    arn = "arn:{partition}:states:{region}:{account}:stateMachine:books-enrich*"
+    assert use["UseKeyForItself"].like == {"kms:EncryptionContext:aws:states:stateMachineArn": arn}
+    assert machine(timed.batched, Stack(kms_key=KEY)).role.statements[-2].services == ("s3",)
+    written = cloudformation.template(timed.planned(Stack(kms_key=KEY)))["Resources"]["EnrichMapMachine"]["Properties"]
+    assert written["EncryptionConfiguration"] == {"Type": "CUSTOMER_MANAGED_KMS_KEY", "KmsKeyId": KEY}
+
+
 def problems(definition: Json) -> list[str]:
     """What the language's schemas say against a definition."""
 
@@ -179,6 +201,7 @@ def test_the_role_reaches_this_maps_things_and_no_more() -> None:
         "RedriveChildren": (here % "states" + "execution:prod-books-enrich/Items:*",),
         "TellOperations": (here % "sqs" + "prod-operations",),
         "UseKey": (KEY,),
+        "UseKeyForItself": (KEY,),
     }
     assert role.trust()["Principal"] == {"Service": "states.amazonaws.com"}
     listing = machine(WHOLE).role.statements[1]

@@ -176,7 +176,7 @@ def values(queue: QueueReading, numbers: AppNumbers = AppNumbers()) -> dict[str,
     ("visibility_ms", "retention_ms", "limit_ms"),
     [
         (30_000, 4 * limits.DAY_MS, 15 * limits.MINUTE_MS),
-        (10 * limits.MINUTE_MS, 4 * limits.DAY_MS, 30 * limits.MINUTE_MS),
+        (20 * limits.MINUTE_MS, 4 * limits.DAY_MS, 30 * limits.MINUTE_MS),
         (limits.HOUR_MS, limits.HOUR_MS, 30 * limits.MINUTE_MS),
     ],
 )

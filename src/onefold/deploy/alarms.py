@@ -39,12 +39,23 @@ Missing = Literal["notBreaching", "breaching"]
 
 LOG_NAMESPACE: Final = "onefold"
 FEW: Final = frozenset(
-    ("dlq-not-empty", "held-not-empty", "oldest", "completion-failed", "lease-lost", "reconcile-failed", "map-failed")
+    (
+        "dlq-not-empty",
+        "held-not-empty",
+        "oldest",
+        "failing",
+        "throttles",
+        "completion-failed",
+        "lease-lost",
+        "reconcile-failed",
+        "map-failed",
+    )
 )
 """Without these nobody should run it. Each is over one metric, which emulators of AWS understand, too."""
 _SQS: Final = "AWS/SQS"
 _LAMBDA: Final = "AWS/Lambda"
 _SCHEDULER: Final = "AWS/Scheduler"
+_EVENTS_NAMESPACE: Final = "AWS/Events"
 _TEXT_CHARS_MAX: Final = 1_024  # CloudWatch API, PutMetricAlarm, AlarmDescription
 RULE_CHARS_MAX: Final = 10_240  # same, PutCompositeAlarm, AlarmRule
 _FIVE_MS: Final = 5 * MINUTE_MS
@@ -289,6 +300,11 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
         "errors", alarms.ERRORS_PERCENT, measure("errors", "Errors"), measure("invocations", "Invocations"), ids="Errors",
         suffix="errors", expression="IF(invocations > 0, 100 * errors / invocations, 0)", periods=3, bad=2,
     )  # fmt: skip
+    # each invocation counts 0 or 1 in Errors, so their average is the share that failed; a quiet queue has few
+    yield made.alarm(
+        "failing", alarms.FAILING_RATIO, measure("failing", "Errors", "Average"), ids="Failing", suffix="failing",
+        period_ms=_FIVE_MS,
+    )  # fmt: skip
     yield made.alarm(
         "throttles", 1, measure("throttles", "Throttles"), ids="Throttles", suffix="throttles", periods=3, bad=2
     )
@@ -412,15 +428,42 @@ def of_schedules(made: Made, group: str, timings: Collection[Timing]) -> Iterato
         )  # fmt: skip
 
 
-def map_failed(made: Made, machine: str) -> AlarmPlan:
-    """A map run ended as failed: its threshold was passed, or its file could not be read.
+def of_map(made: Made, machine: str) -> Iterator[AlarmPlan]:
+    """A map run ended as failed (its threshold was passed, or its file could not be read), or is slowed down.
 
     Args:
         machine: name of its state machine.
     """
-    dimensions = {"StateMachineArn": names.machine_arn(machine)}
-    failed = Measure(id="failed", namespace="AWS/States", metric="ExecutionsFailed", dimensions=dimensions)
-    return made.alarm("map-failed", 1, failed, ids="Failed", suffix="failed")
+
+    def measure(name: str, metric: str) -> Measure:
+        dimensions = {"StateMachineArn": names.machine_arn(machine)}
+        return Measure(id=name, namespace="AWS/States", metric=metric, dimensions=dimensions)
+
+    yield made.alarm("map-failed", 1, measure("failed", "ExecutionsFailed"), ids="Failed", suffix="failed")
+    yield made.alarm(
+        "map-throttled", 1, measure("throttled", "ExecutionThrottled"), ids="Throttled", suffix="throttled", periods=3, bad=2
+    )  # fmt: skip
+
+
+def of_rule(made: Made, rule: str, bus: str | None) -> AlarmPlan:
+    """A rule gave events up, or could not run for them.
+
+    Args:
+        rule: its name. bus: name of its bus, None for the account's own, whose rules have one dimension less.
+    """
+    dimensions = {"RuleName": rule} if bus is None else {"EventBusName": bus, "RuleName": rule}
+
+    def measure(name: str, metric: str) -> Measure:
+        return Measure(id=name, namespace=_EVENTS_NAMESPACE, metric=metric, dimensions=dimensions)
+
+    measures = (
+        measure("failed", "FailedInvocations"),
+        measure("lost", "InvocationsFailedToBeSentToDlq"),
+        measure("throttled", "ThrottledRules"),
+    )
+    return made.alarm(
+        "rule-failed", 1, *measures, ids="Failed", suffix="failed", expression="SUM([failed, lost, throttled])"
+    )
 
 
 def of_table(made: Made, table: str) -> AlarmPlan:

@@ -315,7 +315,7 @@ def _event_resources(plan: DeployPlan) -> Json:
         found[f"{machine.role.id}Role"] = service_role(plan, machine.role)
     found |= {f"{bus.id}Bus": _bus(plan, bus) for bus in plan.events.buses}
     found |= {f"{rule.id}Rule": _rule(rule) for rule in plan.events.rules}
-    found |= {f"{archive.id}Archive": _archive(archive) | kept(plan) for archive in plan.events.archives}
+    found |= {f"{archive.id}Archive": _archive(plan, archive) | kept(plan) for archive in plan.events.archives}
     for pipe in plan.events.pipes:
         found[pipe.id] = _pipe(plan, pipe)
         found[f"{pipe.role.id}Role"] = service_role(plan, pipe.role)
@@ -366,20 +366,25 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
 
 
 def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
-    return {
-        "Type": "AWS::StepFunctions::StateMachine",
-        "Properties": {
-            "StateMachineName": machine.name,
-            "StateMachineType": "STANDARD",
-            "RoleArn": arn(f"{machine.role.id}Role"),
-            "DefinitionString": text(machine.definition),
-            "Tags": tags(plan, machine.owner),
-        },
+    properties: Json = {
+        "StateMachineName": machine.name,
+        "StateMachineType": "STANDARD",
+        "RoleArn": arn(f"{machine.role.id}Role"),
+        "DefinitionString": text(machine.definition),
+        "Tags": tags(plan, machine.owner),
     }
+    if plan.stack.kms_key is not None:
+        properties["EncryptionConfiguration"] = {"Type": "CUSTOMER_MANAGED_KMS_KEY", "KmsKeyId": plan.stack.kms_key}
+    return {"Type": "AWS::StepFunctions::StateMachine", "Properties": properties}
 
 
 def _bus(plan: DeployPlan, bus: BusPlan) -> Json:
-    return {"Type": "AWS::Events::EventBus", "Properties": {"Name": bus.name, "Tags": tags(plan, None)}}
+    properties: Json = {"Name": bus.name, "Tags": tags(plan, None)}
+    if plan.stack.kms_key is not None:
+        properties["KmsKeyIdentifier"] = plan.stack.kms_key
+        if bus.dead_id is not None:
+            properties["DeadLetterConfig"] = {"Arn": arn(f"{bus.dead_id}Queue")}
+    return {"Type": "AWS::Events::EventBus", "Properties": properties}
 
 
 def _rule(rule: RulePlan) -> Json:
@@ -412,7 +417,7 @@ def _rule(rule: RulePlan) -> Json:
     return {"Type": "AWS::Events::Rule", "Properties": properties}
 
 
-def _archive(archive: ArchivePlan) -> Json:
+def _archive(plan: DeployPlan, archive: ArchivePlan) -> Json:
     source: Any = text("arn:{partition}:events:{region}:{account}:event-bus/default")
     if archive.bus_id is not None:
         source = arn(f"{archive.bus_id}Bus")
@@ -421,6 +426,8 @@ def _archive(archive: ArchivePlan) -> Json:
         properties["EventPattern"] = msgspec.json.decode(archive.pattern)
     if archive.days is not None:
         properties["RetentionDays"] = archive.days
+    if plan.stack.kms_key is not None:
+        properties["KmsKeyIdentifier"] = plan.stack.kms_key
     return {"Type": "AWS::Events::Archive", "Properties": properties}
 
 

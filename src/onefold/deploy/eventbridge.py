@@ -54,10 +54,15 @@ _NAME_CHARS_MAX: Final = {"bus": 256, "rule": 64, "archive": 48, "pipe": 64}  # 
 
 
 class BusPlan(Struct, frozen=True, kw_only=True):
-    """An event bus of its own; `id` of its logical ids."""
+    """An event bus of its own; `id` of its logical ids.
+
+    Args:
+        dead_id: of the queue for events that could not be encrypted or decrypted with a key; None where no rule has one.
+    """
 
     id: str
     name: str
+    dead_id: str | None = None
 
 
 class RulePlan(Struct, frozen=True, kw_only=True):
@@ -134,6 +139,10 @@ def planned_events(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) ->
     rules = [_rule(rule, stack.prefix) for bus in used for rule in bus.rules.values()]
     archives = [_archive(archive, stack.prefix) for bus in used for archive in bus.archives.values()]
     senders: dict[str, list[str]] = defaultdict(list)
+    if stack.kms_key is not None:
+        for bus in made:
+            if bus.dead_id is not None:
+                senders[bus.dead_id].append(names.bus_arn(bus.name))
     for rule in rules:
         for queue in {*rule.target_ids, rule.dead_id}:
             senders[queue].append(rule.arn)
@@ -162,7 +171,8 @@ def _bus_id(bus: str) -> str | None:
 
 
 def _bus(bus: Bus, prefix: str) -> BusPlan:
-    return BusPlan(id=names.logical_id(bus.name), name=_named("bus", prefix, bus.name))
+    dead_id = min((names.logical_id(rule.dead_letter) for rule in bus.rules.values()), default=None)
+    return BusPlan(id=names.logical_id(bus.name), name=_named("bus", prefix, bus.name), dead_id=dead_id)
 
 
 def _rule(rule: Rule, prefix: str) -> RulePlan:
@@ -187,7 +197,7 @@ def _rule(rule: Rule, prefix: str) -> RulePlan:
 def _archive(archive: EventArchive, prefix: str) -> ArchivePlan:
     return ArchivePlan(
         id=f"{names.logical_id(archive.bus)}{names.logical_id(archive.name)}",
-        name=_named("archive", prefix, archive.name),
+        name=_named("archive", prefix, f"{archive.bus}-{archive.name}"),  # unique in the account, not on a bus
         bus_id=_bus_id(archive.bus),
         pattern=archive.pattern,
         days=None if archive.retention_ms is None else -(-archive.retention_ms // limits.DAY_MS),
@@ -289,7 +299,7 @@ def planned_schedules(
     targets = {one.job.policy.queue for one in declared}
     targets |= {one.undelivered.dead_letter for one in declared if one.undelivered.dead_letter is not None}
     if stack.later:
-        targets |= {*queues, *(dead for one in queues.values() if (dead := late_dead_letter(one)) is not None)}
+        targets |= {*queues, *(dead for one in queues.values() if (dead := late_dead_letter(app, one)) is not None)}
     return Scheduling(
         group=group,
         role=_role(group, sorted(stack.prefix + name for name in targets), stack.kms_key),
@@ -311,9 +321,9 @@ def schedule_group(app: str, stack: Stack) -> str:
     return f"{stack.prefix}{app}"
 
 
-def late_dead_letter(queue: QueueSettings) -> str | None:
-    """Where a late message goes that Scheduler could not deliver: it takes standard queues only."""
-    return None if queue.fifo else queue.dead_letter
+def late_dead_letter(app: str, queue: QueueSettings) -> str | None:
+    """Where a late message goes that Scheduler could not deliver: its dead-letter queues are standard queues only."""
+    return f"{app}-late-dead" if queue.fifo else queue.dead_letter
 
 
 def _role(group: str, targets: Sequence[str], kms_key: str | None) -> iam.RolePlan:

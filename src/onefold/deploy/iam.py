@@ -3,7 +3,7 @@
 `GRANTS` is the one list; statements of a role, the IAM reference in the documentation and the tests that compare it with the
 calls a handler really makes are all read from it. A grant is in a role only where its purpose is: no table, no DynamoDB.
 Never here: a wildcard action that allows; a wildcard resource but where AWS offers nothing else (network interfaces of a
-VPC, the list of queues).
+VPC, the list of queues, which no ARN limits).
 Invariant: an action is in `GRANTS` because the code calls it; the deployment's own person needs other rights (not here).
 
 Sources: Service Authorization Reference (SQS, DynamoDB, S3, CloudWatch Logs, KMS, EC2); the managed policies
@@ -38,6 +38,7 @@ Purpose = Literal[
     "role",
     "graves",
     "listing",
+    "finding",
     "buses",
 ]
 
@@ -139,8 +140,8 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
     "key": Grant(
         sid="UseKey",
         actions=("kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
-        on="the KMS key, and only by way of SQS, DynamoDB and Lambda",
-        why="Queues, table and variables that are encrypted with a key of yours (`--kms-key`).",
+        on="the KMS key, and only by way of SQS, DynamoDB, Lambda and, with `--payloads`, S3",
+        why="Queues, table, variables and payloads that are encrypted with a key of yours (`--kms-key`).",
     ),
     "network": Grant(
         sid="JoinNetwork",
@@ -174,10 +175,16 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         why="A reconciliation says where the message of what is not done lies. It is shown again at once.",
     ),
     "listing": Grant(
-        sid="FindQueues",
-        actions=("sqs:GetQueueAttributes", "sqs:ListQueueTags", "sqs:ListQueues"),
+        sid="LookAtQueues",
+        actions=("sqs:GetQueueAttributes", "sqs:ListQueueTags"),
         on="every queue of the region, from functions with reconciliations",
         why="Which queues are dead-letter and held queues, and whether a queue is empty. No message is read.",
+    ),
+    "finding": Grant(
+        sid="FindQueues",
+        actions=("sqs:ListQueues",),
+        on="every resource, from functions with reconciliations: AWS limits this action to no queue",
+        why="The names of the queues that the statement above looks at.",
     ),
     "buses": Grant(
         sid="PutEvents",
@@ -369,7 +376,12 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
     if uses.graves:
         resources["graves"] = [names.queue_arn(name) for name in sorted(set(uses.graves))]
         resources["listing"] = [names.queue_arn("*")]
-    by_service = ("dynamodb", "lambda", "sqs") if uses.table is not None else ("lambda", "sqs")
+        resources["finding"] = ["*"]
+    by_service = tuple(
+        service
+        for service, used in (("dynamodb", uses.table), ("lambda", True), ("s3", uses.payloads), ("sqs", True))
+        if used
+    )
     return tuple(
         Statement(
             sid=grant.sid,

@@ -83,6 +83,26 @@ def logical_id(name: str) -> str:
     return found if found[0].isalpha() else f"N{found}"  # Terraform wants a letter first
 
 
+def check_apart(kind: str, found: Iterable[str]) -> None:
+    """Refuse two things of one kind that would have one name on AWS.
+
+    Args:
+        kind: for the error. found: their names, or ARNs.
+
+    Raises:
+        UsageError: two have the same.
+    """
+    known: set[str] = set()
+    for name in found:
+        if name in known:
+            raise errors.UsageError(
+                f"Two things of the app lead to the same {kind} {name} on AWS.",
+                meaning="The second would take the place of the first, or the deployment would fail half-way.",
+                todo="Rename one of them, so that their names differ by more than a dot or a hyphen.",
+            )
+        known.add(name)
+
+
 class HasId(Protocol):
     """Something of a template."""
 

@@ -151,7 +151,8 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         on_queue[job.policy.queue].append(job)
     table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
     stack = replace(stack, table=table)
-    url = engine_url(stack, eventbridge.schedule_group(app, stack))
+    late_dead = _late_dead(app, queues, stack)
+    url = engine_url(stack, eventbridge.schedule_group(app, stack), late_dead.settings.name if late_dead else None)
     host = Host(
         app=app,
         target=target,
@@ -168,14 +169,22 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         for queue in queues
         if queue.function is not None and on_queue[queue.name] and queue.name not in piped
     ]
+    _check_platforms(made)
     by_queue = {one.queue_id: one for one in made}
     machines = state_machine.planned(app, maps, stack, by_queue)
-    planned = _queues(stack.prefix, queues, on_queue, by_queue)
+    planned = _queues(stack.prefix, queues, on_queue, by_queue) + ([late_dead] if late_dead else [])
     scheduling = eventbridge.planned_schedules(app, scheduled, stack, {queue.name: queue.settings for queue in queues})
+    events = eventbridge.planned_events(
+        list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
+    )
     counts, found = alarms.wanted(
         stack.alarms,
-        *_alarms(planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers),
+        *_alarms(planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers, events),
     )
+    names.check_apart("function", (one.name for one in made))
+    names.check_apart("state machine", (one.name for one in machines))
+    names.check_apart("rule", (one.arn for one in events.rules))
+    names.check_apart("archive", (one.name for one in events.archives))
     return DeployPlan(
         app=app,
         target=target,
@@ -192,18 +201,28 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         slack=chat.planned(app, stack),
         scheduling=scheduling,
         machines=names.by_id(machines),
-        events=eventbridge.planned_events(
-            list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
-        ),
+        events=events,
         tags=dict(sorted({**stack.tags, APP_TAG: app}.items())),
         notes=(
             *eventbridge.schedule_notes(scheduled),
-            *state_machine.notes(maps),
+            *state_machine.notes(maps, by_queue),
             *([] if declared.logs else alarms.notes(counts)),
             *([_ALARMS_LEFT_OUT] if left_out else []),
             *_shared_prefix(app, stack.prefix, declared.reconcilers),
         ),
     )
+
+
+def _check_platforms(made: Sequence[FunctionPlan]) -> None:
+    """Refuse functions that one zip cannot serve."""
+    platforms = sorted({(one.runtime, one.architecture) for one in made})
+    if len(platforms) > 1:
+        raise errors.UsageError(
+            "The app's functions have different platforms: "
+            + ", ".join(f"{runtime} on {architecture}" for runtime, architecture in platforms) + ".",
+            meaning="They share one package, whose dependencies are built for one.",
+            todo="Give all of them the same runtime and architecture.",
+        )  # fmt: skip
 
 
 def _has_workers(queues: Iterable[Queue]) -> bool:
@@ -264,6 +283,17 @@ def _queues(
     return list(planned.values())
 
 
+def _late_dead(app: str, queues: Iterable[Queue], stack: Stack) -> QueuePlan | None:
+    """The queue for late messages of FIFO queues that EventBridge Scheduler could not deliver; None where there are none."""
+    if not stack.later or not any(one.settings.fifo for one in queues):
+        return None
+    name = f"{app}-late-dead"
+    settings = QueueSettings(name=name, retention_ms=limits.RETENTION_MS_MAX, redrive_allow="denyAll")
+    return QueuePlan(
+        id=names.logical_id(name), role="dead", settings=_prefixed(settings, stack.prefix, name), owner=None
+    )
+
+
 def _prefixed(settings: QueueSettings, prefix: str, source: str) -> QueueSettings:
     """The settings with full names, refused where AWS would."""
     found = replace(
@@ -297,6 +327,7 @@ def _alarms(
     target: str,
     table: str | None,
     reconcilers: Collection[str],
+    events: EventsPlan,
 ) -> tuple[list[LogCount], list[AlarmPlan]]:
     """All that there are of an app, whichever of them a deployment has."""
     counts: list[LogCount] = []
@@ -321,7 +352,7 @@ def _alarms(
         elif queue.role == "dead":
             sources = [one for one in main.values() if one.settings.dead_letter == name]
             jobs = [job for one in sources for job in jobs_of[one.settings.name]]
-            retention_ms = max(one.settings.retention_ms for one in sources)
+            retention_ms = max((one.settings.retention_ms for one in sources), default=0)
             made_of = about(queue.id, name, name, queue.owner, jobs)
             found += alarms.of_dead(made_of, queue.settings, source_retention_ms=retention_ms)
         else:
@@ -335,7 +366,12 @@ def _alarms(
         counts += more_counts
         found += more
     for machine in machines:
-        found.append(alarms.map_failed(about(machine.id, machine.name, machine.name, machine.owner), machine.name))
+        found += alarms.of_map(about(machine.id, machine.name, machine.name, machine.owner), machine.name)
+    buses = {bus.id: bus.name for bus in events.buses}
+    for rule in events.rules:
+        bus = None if rule.bus_id is None else buses[rule.bus_id]
+        full = rule.name if bus is None else f"{bus}-{rule.name}"
+        found.append(alarms.of_rule(about(f"{rule.id}Rule", f"{full}-rule", rule.name, None), rule.name, bus))
     if scheduling is not None:
         group = scheduling.group
         timings = [one.timing for one in schedules]

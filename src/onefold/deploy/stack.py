@@ -162,11 +162,12 @@ def stack_of(url: str) -> Stack:
     )
 
 
-def engine_url(stack: Stack, group: str) -> str:
+def engine_url(stack: Stack, group: str, late_dead: str | None = None) -> str:
     """The URL that functions and operators open, a pattern (see `names.py`).
 
     Args:
         group: of the schedules for messages that are due late; it is in the URL where the stack has them.
+        late_dead: whole name of the queue for those that could not be delivered to FIFO queues; None for none.
     """
     layout = str(stack.layout) if stack.layout != 1 and not stack.records else None
     query = {
@@ -179,4 +180,5 @@ def engine_url(stack: Stack, group: str) -> str:
     said = urlencode({name: value for name, value in query.items() if value}, safe="/:@")
     if stack.later:
         said += f"{'&' if said else ''}later={group}&later_role={{role_arn.Scheduler}}"
+        said += f"&later_dead={late_dead}" if late_dead is not None else ""
     return f"aws://{{region}}{'?' if said else ''}{said}"

@@ -27,7 +27,7 @@ from onefold.deploy import iam, names
 from onefold.deploy.functions import FunctionPlan
 from onefold.deploy.stack import Stack
 from onefold.duration import seconds_up
-from onefold.maps.rules import BUSY, TIMEOUT, Catcher, MapSpec, Retrier
+from onefold.maps.rules import BUSY, CONCURRENCY_DEFAULT, TIMEOUT, Catcher, MapSpec, Retrier
 
 Json = dict[str, Any]
 
@@ -87,13 +87,26 @@ def planned(
     return [_machine(app, spec, stack, functions) for spec in specs if _is_in_s3(spec)]
 
 
-def notes(specs: Sequence[MapSpec]) -> list[str]:
-    """What is declared and no state machine is made of, a sentence each, by name."""
-    return [
-        f"Map {spec.name} gets no state machine: its items are not in S3. Run it where they are: onefold map."
-        for spec in sorted(specs, key=lambda spec: spec.name)
-        if not _is_in_s3(spec)
-    ]
+def notes(specs: Sequence[MapSpec], functions: Mapping[str, FunctionPlan]) -> list[str]:
+    """What is declared and is not so on AWS, a sentence each, by name.
+
+    Args:
+        functions: by the id of their queue.
+    """
+    found = []
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        function = functions.get(names.logical_id(spec.queue))
+        most = None if function is None else function.mapping.concurrency_max
+        if not _is_in_s3(spec):
+            found.append(
+                f"Map {spec.name} gets no state machine: its items are not in S3. Run it where they are: onefold map."
+            )
+        elif most is not None and most < spec.concurrency != CONCURRENCY_DEFAULT:
+            found.append(
+                f"Map {spec.name} runs {most} children at one time, not {spec.concurrency}: its function may run no more. "
+                f"Raise Function(concurrency=...) of queue {spec.queue}, if what it calls bears that."
+            )
+    return found
 
 
 def _is_in_s3(spec: MapSpec) -> bool:
@@ -113,7 +126,7 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
     names.check_length(name, NAME_CHARS_MAX, f"The state machine of map {spec.name}")
     logical = f"{names.logical_id(spec.name)}Map"
     arn = f"{{function_arn.{function.id}}}"
-    text = as_text(definition(spec))
+    text = as_text(definition(spec, function.mapping.concurrency_max))
     if len(text.encode()) > DEFINITION_BYTES_MAX:
         raise errors.UsageError(
             f"The definition of map {spec.name} has {len(text.encode()):,} bytes.",
@@ -160,8 +173,12 @@ def _placed(text: str) -> str:
 # -- the definition --------------------------------------------------------------------------------------------------
 
 
-def definition(spec: MapSpec) -> Json:
-    """The state machine of a map run, as a plain value."""
+def definition(spec: MapSpec, concurrency_max: int | None = None) -> Json:
+    """The state machine of a map run, as a plain value.
+
+    Args:
+        concurrency_max: of the function's invocations at one time, which the run keeps to as its queue's mapping does.
+    """
     states: Json = {"Item": _item(spec)}
     states |= {f"Tell-{queue}": _tell(spec, queue) for queue in _told(spec)}
     run = {"run.$": f"States.Format('{_quoted(spec.name)}/{{}}', $$.Execution.Name)"}
@@ -174,7 +191,7 @@ def definition(spec: MapSpec) -> Json:
             "States": states,
         },
         "ItemReader": _reader(spec),
-        "MaxConcurrency": spec.concurrency,
+        "MaxConcurrency": min(spec.concurrency, concurrency_max or spec.concurrency),
         "ResultWriter": _writer(spec),
         "End": True,
     }
@@ -357,15 +374,15 @@ def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tup
     if spec.catch:
         queues = tuple(names.queue_arn(stack.prefix + queue) for queue in _told(spec))
         found.append(iam.Statement(sid="TellOperations", actions=("sqs:SendMessage",), resources=queues))
-        if stack.kms_key is not None:
-            found.append(
-                iam.Statement(
-                    sid="UseKey",
-                    actions=("kms:Decrypt", "kms:GenerateDataKey"),
-                    resources=(stack.kms_key,),
-                    services=("sqs",),
-                )
-            )
+    if stack.kms_key is not None:
+        use, ours = ("kms:Decrypt", "kms:GenerateDataKey"), (stack.kms_key,)
+        by = ("s3", "sqs") if spec.catch else ("s3",)
+        # of its own history, Step Functions does not call by way of a service; children are machine/label
+        like = {"kms:EncryptionContext:aws:states:stateMachineArn": f"{names.machine_arn(machine)}*"}
+        found += [
+            iam.Statement(sid="UseKey", actions=use, resources=ours, services=by),
+            iam.Statement(sid="UseKeyForItself", actions=use, resources=ours, like=like),
+        ]
     return tuple(found)
 
 

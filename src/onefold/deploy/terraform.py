@@ -26,6 +26,7 @@ from onefold.deploy.eventbridge import (
     ROLE_ID,
     TARGET_ARN,
     ArchivePlan,
+    BusPlan,
     PipePlan,
     RulePlan,
     SchedulePlan,
@@ -316,11 +317,11 @@ def _put_events(plan: DeployPlan, put: Put) -> None:
         put_role(machine.role, machine.name)
         put("sfn_state_machine", resource_name(machine.id), _machine(plan, machine))
     for bus in plan.events.buses:
-        put("cloudwatch_event_bus", resource_name(bus.id), {"name": bus.name, "tags": tags(plan, None)})
+        put("cloudwatch_event_bus", resource_name(bus.id), _bus(plan, bus))
     for rule in plan.events.rules:
         _put_rule(plan, rule, put)
     for archive in plan.events.archives:
-        put("cloudwatch_event_archive", resource_name(archive.id), _archive(archive) | kept(plan))
+        put("cloudwatch_event_archive", resource_name(archive.id), _archive(plan, archive) | kept(plan))
     for pipe in plan.events.pipes:
         put_role(pipe.role, pipe.name)
         put("pipes_pipe", resource_name(pipe.id), _pipe(plan, pipe))
@@ -379,8 +380,17 @@ def _schedule(plan: DeployPlan, one: SchedulePlan) -> Json:
     return found | {name: value for name, value in optional.items() if value is not None}
 
 
+def _bus(plan: DeployPlan, bus: BusPlan) -> Json:
+    found: Json = {"name": bus.name, "tags": tags(plan, None)}
+    if plan.stack.kms_key is not None:
+        found["kms_key_identifier"] = plan.stack.kms_key
+        if bus.dead_id is not None:
+            found["dead_letter_config"] = {"arn": _queue_arn(bus.dead_id)}
+    return found
+
+
 def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
-    return {
+    found: Json = {
         "name": machine.name,
         "type": "STANDARD",
         "role_arn": _role_arn(machine.role.id),
@@ -389,6 +399,9 @@ def _machine(plan: DeployPlan, machine: MachinePlan) -> Json:
         # the role's own policy is a resource beside it: without it the definition would be refused
         "depends_on": [f"aws_iam_role_policy.{resource_name(machine.role.id)}"],
     }
+    if plan.stack.kms_key is not None:
+        found["encryption_configuration"] = {"type": "CUSTOMER_MANAGED_KMS_KEY", "kms_key_id": plan.stack.kms_key}
+    return found
 
 
 def _bus_name(logical: str | None) -> str:
@@ -431,7 +444,7 @@ def _target(rule: RulePlan, name: str, queue: str) -> Json:
     return found
 
 
-def _archive(archive: ArchivePlan) -> Json:
+def _archive(plan: DeployPlan, archive: ArchivePlan) -> Json:
     source = text("arn:{partition}:events:{region}:{account}:event-bus/default")
     if archive.bus_id is not None:
         source = f"${{aws_cloudwatch_event_bus.{resource_name(archive.bus_id)}.arn}}"
@@ -440,6 +453,8 @@ def _archive(archive: ArchivePlan) -> Json:
         found["event_pattern"] = literal(archive.pattern)
     if archive.days is not None:
         found["retention_days"] = archive.days
+    if plan.stack.kms_key is not None:
+        found["kms_key_identifier"] = plan.stack.kms_key
     return found
 
 

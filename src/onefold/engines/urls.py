@@ -179,7 +179,9 @@ def _open_aws(url: str, clock: Clock, entropy: Entropy) -> Engine:
         payloads = part("aws.payloads").Payloads(session, parsed.bucket, parsed.folder, entropy=entropy)
     later = None
     if parsed.later_group is not None:
-        later = part("aws.sending").Later(session, group=parsed.later_group, role=parsed.later_role)
+        later = part("aws.sending").Later(
+            session, group=parsed.later_group, role=parsed.later_role, dead=parsed.later_dead
+        )
     backend: RecordBackend
     if parsed.records is None:
         backend, sweep = _dynamo(
@@ -373,6 +375,7 @@ class AwsUrl(Struct, frozen=True, kw_only=True):
         create: make what is missing (emulators, development).
         later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
             are due later than SQS delays; None to refuse those.
+        later_dead: the standard queue, by its whole name, for those of FIFO queues that could not be delivered.
         batched: use DynamoDB's batch statements; off for emulators that do not have them.
         layout: of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own, which begins
             with its job).
@@ -388,6 +391,7 @@ class AwsUrl(Struct, frozen=True, kw_only=True):
     create: bool = False
     later_group: str | None = None
     later_role: str | None = None
+    later_dead: str | None = None
     batched: bool = True
     layout: Literal[1, 2] = 1
     endpoints: dict[str, str] = {}
@@ -451,6 +455,7 @@ def read_aws(url: str) -> AwsUrl:
         records=options.get("records"),
         later_group=options.get("later"),
         later_role=options.get("later_role"),
+        later_dead=options.get("later_dead"),
         create=_yes(url, options, "create", default=False),
         batched=_yes(url, options, "batch", default=True),
         layout=2 if options.get("layout") == "2" else 1,

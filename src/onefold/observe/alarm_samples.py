@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onefold.registry import Registry
 
 _OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: a shorter wait is normal
-_OLDEST_VISIBILITIES: Final = 3  # ours: received, failed, received again, and still there
+_OLDEST_VISIBILITIES: Final = 1.5  # ours: received, failed, received again, and still there
 _EXPIRING_MS: Final = 2 * limits.DAY_MS
 _DONE_MINUTES: Final = 30  # what `JobReading` counts
 _YEAR_MS: Final = 366 * limits.DAY_MS
@@ -130,7 +130,7 @@ def numbers_of(registry: Registry, owner: str | None = None) -> AppNumbers:
 
 def oldest_limit_ms(settings: QueueSettings) -> int:
     """From which age on the oldest message of a queue is an alarm; the same number on every side."""
-    return min(max(_OLDEST_MS_MIN, _OLDEST_VISIBILITIES * settings.visibility_ms), settings.retention_ms // 2)
+    return min(max(_OLDEST_MS_MIN, int(_OLDEST_VISIBILITIES * settings.visibility_ms)), settings.retention_ms // 2)
 
 
 def expiring_lead_ms(retention_ms: int) -> int:

@@ -22,7 +22,7 @@ from onefold import limits
 
 Severity = Literal["page", "ticket", "info"]
 Side = Literal["embedded", "cloudwatch", "prometheus"]
-Subject = Literal["queue", "job", "schedule", "runs", "function", "group", "map", "table"]
+Subject = Literal["queue", "job", "schedule", "runs", "function", "group", "map", "rule", "table"]
 
 MINUTE_MS: Final = limits.MINUTE_MS
 AGAIN_MS: Final = 30 * MINUTE_MS  # two reports of one alarm that begins, or goes on, are never closer than that
@@ -38,6 +38,7 @@ LEASES_LOST_MAX: Final = 3  # in an hour; more are a page
 REFUSED_MIN: Final = 3  # ticks that their queue did not take, in 15 minutes
 RECEIVES: Final = 3  # how often 1 of 100 messages is received
 ERRORS_PERCENT: Final = 1
+FAILING_RATIO: Final = 0.5  # of the invocations
 DURATION_PERCENT: Final = 80  # of the timeout
 CONCURRENCY_PERCENT: Final = 80  # of what its mapping may run at one time
 BAND: Final = 0.8  # a value that has to fall again ends its alarm at this share of its threshold
@@ -163,9 +164,9 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
         Alarm(
             name="oldest", severity="ticket", of="queue",
             condition="age of its oldest message",
-            threshold="15 minutes or 3 visibility timeouts, the longer; at most half the retention",
+            threshold="15 minutes or 1.5 visibility timeouts, the longer; at most half the retention",
             for_ms=10 * MINUTE_MS, clear="80 % of that",
-            meaning="Messages wait far longer than one that failed once or twice.",
+            meaning="Messages wait longer than one that failed once.",
             causes="More is sent than is done, a job became slower, a throttle or a pause is on, workers are "
             "missing.",
             first=_STATUS,
@@ -255,6 +256,17 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             steps="Read the function's log: the error is raised before a handler is called. Roll back if it came with a "
             "deployment.",
             aws="`Errors` and `Invocations`",
+            sides=_AWS,
+        ),
+        Alarm(
+            name="failing", severity="page", of="function",
+            condition="invocations that failed as a whole", threshold="half of them in 5 minutes", clear="fewer",
+            meaning="The function does nothing: what its queue gives it fails before a handler is called. Each message "
+            "comes back after its visibility timeout, and reaches the dead-letter queue only after hours.",
+            causes="A deployment whose import fails, a handler that is not there, a missing permission, too little memory.",
+            first=_LOG,
+            steps="Roll back the deployment. Then read the function's log: the error is at its start.",
+            aws="the average of `Errors`; one invocation is enough where there is no other, as a quiet queue has few",
             sides=_AWS,
         ),
         Alarm(
@@ -455,6 +467,28 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             steps="`onefold runs show RUN` says why. Correct it, then `onefold map resume`, or run the schedule again.",
             aws="`ExecutionsFailed` of the state machine",
             sides=_ALL,
+        ),
+        Alarm(
+            name="map-throttled", severity="ticket", of="map",
+            condition="state transitions that Step Functions throttled", threshold="1 in 2 of 3 minutes", clear="none",
+            meaning="A map run is slower than it could be: the account's quota of transitions or of starts is used up.",
+            causes="Other state machines of the account, children of one item each, a concurrency that is too high.",
+            first="aws stepfunctions list-map-runs --execution-arn EXECUTION_ARN",
+            steps="Give each child more items (`batch=`), lower the map's concurrency, or have the quota raised.",
+            aws="`ExecutionThrottled` of the state machine",
+            sides=_AWS,
+        ),
+        Alarm(
+            name="rule-failed", severity="page", of="rule",
+            condition="events that a rule gave up, or could not run for", threshold="1", clear="none",
+            meaning="Events matched the rule and reached neither its queue nor its dead-letter queue, or are late.",
+            causes="A queue that was deleted, a policy or a key that does not let EventBridge in, the account's quota of "
+            "invocations.",
+            first="aws events list-targets-by-rule --rule {subject}",
+            steps="Look at the queue, its policy and its key. What was lost is in the bus's archive, if it has one: "
+            "`onefold events replay`.",
+            aws="`FailedInvocations`, `InvocationsFailedToBeSentToDlq` and `ThrottledRules` of the rule",
+            sides=_AWS,
         ),
         Alarm(
             name="table-throttled", severity="ticket", of="table",

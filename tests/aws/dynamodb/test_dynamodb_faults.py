@@ -132,6 +132,21 @@ def test_a_statement_that_is_not_understood_is_made_by_a_call_of_its_own(stub: S
     assert stub.calls == {"BatchExecuteStatement": 2, "PutItem": 1, "UpdateItem": 1}
 
 
+def test_a_call_that_is_refused_as_a_whole_is_made_write_by_write(stub: Stub, open_books: OpenBooks) -> None:
+    store = open_books(stub.url).store
+
+    def interfere(called: str, _: dict[str, Any], carry_out: CarryOut) -> tuple[int, bytes] | None:
+        if called == "BatchExecuteStatement":
+            return 400, error_body("ValidationException", "a statement is not well formed")
+        return carry_out()
+
+    stub.interfere = interfere
+    stub.calls.clear()
+    ours = holds(store.claim([ask(name) for name in NAMES], NOW))
+    assert store.write([(hold, complete()) for hold in ours], NOW) == [True, True, True]
+    assert stub.calls == {"BatchExecuteStatement": 2, "PutItem": 4, "UpdateItem": 3}  # one for a note
+
+
 def test_a_statement_that_failed_after_it_was_applied_is_recognised(stub: Stub, open_books: OpenBooks) -> None:
     store = open_books(stub.url).store
     fail_statements(stub, "InternalServerError", "b", 1, applied=True)

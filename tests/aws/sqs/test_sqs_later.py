@@ -127,8 +127,20 @@ def test_on_a_fifo_queue_every_wait_is_a_schedule_with_group_and_deduplication_i
     assert made["ScheduleExpression"] == f"at({datetime.fromtimestamp(NOW_MS / 1000 + 60, UTC):%Y-%m-%dT%H:%M:%S})"
     request = json.loads(made["Target"]["Input"])
     assert (request["MessageGroupId"], request["MessageDeduplicationId"]) == ("g", "2")
-    assert "DeadLetterConfig" not in made["Target"]  # Scheduler takes standard queues only
+    assert "DeadLetterConfig" not in made["Target"]  # Scheduler takes standard queues only, and none was named
     assert [one.body for one in queue.receive(10)] == ["now"]
+
+
+def test_what_could_not_be_sent_to_a_fifo_queue_goes_to_a_standard_queue_of_the_stack(
+    session: Session, queues: SqsQueues
+) -> None:
+    prefix = group_of(queues)
+    later = Later(session, group=prefix, role=ROLE, dead=f"{prefix}late-dead")
+    made = Sqs(session, clock=ManualClock(NOW_MS), entropy=SystemEntropy(), prefix=prefix, wait_s=0, later=later).admin
+    made.open("lines.fifo").send([Entry(body="soon", group="g", dedup_id="2", run_at_ms=AT_MS)])
+    made.open("orders").send([Entry(body="soon", run_at_ms=AT_MS)])
+    dead = {one["Target"]["DeadLetterConfig"]["Arn"].rpartition(":")[2] for one in schedules(session, prefix)}
+    assert dead == {f"{prefix}late-dead", f"{prefix}dead"}
 
 
 def test_what_sqs_delays_by_itself_stays_a_delay(session: Session, queues: SqsQueues) -> None:

@@ -28,7 +28,7 @@ from onefold.cli.main import text_of
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, Style, line
 from onefold.clock import SystemClock
-from onefold.deploy import cloudformation, terraform
+from onefold.deploy import cloudformation, key_policy, terraform
 from onefold.deploy import package as packing
 from onefold.deploy.apply import ChangeSet, Deployed, Uploaded
 from onefold.deploy.changes import Difference, ResourceChange, StackEvent
@@ -381,6 +381,7 @@ _WRITERS = {
     "cloudformation": (cloudformation.template, cloudformation.to_json),
     "yaml": (cloudformation.template, cloudformation.to_yaml),
     "terraform": (terraform.module, terraform.to_json),
+    "key-policy": (key_policy.policy, key_policy.to_json),
 }
 
 
@@ -397,7 +398,7 @@ _WRITERS = {
     type=click.Choice(list(_WRITERS)),
     default="cloudformation",
     show_default=True,
-    help="CloudFormation as JSON or YAML, or Terraform JSON.",
+    help="CloudFormation as JSON or YAML, Terraform JSON, or what the policy of --kms-key must say.",
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it there.")
 @stack_options.stack_options

@@ -8,7 +8,8 @@ A message that is due later than SQS delays one becomes a one-time schedule of E
 deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
 here. Its name is made of queue, instant and message, so a send that is tried again makes no second one; two equal messages
 for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"), tries for a day, and then puts the
-request into the queue's dead-letter queue, where that is a standard queue. Needs a group and a role that may send (`onefold
+request into the queue's dead-letter queue. Scheduler takes a standard queue only, so those of FIFO queues go to one of their
+own (`later_dead`). Needs a group and a role that may send (`onefold
 synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
 
 Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives as it was
@@ -59,12 +60,14 @@ class Later:
     Args:
         session: clients.
         group: name of the schedule group. role: ARN of the role that they send with.
+        dead: whole name of the standard queue for what FIFO queues could not be sent; None for none.
     """
 
-    def __init__(self, session: Session, *, group: str, role: str) -> None:
+    def __init__(self, session: Session, *, group: str, role: str, dead: str | None = None) -> None:
         self._session = session
         self._group = group
         self._role = role
+        self.dead = dead
 
     def send(self, form: Form, *, url: str, arn: str, dead_letter: str | None, at_ms: int) -> Sent | Refused:
         """Send a message at an instant, rounded up to a second.
@@ -209,7 +212,8 @@ def send(
 def _send_late(
     catalogue: QueueCatalogue, name: str, settings: QueueSettings, form: Form, at_ms: int, later: Later
 ) -> Sent | Refused:
-    dead_letter = None if settings.fifo or settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
+    own = None if settings.dead_letter is None else catalogue.on_aws(settings.dead_letter)
+    dead_letter = later.dead if settings.fifo else own
     return later.send(
         structs.replace(form, delay_s=None),
         url=catalogue.url(name),

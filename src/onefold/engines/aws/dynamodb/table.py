@@ -332,7 +332,14 @@ class Table:
     def _batch(self, writes: Sequence[Write]) -> list[Answer]:
         statements = [as_statement(write, self.name) for write in writes]
         with aws_errors(_action_of(writes[0]), self.resource):
-            responses = self.client.batch_execute_statement(Statements=statements)["Responses"]
+            try:
+                responses = self.client.batch_execute_statement(Statements=statements)["Responses"]
+            except botocore.exceptions.ClientError as error:
+                if code_of(error) != "ValidationException":
+                    raise
+                responses = None  # the call was refused as a whole, before any of it was carried out
+        if responses is None:
+            return self._one_by_one(writes)
         return [self._statement(answer, write) for answer, write in zip(responses, writes, strict=True)]
 
     def _statement(self, response: Mapping[str, Any], write: Write) -> Answer:
