@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from onefold import errors
 from onefold.interrupts import ignored, let_through
@@ -66,8 +68,31 @@ def make_file(path: str) -> None:
             os.unlink(name)
 
 
-def opener(path: str, flags: int) -> int:
-    """For `open(..., opener=)`: a file that is made is this user's alone."""
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Write a file for this user alone that takes another's place when it is whole; its folder is made.
+
+    Nothing that somebody has put in the place of the unfinished file is written through or into: not a symbolic link, not a
+    link to another file. Two processes that write one target do not meet.
+
+    Raises:
+        OSError: it cannot be made or written; the target is as it was.
+    """
+    make_folder(target.parent)
+    part = target.parent / f".{target.name}.{os.getpid()}-{threading.get_ident()}.unfinished"
+    part.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        with open(part, "x+b", opener=_opener) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 

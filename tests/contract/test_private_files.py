@@ -150,3 +150,21 @@ def test_making_a_file_takes_no_lock_from_an_engine_of_this_process(tmp_path: Pa
             engine.database.end_exclusive(commit=False)
     finally:
         engine.close()
+
+
+def test_a_file_that_is_replaced_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "report"
+    with private_files.replacing(target) as file:
+        file.write(b"first")
+        assert not target.exists()
+    assert (mode(target), mode(target.parent), target.read_bytes()) == (0o600, 0o700, b"first")
+
+    def fail() -> None:
+        with private_files.replacing(target) as file:
+            file.write(b"second")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert target.read_bytes() == b"first"
+    assert [one.name for one in target.parent.iterdir()] == ["report"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -207,6 +209,33 @@ def test_same_input_same_bytes(root: Path, tmp_path: Path) -> None:
     second = build(again, output=tmp_path / "second.zip", build_dir=tmp_path / "other-build")
     assert second.sha256 == first.sha256
     assert Path(second.path).read_bytes() == Path(first.path).read_bytes()
+
+
+def test_nothing_is_written_through_what_lies_in_its_way(tmp_path: Path) -> None:
+    """In a folder that others may write to, such as /tmp, a link was followed: `.app.zip.part` to a file of this user."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in (".app.zip.part", f".app.zip.{os.getpid()}-{threading.get_ident()}.unfinished", "app.zip"):
+        (folder / name).symlink_to(precious)
+    digest, size = package.write_archive(folder / "app.zip", {"a.py": (b"x = 1\n", False)})
+    assert precious.read_text() == "kept"
+    assert not (folder / "app.zip").is_symlink()
+    assert stat.S_IMODE((folder / "app.zip").stat().st_mode) == 0o600
+    assert (package.hash_of(folder / "app.zip"), (folder / "app.zip").stat().st_size) == (digest, size)
+    assert sorted(one.name for one in folder.iterdir() if not one.is_symlink()) == ["app.zip"]
+
+
+def test_folders_are_made_for_this_user_alone(root: Path, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        package.compiled({"a/b.py": b"x = 1\n"}, HERE, tmp_path / ".onefold" / "build" / "bytecode")
+        package.write_archive(tmp_path / "dist" / "app.zip", {})
+    finally:
+        os.umask(before)
+    for made in (".onefold", ".onefold/build", "dist"):
+        assert stat.S_IMODE((tmp_path / made).stat().st_mode) == 0o700, made
 
 
 def test_bytecode_is_the_same_every_time_and_is_used(root: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.observe.wording import counted
+from onefold.private_files import make_folder
 
 APP: Final = "onefold.demo.billing_shop:app"
 SCHEDULERS, WORKERS = 2, 3
@@ -113,7 +114,7 @@ def perform(settings: BillingSettings, folder: Path, told: Draw) -> BillingOutco
     Raises:
         OnefoldError: a process ended by itself, or nothing moved any more.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     expected = _expected()
     total = sum(int(str(one["statements"])) for one in expected.values())
     variables = {"ONEFOLD_URL": f"sqlite:///{folder.absolute() / 'billing.db'}"}

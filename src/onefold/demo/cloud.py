@@ -49,6 +49,7 @@ from onefold.demo.stage import Draw, bar, stage
 from onefold.demo.verdict import JudgedDeadLetter, judge_dead_letters, judge_effects
 from onefold.entropy import SeededEntropy
 from onefold.errors import NotFoundError, OnefoldError
+from onefold.private_files import make_folder
 from onefold.testing.wire_faults import Wire, wire_faults
 
 REGION: Final = "eu-west-1"
@@ -142,7 +143,7 @@ def perform(
         OnefoldError: the emulator does not start, a command fails, or there is no progress any more.
     """
     expected = expected_of(settings.rows)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / "shop.py").write_text(_shop_source(), encoding="utf-8")
     with ExitStack() as stack:
         port = stack.enter_context(partner("honours-keys", settings.seed, folder))

@@ -46,6 +46,7 @@ from onefold.demo.stage import Draw, bar, stage
 from onefold.entropy import SeededEntropy
 from onefold.errors import OnefoldError
 from onefold.observe.wording import counted
+from onefold.private_files import make_folder
 
 if TYPE_CHECKING:
     from onefold.outside import Entropy
@@ -114,7 +115,7 @@ def perform(settings: EnrichSettings, folder: Path, told: Draw) -> EnrichOutcome
     Raises:
         OnefoldError: a worker ended by itself, or nothing moved any more.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     damaged = write_nightly(folder, settings.rows)
     countries = folder / "countries.json"
     write_countries(countries, complete=False)

@@ -39,6 +39,7 @@ from onefold.demo.stage import stage
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.observe import incidents
 from onefold.observe.wording import counted
+from onefold.private_files import make_folder
 
 if TYPE_CHECKING:
     from onefold.app import App
@@ -232,7 +233,7 @@ def web(seconds: int | None, port: int, seed: int, quick: bool, keep: Path | Non
     clock, never = SystemClock(), threading.Event()
     with ExitStack() as stack:
         folder = stack.enter_context(stage(keep))
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         (folder / "bank").mkdir()
         variables = {
             "ONEFOLD_URL": f"sqlite:///{folder / 'shop.db'}",

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +32,8 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.deploy.sources import IN_RUNTIME, app_sources, installed_files, onefold_sources
+from onefold.interrupts import let_through
+from onefold.private_files import make_folder, replacing
 
 Architecture = Literal["x86_64", "arm64"]
 Report = Callable[[str], None]
@@ -195,21 +196,19 @@ def write_archive(output: Path, entries: Mapping[str, tuple[bytes, bool]]) -> tu
     Raises:
         UsageError: the output cannot be written.
     """
-    part = output.with_name(f".{output.name}.part")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(part, "w") as archive:
-            for name, (content, executable) in sorted(entries.items()):
-                entry = zipfile.ZipInfo(name, date_time=_DATED)
-                entry.create_system = 3  # Unix: what the mode below means
-                entry.external_attr = (0o100755 if executable else 0o100644) << 16
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, content, compresslevel=9)
-        content = part.read_bytes()
-        part.replace(output)
+        with replacing(output) as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, (content, executable) in sorted(entries.items()):
+                    entry = zipfile.ZipInfo(name, date_time=_DATED)
+                    entry.create_system = 3  # Unix: what the mode below means
+                    entry.external_attr = (0o100755 if executable else 0o100644) << 16
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, content, compresslevel=9)
+            file.seek(0)
+            content = file.read()
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        let_through(error)
         raise errors.UsageError(
             f"{output} cannot be written: {error.strerror or error}", todo="Give another place with --output."
         ) from error
@@ -321,10 +320,9 @@ def _install(pinned: Sequence[str], settings: PackageSettings, target: Path) -> 
 
 def _emptied(target: Path) -> None:
     """Remove an earlier install: pip adds to a folder, and what was dropped from the requirements would stay."""
-    import shutil
-
     if target.exists():
         shutil.rmtree(target)
+    make_folder(target.parent)
 
 
 def _missing(outside: Mapping[str, str], dependencies: Iterable[str]) -> list[str]:
@@ -378,7 +376,7 @@ def compiled(sources: Mapping[str, bytes], python: str, stage: Path) -> dict[str
         shutil.rmtree(stage)
     for name, content in sources.items():
         path = stage / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.write_bytes(content)
     command = [
         sys.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", "1", "--invalidation-mode", "unchecked-hash",

@@ -16,7 +16,6 @@ import hashlib
 import io
 import os
 import tempfile
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -414,18 +413,9 @@ class FolderResults:
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
         """As `ResultPlace.writing`."""
-        private_files.make_folder(self._path)
         # Two drivers of one run may end it at once; each has a file of its own until it is whole.
-        unfinished = self._path / f".{name}.{os.getpid()}-{threading.get_ident()}.unfinished"
-        try:
-            with open(unfinished, "wb", opener=private_files.opener) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self._path / name)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        with private_files.replacing(self._path / name) as file:
+            yield file
 
     def remove(self, name: str) -> bool:
         """As `ResultPlace.remove`."""

@@ -2,26 +2,37 @@
 
 The server is the standard library's, on an address that the user names. On a loopback address it answers only requests that
 name this machine, so that no page in a browser can read it under another name.
-Never here: which metrics there are (`metrics.py`). Invariant: answering changes nothing; a look that fails is said on the
-answer, and the counters are given all the same.
+Never here: which metrics there are (`metrics.py`). Invariants: answering changes nothing; a look that fails is said on the
+answer, and the counters are given all the same; however many clients there are and however slow, they take a bounded number
+of threads, bytes and seconds, and nobody who goes away is written about on standard error.
 """
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import math
 import socket
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
-from onefold import errors
+from onefold import errors, limits
+from onefold.clock import SystemClock
+from onefold.interrupts import ignored
 from onefold.observe.metrics import METRICS, Histogram, Metric, Sample
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_TIMEOUT_S: Final = 5  # of a connection: a scraper that says nothing is let go
+_REQUEST_MS: Final = 5 * limits.SECOND_MS  # for a whole request, however it is dripped, and again for the answer
+_HEAD_BYTES_MAX: Final = 16 * 1024  # of request line and headers
+CLIENTS_MAX: Final = 16  # at a time, each a thread; Prometheus is one, and asks again after its interval
+_BUSY: Final = (
+    b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: text/plain\r\n\r\n"
+    b"There are too many clients; ask again.\n"
+)
 _PORT_MAX: Final = 65_535
 _WHOLE_DIGITS_MAX: Final = 6  # of a number that is written without an exponent
 _HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -96,6 +107,77 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+class _Head:
+    """Request line and headers of one connection: read within one time, up to a number of bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._clock = SystemClock()
+        self._until_ms = self._clock.monotonic_ms() + _REQUEST_MS
+        self._bytes = b""
+        self._read = 0
+
+    def readline(self, _size: int = -1) -> bytes:
+        """The next line.
+
+        Raises:
+            TimeoutError: it did not come in time. HTTPException: there is too much of it.
+        """
+        while (end := self._bytes.find(b"\n") + 1) == 0:
+            left_ms = self._until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left_ms / limits.SECOND_MS)
+            some = self._connection.recv(4_096)
+            self._read += len(some)
+            if self._read > _HEAD_BYTES_MAX:
+                raise http.client.HTTPException(f"more than {_HEAD_BYTES_MAX} bytes of headers")
+            if not some:
+                raise ConnectionResetError
+            self._bytes += some
+        line, self._bytes = self._bytes[:end], self._bytes[end:]
+        return line
+
+    def close(self) -> None:
+        """The socket is its handler's."""
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """Answers a bounded number of clients at a time; others are refused at once."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.BoundedSemaphore(CLIENTS_MAX)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if one of them is free."""
+        if not self._free.acquire(blocking=False):
+            with ignored(OSError):  # it went away
+                request.setblocking(False)
+                request.send(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer it."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who goes away, or sends what is no request, is not worth a line; a defect of ours is."""
+        if not isinstance(sys.exception(), OSError | http.client.HTTPException):
+            super().handle_error(request, client_address)
+
+
 class MetricsServer:
     """Serves a worker's metrics and state until it is closed.
 
@@ -116,8 +198,11 @@ class MetricsServer:
         is_local = _is_loopback(address[0])
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = _TIMEOUT_S
             protocol_version = "HTTP/1.0"
+
+            def setup(self) -> None:
+                super().setup()
+                self.rfile = _Head(self.connection)  # type: ignore[assignment]  # of its methods, these two are called
 
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
@@ -138,6 +223,7 @@ class MetricsServer:
                     self._answer(404, b"There are /metrics, /healthz and /readyz.\n")
 
             def _answer(self, status: int, body: bytes) -> None:
+                self.connection.settimeout(_REQUEST_MS / limits.SECOND_MS)  # of all that sendall sends
                 self.send_response(status)
                 self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))
@@ -147,7 +233,7 @@ class MetricsServer:
             def log_message(self, *_: object) -> None:
                 """Scrapes are not logged."""
 
-        class Server(ThreadingHTTPServer):
+        class Server(_BoundedServer):
             address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
 
         try:
@@ -157,7 +243,6 @@ class MetricsServer:
                 f"Metrics cannot be served on {address[0]}:{address[1]}: {error.strerror}.",
                 todo="Choose another address for --metrics, or end what listens there.",
             ) from None
-        self._server.daemon_threads = True
         self.url: str = f"http://{_shown(address[0])}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="onefold-metrics", daemon=True)
         self._thread.start()
