@@ -160,11 +160,11 @@ def look() -> None:
         _in_child()
 
 
-def refuse_inherited(path: str, place: str) -> None:
+def refuse_inherited(path: str, real_path: str) -> None:
     """Refuse a file that the parent process had open when it forked this one.
 
     Args:
-        path: as the user wrote it. place: the file.
+        path: as the user wrote it. real_path: the file.
 
     Raises:
         StorageError: the parent had it open.
@@ -172,7 +172,7 @@ def refuse_inherited(path: str, place: str) -> None:
     if not _here.inherited:
         return
     with ignored(OSError):
-        found = os.stat(place)
+        found = os.stat(real_path)
         if (found.st_dev, found.st_ino) in _here.inherited:
             _keep_connections()
             raise errors.StorageError(

@@ -36,8 +36,8 @@ def is_of_a_signal(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    place = error.__traceback__
-    if place is None or place.tb_next is None:  # raised in the function that caught it: mostly by a system call
+    trace = error.__traceback__
+    if trace is None or trace.tb_next is None:  # raised in the function that caught it: mostly by a system call
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -102,10 +102,10 @@ def stems_from_signal(error: BaseException, own: tuple[type[BaseException], ...]
 
 
 def _frames(error: BaseException) -> list[FrameType]:
-    found, place = list[FrameType](), error.__traceback__
-    while place is not None:
-        found.append(place.tb_frame)
-        place = place.tb_next
+    found, trace = list[FrameType](), error.__traceback__
+    while trace is not None:
+        found.append(trace.tb_frame)
+        trace = trace.tb_next
     return found
 
 
@@ -123,10 +123,10 @@ class ignored(suppress):  # noqa: N801 - as `suppress`
     """As `contextlib.suppress`, but for what the handler of a signal has raised."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Whether it is ignored."""
-        if error is None or not super().__exit__(kind, error, place):
+        if error is None or not super().__exit__(kind, error, trace):
             return False
         let_through(error)
         return True
@@ -134,10 +134,10 @@ class ignored(suppress):  # noqa: N801 - as `suppress`
 
 def _is_dealt_with(error: BaseException) -> bool:
     """Whether a function that is still running has caught it."""
-    place = error.__traceback__
+    trace = error.__traceback__
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
-    while frame is not None and place is not None:
-        if frame is place.tb_frame:
+    while frame is not None and trace is not None:
+        if frame is trace.tb_frame:
             return True
         frame = frame.f_back
     return False
@@ -146,10 +146,10 @@ def _is_dealt_with(error: BaseException) -> bool:
 def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int]:
     """The signals whose handler raised it, and did not catch it."""
     codes = {number: _codes(handler) for number, handler in handlers.items()}
-    place, found = error.__traceback__ and error.__traceback__.tb_next, list[int]()
-    while place is not None:
-        found += [number for number, known in codes.items() if place.tb_frame.f_code in known]
-        place = place.tb_next
+    trace, found = error.__traceback__ and error.__traceback__.tb_next, list[int]()
+    while trace is not None:
+        found += [number for number, known in codes.items() if trace.tb_frame.f_code in known]
+        trace = trace.tb_next
     return found
 
 

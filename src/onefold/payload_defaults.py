@@ -92,8 +92,8 @@ def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:
             yield from combinations(groups, size)
         return
     yield from combinations(groups, 1)
-    yield from (groups[place:] for place in range(1, count - 1))  # what later versions added
-    yield from (groups[:place] + groups[place + 1 :] for place in range(count))
+    yield from (groups[index:] for index in range(1, count - 1))  # what later versions added
+    yield from (groups[:index] + groups[index + 1 :] for index in range(count))
     yield from combinations(groups, 2)
 
 

@@ -47,7 +47,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
-def _place(path: str) -> str:
+def _where(path: str) -> str:
     return "The value" if path == "$" else f"The field {path}"
 
 
@@ -76,10 +76,10 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     if isinstance(error, msgspec.ValidationError) and (match := re.search(_PATH, str(error))):
         at = match["path"]
     if found is not None:
-        place, reason, value = found
-        if place is None:
+        where, reason, value = found
+        if where is None:
             return malformed(text, ValueError(reason))
-        at += place
+        at += where
         shown = f"The value there is {_shown(value)}." if value is not _NOTHING else ""
     elif isinstance(error, msgspec.ValidationError):
         reason = reason_of(error)
@@ -87,7 +87,7 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     else:
         return malformed(text, error)
     return PayloadError(
-        f"{_place('$' + at)} does not fit {name}: {reason.rstrip('.')}.",
+        f"{_where('$' + at)} does not fit {name}: {reason.rstrip('.')}.",
         meaning=shown,
         todo=f"Send a value that matches {name}, or change {name} if this shape is intended.",
     )
@@ -114,9 +114,9 @@ def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
     first = cast(Any, one).errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return None, first["msg"].removeprefix("Invalid JSON: "), None
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     more = f" (and {count - 1} more)" if count > 1 else ""
-    return place, first["msg"] + more, first["input"]
+    return where, first["msg"] + more, first["input"]
 
 
 def is_pydantic(error: BaseException) -> bool:
@@ -218,7 +218,7 @@ def no_json(value: object, error: Exception, encode: Callable[[object], bytes]) 
     path, culprit = _culprit(value, "$", encode)
     what = "is text that is not valid Unicode" if isinstance(error, UnicodeError) else "has no JSON form"
     return PayloadError(
-        f"{_place(path)} {what}: its type is {type(culprit).__qualname__}.",
+        f"{_where(path)} {what}: its type is {type(culprit).__qualname__}.",
         meaning=f"The value there is {_shown(culprit)}.",
         todo="Use builtins, dates, Decimal, UUID, Enum, dataclasses, Structs or pydantic models.",
     )
@@ -367,26 +367,26 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
         todo = "Send what the type declares, or add the field to it."
     elif isinstance(back, _LostKey):
         key_kind = type(back.key).__qualname__
-        what = f"{_place(back.path)} has the key {_shown(back.key)} of type {key_kind}: keys in JSON are text."
+        what = f"{_where(back.path)} has the key {_shown(back.key)} of type {key_kind}: keys in JSON are text."
         todo = f"Use text for keys, or declare the type, for example dict[{key_kind}, {kind}]."
     elif isinstance(value, float) and back is None:
-        what = f"{_place(path)} is {value}, which JSON does not have."
+        what = f"{_where(path)} is {value}, which JSON does not have."
         todo = "Send None, or a text, instead of a number."
     elif isinstance(value, Decimal) and value.is_nan():
-        what = f"{_place(path)} is {value}, which is not equal to itself."
+        what = f"{_where(path)} is {value}, which is not equal to itself."
         todo = "Send a number, or None where there is none."
     elif kind == became:
-        what = f"{_place(path)} {_INEXACT}: another {kind} would come back."
+        what = f"{_where(path)} {_INEXACT}: another {kind} would come back."
         todo = f"Give {kind} a way back from JSON that restores all of it, or send another value."
     elif type(back) in _OF_JSON:
-        what = f"{_place(path)} {_INEXACT}: {kind} would become {became}."
+        what = f"{_where(path)} {_INEXACT}: {kind} would become {became}."
         todo = f"Pass a value of type {name}." if became == name else _declaring(path, kind, became)
     else:
-        what = f"{_place(path)} is declared as {became}, but a value of type {kind} was given."
+        what = f"{_where(path)} is declared as {became}, but a value of type {kind} was given."
         example = _EXAMPLES.get(became)
         todo = f"Pass a value of type {became}{f', for example {example}' if example else ''}."
         if isinstance(value, float) and became == "Decimal":
-            what = f"{_place(path)} is declared as Decimal, but a float was given; floats cannot hold decimals exactly."
+            what = f"{_where(path)} is declared as Decimal, but a float was given; floats cannot hold decimals exactly."
             todo = "Pass a Decimal made from text, for example Decimal('1.10')."
     return PayloadError(what, meaning=f"The value there is {_shown(value)}.", todo=todo)
 

@@ -263,7 +263,7 @@ def printable(text: str, *, colours: bool = False) -> str:
         return text
     if colours:
         parts = re.split(_COLOUR, text)  # every second one is a colour
-        return "".join(part if place % 2 else printable(part) for place, part in enumerate(parts))
+        return "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
     return re.sub(_UNSAFE, _escape, text)
 
 

@@ -46,7 +46,7 @@ def test_a_run_on_sqs_is_sent_in_tens_done_and_closed(billing: Billing, endpoint
     assert billing.counts() == runs.Counts(expected=42, done=42)
     closer = Closer(billing.runtime.engine, billing.app.jobs, billing.runtime.clock)
     closer.touch(RUN)
-    assert closer.look() == 1
+    assert closer.check() == 1
     victim.work(billing.app, billing.runtime)
     assert [one.expected for one in billing.closed] == [42]
 

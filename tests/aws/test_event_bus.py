@@ -11,7 +11,7 @@ import pytest
 
 import onefold
 from onefold import errors, limits
-from onefold.contracts.entries import Entry, Refused, Sent, bus_of, bus_place
+from onefold.contracts.entries import Entry, Refused, Sent, bus_of, bus_queue_name
 from onefold.engines.aws.sqs import PUT_BYTES_MAX, PUT_TRIES, EventBusQueue
 from onefold.events import EventEntry
 from onefold.manual_clock import ManualClock
@@ -61,7 +61,7 @@ def entries(count: int, size: int = 1) -> list[Entry]:
 
 def bus(answers: Answers = taken) -> tuple[EventBusQueue, Client]:
     client = Client(answers)
-    return EventBusQueue(Clients(client), bus_place("orders"), "app-orders"), client  # type: ignore[arg-type]
+    return EventBusQueue(Clients(client), bus_queue_name("orders"), "app-orders"), client  # type: ignore[arg-type]
 
 
 def test_entries_go_ten_at_a_time_as_putevents_has_them() -> None:
@@ -127,8 +127,8 @@ def test_a_bus_is_only_sent_to() -> None:
         lambda: queue.receive(1),
         lambda: queue.delete(["x"]),
         lambda: queue.set_visible_in([]),
-        lambda: queue.bury([]),
-        lambda: queue.standing([]),
+        lambda: queue.move_aside([]),
+        lambda: queue.receipt_states([]),
         queue.depth,
     ):
         with pytest.raises(errors.UsageError, match="only sent to"):
@@ -136,7 +136,7 @@ def test_a_bus_is_only_sent_to() -> None:
 
 
 def test_a_place_is_no_queues_name() -> None:
-    assert (bus_of(bus_place("orders")), bus_of("orders"), bus_of("archive:orders/all")) == ("orders", None, None)
+    assert (bus_of(bus_queue_name("orders")), bus_of("orders"), bus_of("archive:orders/all")) == ("orders", None, None)
 
 
 # -- on moto ---------------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_a_look_that_receives_is_asked_for(shop: Shop) -> None:
     (sent,) = shop.charge.send_many([{"id": "b1"}])
     for asked in ("b1", sent.message_id):
         (story,) = why.explain(shop.session, asked, receive=True).stories
-        assert (story.job, story.key, story.place) == ("charge", "b1", "waiting")
+        assert (story.job, story.key, story.state) == ("charge", "b1", "waiting")
     assert [one.key for one in queues.look(shop.session, "orders", receive=True)] == ["b1"]
     assert shop.received("orders")[0] > 1
 
@@ -102,7 +102,7 @@ def test_a_silent_run_is_taken_over_with_its_message(shop: Shop) -> None:
     shop.charge.send({"id": "b1"})
     shop.begin(lease_ms=1)  # and then its worker is killed
     (story,) = why.explain(shop.session, "b1").stories
-    assert story.place == "silent"
+    assert story.state == "silent"
     assert "no message is left" not in story.text
     assert "visible again when its visibility timeout is over" in story.text
     assert not any("send it again" in one for one in story.todo)
@@ -118,6 +118,6 @@ def test_a_failed_run_waits_for_its_retry(shop: Shop) -> None:
     runner.perform(run)
     runner.finish([run])
     (story,) = why.explain(shop.session, "b1").stories
-    assert story.place == "retrying"
+    assert story.state == "retrying"
     assert "no message is left" not in story.text
     assert not any("Send it again" in one for one in story.todo)

@@ -12,7 +12,7 @@ from onefold.schedules.scheduler import Scheduler
 from onefold.testing import Endpoint
 from onefold.testing.wire_faults import wire_faults
 from tests.run.ticking import MINUTE_MS, clock_at
-from tests.run.workshop import Told
+from tests.run.workshop import BreakerUpdate
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_two_schedulers_send_each_tick_and_begin_its_run(endpoint: Endpoint, url
 def test_a_tick_whose_queue_was_deleted_is_a_dead_letter_as_eventbridge_scheduler_writes_it(
     endpoint: Endpoint, url: str
 ) -> None:
-    clock, told = clock_at("2026-06-01T01:59:00"), Told()
+    clock, told = clock_at("2026-06-01T01:59:00"), BreakerUpdate()
     app = an_app(url, clock)
     scheduler = Scheduler(app.runtime(), Sinks([told]))
     scheduler.catch_up()
@@ -62,7 +62,7 @@ def test_a_tick_whose_queue_was_deleted_is_a_dead_letter_as_eventbridge_schedule
 
 
 def test_through_a_faulty_wire_no_tick_is_lost(endpoint: Endpoint, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, told = clock_at("2026-06-01T01:59:00"), Told()
+    clock, told = clock_at("2026-06-01T01:59:00"), BreakerUpdate()
     an_app(url, clock).runtime().close()  # makes the queues
     with wire_faults(endpoint.url, rate=0.3, faults=["error", "before", "after"], seed=3) as wire:
         monkeypatch.setenv("AWS_ENDPOINT_URL", wire.url)

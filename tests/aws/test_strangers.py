@@ -306,7 +306,7 @@ def test_keys_edits_and_redrives_of_the_app_itself_go_on(bank: Bank, endpoint: E
     session = bank.session()
     letter = dead_letters.one_of(session, Select(key="special"))
     edited = editing.edit(session, letter, assignments=["amount=5"])
-    assert (edited.key_after, edited.written, edited.forecast.fate) == ("special", True, "run")
+    assert (edited.key_after, edited.written, edited.forecast.outcome) == ("special", True, "run")
     (waiting,) = bank.dead("payments")
     client = endpoint.boto3()
     arns = [f"arn:aws:sqs:{endpoint.region}:{endpoint.account}:{name}" for name in ("payments-dead", "payments")]

@@ -108,7 +108,7 @@ def sam(tmp_path: Path) -> TemplateFacts:
 
 
 def why(facts: TemplateFacts, logical_id: str) -> dict[str, str]:
-    return {one.place.path: one.why for one in facts.left_out if one.place.logical_id == logical_id}
+    return {one.location.path: one.why for one in facts.left_out if one.location.logical_id == logical_id}
 
 
 def test_queues_come_with_names_attributes_and_the_dead_letter_queue_first(sam: TemplateFacts) -> None:
@@ -130,11 +130,11 @@ def test_each_fact_says_where_it_stands(sam: TemplateFacts) -> None:
     lines = SAM.splitlines()
     orders = sam.queues[1]
     assert orders.redrive is not None
-    assert lines[orders.redrive.place.line - 1] == "        deadLetterTargetArn: !GetAtt OrdersDead.Arn"
-    assert orders.redrive.place.path == "Resources.Orders.Properties.RedrivePolicy"
-    assert str(orders.redrive.place) == f"{sam.file}:{orders.redrive.place.line}"
-    [owner] = [one for one in sam.left_out if one.place.path == "Resources.Orders.Properties.Tags.0"]
-    assert "Key: owner" in lines[owner.place.line - 1]
+    assert lines[orders.redrive.location.line - 1] == "        deadLetterTargetArn: !GetAtt OrdersDead.Arn"
+    assert orders.redrive.location.path == "Resources.Orders.Properties.RedrivePolicy"
+    assert str(orders.redrive.location) == f"{sam.file}:{orders.redrive.location.line}"
+    [owner] = [one for one in sam.left_out if one.location.path == "Resources.Orders.Properties.Tags.0"]
+    assert "Key: owner" in lines[owner.location.line - 1]
 
 
 def test_a_sam_function_has_its_globals_code_and_environment(sam: TemplateFacts) -> None:
@@ -164,7 +164,7 @@ def test_everything_else_is_listed_with_a_reason(sam: TemplateFacts) -> None:
     assert why(sam, "Archive") == {"Resources.Archive": "its condition IsProd is false"}
     [policy] = sam.policies
     assert policy.queues == ("orders-dev",)
-    assert [one.place.line for one in sam.left_out] == sorted(one.place.line for one in sam.left_out)
+    assert [one.location.line for one in sam.left_out] == sorted(one.location.line for one in sam.left_out)
 
 
 def test_parts_of_a_function_may_hang_on_a_condition(tmp_path: Path) -> None:
@@ -427,5 +427,5 @@ def test_no_value_in_any_place_makes_it_crash(tmp_path_factory: pytest.TempPathF
         return
     taken = {fact.logical_id for fact in (*facts.queues, *facts.policies, *facts.functions, *facts.mappings)}
     assert set(read_document(Path(facts.file)).data["Resources"]) <= taken | {
-        one.place.logical_id for one in facts.left_out
+        one.location.logical_id for one in facts.left_out
     }

@@ -75,7 +75,7 @@ def die(presence: Presence) -> None:
 def test_the_living_are_not_found_dead(engine: Database) -> None:
     here, there = Presence(engine.path, "here"), Presence(engine.path, "there")
     assert here.find_dead() == there.find_dead() == []
-    assert not here.bury_dead(engine, "there", NOW)
+    assert not here.free_dead_owner(engine, "there", NOW)
     assert (Path(f"{engine.path}.owners") / "here") == here.lock_file
     assert sorted(os.listdir(here.directory)) == ["here", "there"]
     here.close()
@@ -100,7 +100,7 @@ def test_a_dead_owners_leases_and_visibilities_end_and_history_says_so(engine: D
     store.claim([ask("of-dead", "dead"), ask("of-here", "here")], NOW)
     die(dead)
     assert here.find_dead() == ["dead"]
-    assert here.bury_dead(engine, "dead", NOW)
+    assert here.free_dead_owner(engine, "dead", NOW)
     assert len(SqliteQueues(engine, owner="here").open("q").receive(9)) == 2
     taken, other = store.claim([ask("of-dead", "here"), ask("of-here", "B")], NOW)
     assert isinstance(taken, Claimed)
@@ -122,7 +122,7 @@ def test_an_owner_is_buried_once_however_many_notice(engine: Database) -> None:
 
     def watch(presence: Presence) -> None:
         ready.wait()
-        buried.extend(owner for owner in presence.find_dead() if presence.bury_dead(engine, owner, NOW))
+        buried.extend(owner for owner in presence.find_dead() if presence.free_dead_owner(engine, owner, NOW))
 
     threads = [threading.Thread(target=watch, args=(presence,)) for presence in watchers]
     for thread in threads:
@@ -130,7 +130,7 @@ def test_an_owner_is_buried_once_however_many_notice(engine: Database) -> None:
     for thread in threads:
         thread.join()
     # A watcher that met another's lock left that owner to it; what is left over is found by the next look.
-    buried.extend(owner for owner in watchers[0].find_dead() if watchers[0].bury_dead(engine, owner, NOW))
+    buried.extend(owner for owner in watchers[0].find_dead() if watchers[0].free_dead_owner(engine, owner, NOW))
     assert sorted(buried) == [presence.owner for presence in dead]
     assert len(SqliteLedger(engine).between(NOW, NOW + 1)) == len(dead)
     for presence in watchers:
@@ -141,10 +141,10 @@ def test_a_burial_that_was_cut_off_is_finished_by_the_next_who_looks(engine: Dat
     here, dead = Presence(engine.path, "here"), Presence(engine.path, "dead")
     die(dead)
     copy = dead.lock_file.read_bytes()
-    assert here.bury_dead(engine, "dead", NOW)
+    assert here.free_dead_owner(engine, "dead", NOW)
     dead.lock_file.write_bytes(copy)  # the transaction was made, the file is still there
     assert here.find_dead() == ["dead"]
-    assert not here.bury_dead(engine, "dead", NOW)
+    assert not here.free_dead_owner(engine, "dead", NOW)
     assert here.find_dead() == []
     assert len(SqliteLedger(engine).between(NOW, NOW + 1)) == 1
     here.close()
@@ -155,7 +155,7 @@ def test_nothing_is_buried_when_the_file_cannot_be_written(engine: Database) -> 
     die(dead)
     engine.close()
     with pytest.raises(errors.UsageError, match="closed"):
-        here.bury_dead(engine, "dead", NOW)
+        here.free_dead_owner(engine, "dead", NOW)
     assert here.find_dead() == ["dead"]  # tried again by the next who looks
     here.close()
 
@@ -175,7 +175,7 @@ def test_an_owner_without_a_file_is_left_to_its_lease(engine: Database) -> None:
     here, store = Presence(engine.path, "here"), SqliteStore(engine)
     store.claim([ask(owner="elsewhere")], NOW)
     assert here.find_dead() == []
-    assert not here.bury_dead(engine, "elsewhere", NOW)
+    assert not here.free_dead_owner(engine, "elsewhere", NOW)
     assert isinstance(store.claim([ask(owner="here")], NOW)[0], Running)
     here.close()
 
@@ -326,7 +326,7 @@ def test_an_owner_lives_as_long_as_one_of_its_child_processes(engine: Database) 
     child = spawn("child", here.directory / "there")
     kill(parent)
     assert here.find_dead() == []
-    assert not here.bury_dead(engine, "there", NOW)
+    assert not here.free_dead_owner(engine, "there", NOW)
     kill(child)
     assert here.find_dead() == ["there"]
     here.close()
@@ -352,7 +352,7 @@ def test_a_child_of_an_owner_that_was_buried_or_is_being_buried_does_not_start(e
     with pytest.raises(errors.LeaseLost, match="dead"):
         join(str(dead.lock_file))
     os.close(grave)
-    assert here.bury_dead(engine, "dead", NOW)
+    assert here.free_dead_owner(engine, "dead", NOW)
     with pytest.raises(errors.LeaseLost, match="dead"):
         join(str(dead.lock_file))
     here.close()
@@ -367,7 +367,7 @@ def test_a_child_whose_owner_is_buried_while_it_joins_does_not_start(
 
     def late(file: int, how: int) -> None:
         monkeypatch.setattr(fcntl, "flock", lock)
-        assert here.bury_dead(engine, "dead", NOW)  # after the child has opened the file
+        assert here.free_dead_owner(engine, "dead", NOW)  # after the child has opened the file
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
@@ -382,7 +382,7 @@ def test_what_the_dead_had_finished_stays_finished(engine: Database) -> None:
     assert isinstance(claimed, Claimed)
     store.write([(claimed.hold, complete())], NOW)
     die(dead)
-    assert here.bury_dead(engine, "dead", NOW)
+    assert here.free_dead_owner(engine, "dead", NOW)
     (record,) = store.read([claimed.hold.key], NOW)
     assert record is not None
     assert record.status == "completed"

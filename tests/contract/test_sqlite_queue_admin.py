@@ -9,7 +9,7 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.admin import Edit, Moved
-from onefold.contracts.queue import Ack, Attribute, Bury, Leave, Reason, RetryIn
+from onefold.contracts.queue import Ack, Attribute, Leave, MoveTo, Reason, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change, group_flag
 from onefold.engines.sqlite.admin import SqliteQueues
@@ -76,7 +76,7 @@ class TestLooking(Desk):
     def test_messages_are_found_wherever_they_are(self) -> None:
         queue, dead = self.pair()
         first, second = self.ids(queue, "a", "b", key="k")
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         found = self.queues.find([second, GONE, first, "garbage"])
         assert [one.queue if one else None for one in found] == [queue.name, None, dead.name, None]
         assert found[2] is not None
@@ -98,7 +98,7 @@ class TestEditing(Desk):
     def test_an_edit_changes_the_contents_and_nothing_else(self) -> None:
         queue, dead = self.pair()
         (message,) = self.ids(queue, "wrong", key="k", group="tenant")
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         (before,) = self.queues.peek(dead.name)
         assert self.queues.edit(message, Edit(body="right", attributes={"a": Attribute("v")}))
         (after,) = self.queues.peek(dead.name)
@@ -151,7 +151,7 @@ class TestMoving(Desk):
     def test_a_move_makes_a_new_message(self) -> None:
         queue, dead = self.pair()
         (old,) = self.ids(queue, "a", key="k", trace="t", attributes={"x": Attribute("v")}, group="tenant")
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         self.later(DAY)
         (moved,) = self.queues.move([(old, None, None)])
         assert moved is not None
@@ -214,7 +214,7 @@ class TestMoving(Desk):
         queue, dead = self.pair("orders.fifo")
         ids = [self.ids(queue, f"a{n}", group="a", dedup_id=f"d{n}")[0] for n in range(3)]
         for _ in ids:
-            self.bury(queue, self.one(queue))
+            self.move_aside(queue, self.one(queue))
         assert self.bodies(dead, 1) == ["a0"]
         self.later(VISIBLE)
         moved = self.queues.move([(message, None, None) for message in ids])
@@ -243,7 +243,7 @@ class TestMoveTasks(Desk):
             options = {"group": f"g{number % 2}", "dedup_id": f"d{number}"} if fifo else {}
             self.send(queue, f"{number:03d}", **options)
         while deliveries := self.receive(queue):
-            assert queue.bury([(one.receipt, Bury("dead-letter", WRONG)) for one in deliveries])
+            assert queue.move_aside([(one.receipt, MoveTo("dead-letter", WRONG)) for one in deliveries])
         return queue, dead
 
     def test_a_task_moves_everything_back(self) -> None:
@@ -261,7 +261,7 @@ class TestMoveTasks(Desk):
         first, dead = self.letters(2)
         second = self.queue("second", dead_letter=dead.name, receives_max=1)
         self.send(second, "s")
-        self.bury(second, self.one(second))
+        self.move_aside(second, self.one(second))
         self.queues.start_move(dead.name)
         self.queues.step_moves()
         assert (self.counts(first), self.counts(second)) == ((2, 0, 0), (1, 0, 0))
@@ -308,7 +308,7 @@ class TestMoveTasks(Desk):
         queue, dead = self.letters(3)
         self.queues.start_move(dead.name, per_second_max=1)
         self.queues.step_moves()
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         self.later(MINUTE)
         assert self.queues.step_moves() == 2
         assert self.queues.moves(dead.name)[0].status == "COMPLETED"
@@ -552,8 +552,8 @@ class TestOrderAndSettling(Desk):
         fates = [
             Ack(),
             RetryIn(0),
-            Bury("dead-letter", WRONG),
-            Bury("held", unknown),
+            MoveTo("dead-letter", WRONG),
+            MoveTo("held", unknown),
             Leave(),
             RetryIn(MINUTE),
         ]

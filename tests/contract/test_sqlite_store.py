@@ -39,7 +39,7 @@ class TestSqliteFile(StoreContract, RecordAdminContract):
         yield
         self.engine.close()
 
-    def bury(self, owner: str) -> None:
+    def end_owner(self, owner: str) -> None:
         query = "INSERT INTO onefold_dead_owner (owner, at_ms) VALUES (?, ?)"
         self.engine.write(lambda connection: connection.execute(query, (owner, NOW)))
 

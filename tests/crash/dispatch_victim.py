@@ -33,7 +33,7 @@ def close(billing: Billing, runtime: Runtime) -> int:
     """Look at the run as a worker's maintenance does; how many were closed."""
     closer = Closer(runtime.engine, billing.app.jobs, runtime.clock)
     closer.touch(RUN)
-    return closer.look()
+    return closer.check()
 
 
 def _live(order: dict[str, Any]) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.queue import Ack, Bury, QueueCapabilities, RetryIn
+from onefold.contracts.queue import Ack, MoveTo, QueueCapabilities, RetryIn
 from onefold.contracts.store import Answer, Ask, Claimed, Complete, Hold, Outcome, Record, RecordKey, Unknown
 from onefold.contracts.verbs import RowsOf, Store
 from onefold.engines.sqlite.commit import SqliteCommit
 from onefold.record.delivery import Decision
-from onefold.runner.admission import Admission, Tell
+from onefold.runner.admission import Admission, Report
 from onefold.runner.execution import Execution
 from tests.crash.judge import Judge
 
@@ -71,7 +71,7 @@ class ObservedStore:
 
 
 def observe(judge: Judge, write: tuple[Hold, Outcome], *, took: bool) -> None:
-    """Tell the judge of a write."""
+    """Report the judge of a write."""
     hold, outcome = write
     judge.wrote(
         hold.owner,
@@ -132,7 +132,7 @@ class ObservedCommit:
 
 
 def _fate(judge: Judge, settlement: Settlement, *, written: bool) -> None:
-    if written and isinstance(settlement.settle, Bury):
+    if written and isinstance(settlement.settle, MoveTo):
         judge.settled(settlement.settle.to)
     elif written and isinstance(settlement.settle, Ack):
         judge.settled("deleted")
@@ -141,7 +141,7 @@ def _fate(judge: Judge, settlement: Settlement, *, written: bool) -> None:
 class AdverseQueue:
     """A queue that takes every settlement and delivers again whenever it likes; the judge sees what was settled."""
 
-    capabilities = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_bury=True)
+    capabilities = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_move=True)
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -150,10 +150,10 @@ class AdverseQueue:
         self._judge.settled("deleted")
         return [True] * len(receipts)
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
-        for _, burial in burials:
-            self._judge.settled(burial.to)
-        return [True] * len(burials)
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
+        for _, move in moves:
+            self._judge.settled(move.to)
+        return [True] * len(moves)
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         return [True] * len(changes)
@@ -175,7 +175,7 @@ class Gate(Admission):
 
     def renew(self) -> None: ...
 
-    def settled(self, run: Execution, decision: Decision, tell: Tell) -> None: ...
+    def settled(self, run: Execution, decision: Decision, tell: Report) -> None: ...
 
 
 class Never:

@@ -63,7 +63,7 @@ def sell_and_relay(url: str, engine: str, name: str, points: Points) -> None:
         link.commit()
     points.part = "relay"
     relay = shop.relay()
-    relay.look()
+    relay.check()
     relay.close()
     shop.app.close()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onefold
 from onefold.contracts.verbs import Store
 from onefold.engines.sqlite.engine import SqliteEngine
-from onefold.engines.sqlite.processes import bury_in
+from onefold.engines.sqlite.processes import free_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.handlers import Job
@@ -124,9 +124,9 @@ class Stage:
 
         return self.engine.database.read(run)
 
-    def bury(self, owner: str, now_ms: int) -> None:
+    def end_owner(self, owner: str, now_ms: int) -> None:
         """A dead owner was noticed."""
-        self.engine.database.write(lambda connection: bury_in(connection, owner, "nobody", now_ms))
+        self.engine.database.write(lambda connection: free_in(connection, owner, "nobody", now_ms))
 
     def rows(self) -> int:
         """How many rows handlers have left."""

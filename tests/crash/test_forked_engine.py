@@ -41,8 +41,8 @@ def test_a_child_that_appears_leaves_the_parents_sign_of_life_alone(engine: Sqli
     engine.appear()
     theirs = in_child(lambda: Path(str(engine.appear())).name)
     assert theirs != "parent"
-    place = engine.database.place
-    assert are_dead(place, ["parent", theirs]) == {theirs}, "its child has ended, and the parent lives"
+    real_path = engine.database.real_path
+    assert are_dead(real_path, ["parent", theirs]) == {theirs}, "its child has ended, and the parent lives"
 
 
 def test_what_a_child_receives_is_its_own(engine: SqliteEngine) -> None:
@@ -92,7 +92,7 @@ def test_the_same_engine_in_a_child_of_a_child(engine: SqliteEngine) -> None:
     engine.appear()
     names = in_child(lambda: f"{Path(str(engine.appear())).name} {in_child(lambda: Path(str(engine.appear())).name)}")
     assert len({"parent", *names.split()}) == 3
-    assert os.path.exists(f"{engine.database.place}.owners/parent")
+    assert os.path.exists(f"{engine.database.real_path}.owners/parent")
 
 
 def test_one_that_cannot_start_anew_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_one_that_cannot_start_anew_does_not_keep_the_others_from_it(monkeypatch
 
 
 def test_a_file_that_a_daemon_has_closed_already_is_no_error(engine: SqliteEngine) -> None:
-    place = engine.appear()
+    real_path = engine.appear()
     presence = engine._presence
     assert presence is not None
     assert presence._file is not None
@@ -120,6 +120,6 @@ def test_a_file_that_a_daemon_has_closed_already_is_no_error(engine: SqliteEngin
     said: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.unraisablehook", said.append)
-        assert in_child(lambda: (str(engine.appear()) != place, said)) == "(True, [])"
+        assert in_child(lambda: (str(engine.appear()) != real_path, said)) == "(True, [])"
     os.dup2(copy, presence._file)
     os.close(copy)

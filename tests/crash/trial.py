@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import onefold
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import Delivery
-from onefold.engines.sqlite.processes import bury_in
+from onefold.engines.sqlite.processes import free_in
 from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runner.execution import Execution
@@ -116,7 +116,7 @@ class Trial:
                 self.clock.advance(2 * LEASE_MS + 1)
             else:
                 owner, now_ms = runtime.owner, self.clock.now_ms()
-                runtime.engine.database.write(lambda connection: bury_in(connection, owner, "second", now_ms))  # type: ignore[attr-defined]  # as above
+                runtime.engine.database.write(lambda connection: free_in(connection, owner, "second", now_ms))  # type: ignore[attr-defined]  # as above
         runtime._opened.owner = "second"  # type: ignore[union-attr]
         self._living = Wire()
         self._backend = self._living.backend(real, one_transaction=self.one_transaction)

@@ -187,7 +187,7 @@ class World:
             case "die unseen" | "die and be found":
                 self._left["deaths"] -= 1
                 if what == "die and be found":
-                    self._stage.bury(worker.owner, self.clock.now_ms())
+                    self._stage.end_owner(worker.owner, self.clock.now_ms())
                     self.judge.died(worker.owner)
                 worker.life += 1
                 worker.runner = worker.run = None

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
-from onefold.record import delivery as fate
+from onefold.contracts.queue import Ack, Leave, MoveTo, RetryIn
+from onefold.record import delivery as outcomes
 from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start, Step, attempt
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
-from onefold.record.fates import ProbeAnswer
 
 KEY = store.RecordKey("", "ship", "o-1")
 HOLD = store.Hold(KEY, "me", 4)
@@ -67,7 +67,7 @@ PROBED = {
     "still unknown": ProbeAnswer(verdict="unknown", summary="the partner is down"),
 }
 OUTCOMES: dict[str, Outcome] = {
-    "success": fate.Success(result=b"1"),
+    "success": outcomes.Success(result=b"1"),
     "transient": Failed(kind="transient", error="E", summary="s"),
     "permanent": Failed(kind="permanent", error="E", summary="s"),
     "unknown": Failed(kind="unknown", error="E", summary="s"),
@@ -192,8 +192,8 @@ PATHS = [
     (POLICY, ("completed",), "Claim Commit", Ack, ["duplicate"]),
     (POLICY, ("completed, outbox pending",), "Claim Commit", Ack, ["duplicate"]),
     (POLICY, ("running",), "Claim Commit", RetryIn, ["running-elsewhere"]),
-    (POLICY, ("held",), "Claim Commit", Bury, ["held"]),
-    (POLICY, ("conflict",), "Claim Commit", Bury, ["conflict"]),
+    (POLICY, ("held",), "Claim Commit", MoveTo, ["held"]),
+    (POLICY, ("conflict",), "Claim Commit", MoveTo, ["conflict"]),
     (
         POLICY,
         ("in doubt", "held", "success"),
@@ -202,8 +202,8 @@ PATHS = [
         ["completed"],
     ),
     (POLICY, ("in doubt", "lost"), "Claim Start Commit", Leave, ["lease-lost"]),
-    (POLICY, ("in doubt, last attempt used",), "Claim Commit", Bury, ["dead-letter"]),
-    (POLICY, ("in doubt, crashed too often",), "Claim Commit", Bury, ["quarantine"]),
+    (POLICY, ("in doubt, last attempt used",), "Claim Commit", MoveTo, ["dead-letter"]),
+    (POLICY, ("in doubt, crashed too often",), "Claim Commit", MoveTo, ["quarantine"]),
     (
         POLICY,
         ("taken over before it started", "held", "success"),
@@ -211,9 +211,9 @@ PATHS = [
         Ack,
         ["completed"],
     ),
-    (HELD, ("in doubt",), "Claim Commit", Bury, ["held"]),
-    (HELD, ("in doubt, crashed too often",), "Claim Commit", Bury, ["held"]),
-    (HELD, ("fresh", "unknown"), "Claim Call Commit", Bury, ["unknown", "held"]),
+    (HELD, ("in doubt",), "Claim Commit", MoveTo, ["held"]),
+    (HELD, ("in doubt, crashed too often",), "Claim Commit", MoveTo, ["held"]),
+    (HELD, ("fresh", "unknown"), "Claim Call Commit", MoveTo, ["unknown", "held"]),
     (ASKED, ("in doubt", "done"), "Claim Probe Commit", Ack, ["probe", "completed"]),
     (
         ASKED,
@@ -233,14 +233,14 @@ PATHS = [
         ASKED,
         ("in doubt", "still unknown"),
         "Claim Probe Commit",
-        Bury,
+        MoveTo,
         ["probe", "unknown", "held"],
     ),
     (
         ASKED,
         ("in doubt, last attempt used", "not done"),
         "Claim Probe Commit",
-        Bury,
+        MoveTo,
         ["probe", "dead-letter"],
     ),
     (
@@ -250,7 +250,7 @@ PATHS = [
         Ack,
         ["probe", "completed"],
     ),
-    (ASKED, ("in doubt, crashed too often",), "Claim Commit", Bury, ["quarantine"]),
+    (ASKED, ("in doubt, crashed too often",), "Claim Commit", MoveTo, ["quarantine"]),
     (ROWS, ("in doubt", "held", "success"), "Claim Start Call Commit", Ack, ["completed"]),
 ]
 
@@ -292,7 +292,7 @@ def test_a_probe_that_cannot_tell_parks_with_its_words() -> None:
     decision = _decided(play(FACTS, ASKED, ("in doubt", "still unknown")))
     assert isinstance(decision.write, store.Unknown)
     assert (decision.write.parked, decision.write.crashed) == (True, False)
-    assert isinstance(decision.settle, Bury)
+    assert isinstance(decision.settle, MoveTo)
     assert (decision.settle.to, decision.settle.reason.summary) == ("held", "the partner is down")
 
 
@@ -320,7 +320,7 @@ def test_a_malformed_message_is_never_claimed(facts: Facts) -> None:
         assert names(steps) == "Commit"
         decision = _decided(steps)
         assert decision.write is None
-        assert isinstance(decision.settle, Bury)
+        assert isinstance(decision.settle, MoveTo)
         assert (decision.settle.to, decision.settle.reason.kind) == ("dead-letter", "malformed")
         assert "order_id is missing" in decision.settle.reason.summary
 
@@ -342,7 +342,7 @@ def test_a_message_of_a_stopped_group_follows_without_being_claimed() -> None:
         assert names(steps) == "Commit"
         decision = _decided(steps)
         assert decision.write is None
-        assert isinstance(decision.settle, Bury)
+        assert isinstance(decision.settle, MoveTo)
         reason = decision.settle.reason
         assert (decision.settle.to, reason.kind, reason.key) == ("dead-letter", "group-stopped", "o-1")
         assert "m-0" in reason.summary
@@ -400,7 +400,7 @@ def test_a_settlement_that_can_never_be_carried_out_is_decided_again() -> None:
         for place, reply in enumerate(answers, start=1):
             fill(step, reply, 1_000 * place)
             step = next(script)
-        for outcome, settle in ((Unstorable(summary="no such queue"), Bury), (LeaseGone(), Leave)):
+        for outcome, settle in ((Unstorable(summary="no such queue"), MoveTo), (LeaseGone(), Leave)):
             assert isinstance(step, Commit)
             step.now_ms, step.instead = 9_000, outcome
             step = next(script)

@@ -17,11 +17,11 @@ from onefold.record.breaker import (
     Breaker,
     BreakerPolicy,
     BreakerRuling,
-    Told,
+    BreakerUpdate,
     admit,
+    after_run,
     is_to_blame,
     resume,
-    told,
 )
 
 POLICY = BreakerPolicy(pause_ms=1_000, pause_ms_max=8_000, probe_ms=500)
@@ -29,30 +29,30 @@ COUNTING = BreakerPolicy(in_a_row=3, pause_ms=1_000, pause_ms_max=8_000, probe_m
 
 
 def opened(policy: BreakerPolicy = POLICY, at_ms: int = 0, **more: Any) -> Breaker:
-    return told(CLOSED, policy, "first", "down", at_ms, **more).breaker
+    return after_run(CLOSED, policy, "first", "down", at_ms, **more).breaker
 
 
 def test_a_closed_breaker_admits_everything_and_changes_nothing() -> None:
     assert admit(CLOSED, POLICY, "a", 0) == BreakerRuling(True, CLOSED)
     for answer in ("answered", "failing", "none"):
-        assert told(CLOSED, POLICY, "a", answer, 0).breaker is CLOSED  # type: ignore[arg-type]
-    assert told(CLOSED, COUNTING, "a", "none", 0).breaker is CLOSED
+        assert after_run(CLOSED, POLICY, "a", answer, 0).breaker is CLOSED  # type: ignore[arg-type]
+    assert after_run(CLOSED, COUNTING, "a", "none", 0).breaker is CLOSED
 
 
 def test_a_dependency_that_is_down_opens_it_at_once() -> None:
-    found = told(CLOSED, POLICY, "first", "down", 100, summary="HTTP 401")
-    assert found == Told(Breaker(pauses=1, until_ms=1_100, suspects=("first",), summary="HTTP 401"), "paused")
+    found = after_run(CLOSED, POLICY, "first", "down", 100, summary="HTTP 401")
+    assert found == BreakerUpdate(Breaker(pauses=1, until_ms=1_100, suspects=("first",), summary="HTTP 401"), "paused")
     assert admit(found.breaker, POLICY, "b", 100) == BreakerRuling(False, found.breaker, 1_000)
     assert admit(found.breaker, POLICY, "b", 1_099) == BreakerRuling(False, found.breaker, 1)
 
 
 def test_failures_in_a_row_open_it_and_any_answer_ends_the_row() -> None:
-    one = told(CLOSED, COUNTING, "a", "failing", 0).breaker
-    two = told(one, COUNTING, "b", "failing", 0).breaker
+    one = after_run(CLOSED, COUNTING, "a", "failing", 0).breaker
+    two = after_run(one, COUNTING, "b", "failing", 0).breaker
     assert (one.failures, two.failures, two.is_open) == (1, 2, False)
-    assert told(two, COUNTING, "c", "answered", 0).breaker == CLOSED
-    assert told(two, COUNTING, "c", "none", 0).breaker is two
-    three = told(two, COUNTING, "c", "failing", 0)
+    assert after_run(two, COUNTING, "c", "answered", 0).breaker == CLOSED
+    assert after_run(two, COUNTING, "c", "none", 0).breaker is two
+    three = after_run(two, COUNTING, "c", "failing", 0)
     assert (three.event, three.breaker.is_open) == ("paused", True)
 
 
@@ -74,8 +74,8 @@ def test_who_was_refused_before_lets_another_probe_first() -> None:
 
 def test_a_probe_that_is_answered_closes_it() -> None:
     probing = admit(opened(), POLICY, "b", 1_000).breaker
-    closed = told(probing, POLICY, "b", "answered", 1_100)
-    assert closed == Told(Breaker(suspects=("first",)), "resumed")
+    closed = after_run(probing, POLICY, "b", "answered", 1_100)
+    assert closed == BreakerUpdate(Breaker(suspects=("first",)), "resumed")
     assert admit(closed.breaker, POLICY, "c", 1_100).admitted
 
 
@@ -84,7 +84,7 @@ def test_a_probe_that_fails_pauses_for_longer_up_to_the_cap(answer: Answer) -> N
     breaker, now_ms, pauses_ms = opened(), 1_000, []
     for _ in range(6):
         breaker = admit(breaker, POLICY, "b", now_ms + 500).breaker
-        breaker = told(breaker, POLICY, "b", answer, now_ms + 500).breaker
+        breaker = after_run(breaker, POLICY, "b", answer, now_ms + 500).breaker
         pauses_ms.append(breaker.until_ms - now_ms - 500)
         now_ms = breaker.until_ms
     assert pauses_ms == [2_000, 4_000, 8_000, 8_000, 8_000, 8_000]
@@ -93,7 +93,7 @@ def test_a_probe_that_fails_pauses_for_longer_up_to_the_cap(answer: Answer) -> N
 
 def test_a_probe_that_was_given_back_frees_its_place() -> None:
     probing = admit(opened(), POLICY, "b", 1_000).breaker
-    free = told(probing, POLICY, "b", "none", 1_001)
+    free = after_run(probing, POLICY, "b", "none", 1_001)
     assert (free.breaker.probe, free.event) == ("", None)
     assert admit(free.breaker, POLICY, "c", 1_002).event == "probing"
 
@@ -101,9 +101,9 @@ def test_a_probe_that_was_given_back_frees_its_place() -> None:
 @pytest.mark.parametrize("answer", ["answered", "failing", "down", "none"])
 def test_runs_that_began_before_the_pause_decide_nothing(answer: Answer) -> None:
     paused = opened()
-    assert told(paused, POLICY, "late", answer, 10) == Told(paused)
+    assert after_run(paused, POLICY, "late", answer, 10) == BreakerUpdate(paused)
     probing = admit(paused, POLICY, "b", 1_000).breaker
-    assert told(probing, POLICY, "late", answer, 1_010) == Told(probing)
+    assert after_run(probing, POLICY, "late", answer, 1_010) == BreakerUpdate(probing)
 
 
 def test_the_dependencys_own_wish_is_a_lower_bound() -> None:
@@ -116,19 +116,21 @@ def test_the_dependencys_own_wish_is_a_lower_bound() -> None:
 def test_a_message_that_alone_is_refused_is_to_blame_itself() -> None:
     """One forbidden item must not pause its job for ever."""
     probing = admit(opened(), POLICY, "b", 1_000).breaker
-    closed = told(probing, POLICY, "b", "answered", 1_100).breaker
+    closed = after_run(probing, POLICY, "b", "answered", 1_100).breaker
     assert is_to_blame(closed, "first")
     assert not is_to_blame(closed, "c")
     assert not is_to_blame(opened(), "first")  # while it is open nobody knows yet
-    healed = told(closed, POLICY, "first", "answered", 1_200).breaker
+    healed = after_run(closed, POLICY, "first", "answered", 1_200).breaker
     assert not is_to_blame(healed, "first")
     assert healed == CLOSED
-    probed_itself = told(admit(opened(), POLICY, "first", 1_500).breaker, POLICY, "first", "answered", 1_600).breaker
+    probed_itself = after_run(
+        admit(opened(), POLICY, "first", 1_500).breaker, POLICY, "first", "answered", 1_600
+    ).breaker
     assert not is_to_blame(probed_itself, "first")
 
 
 def test_a_person_may_close_it() -> None:
-    assert resume(opened()) == Told(CLOSED, "resumed")
+    assert resume(opened()) == BreakerUpdate(CLOSED, "resumed")
     assert resume(CLOSED).event is None
 
 
@@ -152,7 +154,7 @@ def test_the_state_is_small_json() -> None:
     breaker = opened(summary="x" * 999)
     for number in range(100):
         now_ms = breaker.until_ms + 500
-        breaker = told(
+        breaker = after_run(
             admit(breaker, POLICY, f"op{number}", now_ms).breaker, POLICY, f"op{number}", "down", now_ms
         ).breaker
     assert len(breaker.suspects) == 16
@@ -180,7 +182,7 @@ def test_an_open_breaker_admits_one_at_a_time_and_only_after_its_pause(
     for step_ms, operation, answer in turns:
         now_ms += step_ms
         if operation in running:
-            found = told(breaker, policy, operation, answer, now_ms)
+            found = after_run(breaker, policy, operation, answer, now_ms)
             del running[operation]
             assert (found.event == "paused") == (found.breaker.pauses == breaker.pauses + 1)
             assert (found.event == "resumed") == (breaker.is_open and not found.breaker.is_open)

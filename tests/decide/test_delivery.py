@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
-from onefold.record import delivery as fate
-from onefold.record import fates
+from onefold.contracts.queue import Ack, Leave, MoveTo, Reason, RetryIn
+from onefold.record import decisions
+from onefold.record import delivery as outcomes
 from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, Note, NotStarted, Outcome, Policy, Unstorable
 
 NOW_MS = 1_000_000
@@ -44,7 +44,7 @@ POLICY = Policy(
     owner="fulfilment",
 )
 LETTER = store.OutboxItem(queue="letters", body="{}", key="o-1")
-DONE = fate.Success(result=b'"L-1"', outbox=[LETTER])
+DONE = outcomes.Success(result=b'"L-1"', outbox=[LETTER])
 TRANSIENT = Failed(kind="transient", error="TimeoutError", summary="no answer")
 PERMANENT = Failed(kind="permanent", error="ValueError", summary="no such street")
 DOWN = Failed(kind="dependency-down", error="AuthError", summary="401", retry_in_ms=7_000)
@@ -56,7 +56,7 @@ LOST_LEASE = LeaseGone()
 
 
 def settle(outcome: Outcome, policy: Policy = POLICY, attempt: int = 1, *, fraction: float = 0.0) -> Decision:
-    return fates.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
+    return decisions.settle(outcome, policy, CLAIMED, attempt, 4, NOW_MS, fraction)
 
 
 def shape(decision: Decision) -> tuple[str, str]:
@@ -85,7 +85,7 @@ def shape(decision: Decision) -> tuple[str, str]:
             message = "left alone"
         case RetryIn(delay_ms=delay_ms, uncounted=uncounted):
             message = f"hidden {delay_ms}{' uncounted' if uncounted else ''}"
-        case Bury(to=to, reason=reason):
+        case MoveTo(to=to, reason=reason):
             message = f"{to}: {reason.kind}"
     return record, message
 
@@ -231,7 +231,7 @@ def test_a_dead_letter_carries_class_summary_attempts_times_and_owner() -> None:
             expires_at_ms=EXPIRES_AT_MS,
             closes_budget=True,
         ),
-        settle=Bury(
+        settle=MoveTo(
             "dead-letter",
             Reason(
                 kind="permanent",
@@ -277,7 +277,7 @@ def test_a_parked_run_says_what_is_not_known() -> None:
             parked=True,
             crashed=True,
         ),
-        settle=Bury(
+        settle=MoveTo(
             "held",
             Reason(
                 kind="unknown",

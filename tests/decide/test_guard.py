@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.contracts.queue import Ack, MoveTo, Reason, RetryIn
 from onefold.record import guard
 from onefold.record.delivery import Backoff, Decision, Note, Policy
 from onefold.record.guard import Go
@@ -117,9 +117,9 @@ def shape(found: Decision | Go, claim: store.Claimed, policy: Policy) -> str:
             crashed = replace(claim, found="in_progress", crashed=True)
             in_doubt = any(note.event == "unknown" for note in guard.noticed(crashed, policy))
             return "start in doubt" if in_doubt else "start"
-        case Decision(write=store.Unknown(parked=True), settle=Bury("held")):
+        case Decision(write=store.Unknown(parked=True), settle=MoveTo("held")):
             return "hold"
-        case Decision(write=store.Fail(closes_budget=True), settle=Bury("dead-letter", Reason(kind=kind))):
+        case Decision(write=store.Fail(closes_budget=True), settle=MoveTo("dead-letter", Reason(kind=kind))):
             return {"attempts": "used up"}.get(kind, kind)
         case _:
             return f"something else: {found}"
@@ -217,7 +217,7 @@ def test_hold_parks_with_the_whole_story() -> None:
             parked=True,
             crashed=False,  # the claim has counted this crash already
         ),
-        settle=Bury(
+        settle=MoveTo(
             "held",
             Reason(
                 kind="unknown",
@@ -245,7 +245,7 @@ def test_quarantine_carries_its_evidence() -> None:
         expires_at_ms=1_090_000,
         closes_budget=True,
     )
-    assert decision.settle == Bury(
+    assert decision.settle == MoveTo(
         "dead-letter",
         Reason(
             kind="quarantine",
@@ -282,7 +282,7 @@ def test_a_used_up_budget_names_the_last_failure(failure: store.Failure | None, 
     spent = claimed(found="unknown", doubt=True, started=False, attempts=3, failure=failure)
     decision = guard.answer(spent, POLICY, NOW_MS)
     assert isinstance(decision, Decision)
-    assert isinstance(decision.settle, Bury)
+    assert isinstance(decision.settle, MoveTo)
     reason = decision.settle.reason
     assert (reason.kind, reason.error, reason.summary, reason.attempts) == ("attempts", error, summary, 3)
 
@@ -347,7 +347,7 @@ def test_behind_a_parked_run_everything_is_parked(on_unknown: str) -> None:
     decision = guard.answer(store.Held(since_ms=800_000), policy, NOW_MS, "o-1")
     assert isinstance(decision, Decision)
     assert decision.write is None
-    assert isinstance(decision.settle, Bury)
+    assert isinstance(decision.settle, MoveTo)
     assert decision.settle.to == "held"
     reason = decision.settle.reason
     assert (reason.kind, reason.job, reason.key, reason.owner) == ("unknown", "ship", "o-1", "fulfilment")
@@ -372,7 +372,7 @@ def test_a_conflict_is_dead_lettered_at_once_and_leaves_the_record_alone(status:
     decision = guard.answer(found, POLICY, NOW_MS, "o-1", "a2" * 16)
     assert isinstance(decision, Decision)
     assert decision.write is None
-    assert isinstance(decision.settle, Bury)
+    assert isinstance(decision.settle, MoveTo)
     assert decision.settle.to == "dead-letter"
     reason = decision.settle.reason
     assert (reason.kind, reason.error, reason.job, reason.key) == ("conflict", "ConflictError", "ship", "o-1")

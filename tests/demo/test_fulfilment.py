@@ -84,7 +84,7 @@ def test_an_order_that_the_partner_will_never_take_is_permanent() -> None:
         booked(PartnerAnswer(status=422, error="another order"), harmless_again=True)
 
 
-class Told(Courier):
+class BreakerUpdate(Courier):
     """A courier that is told what it hears."""
 
     def __init__(self, *answers: PartnerAnswer) -> None:
@@ -118,20 +118,20 @@ def context(fence: int) -> onefold.Context:
 
 
 def test_the_probe_fences_with_its_own_fence_and_tells_the_first_booking() -> None:
-    courier = Told(PartnerAnswer(status=200, bookings=("B000001",)))
+    courier = BreakerUpdate(PartnerAnswer(status=200, bookings=("B000001",)))
     assert ask_and_fence(courier, INVOICE, context(3)) == onefold.Done(Booked("B000001"))
     assert courier.fences == [("536365", 3)]
 
 
 def test_the_probe_asks_again_while_the_partner_is_busy() -> None:
     busy = PartnerAnswer(status=503, retry_after_ms=1_000)
-    courier = Told(busy, busy, PartnerAnswer(status=200))
+    courier = BreakerUpdate(busy, busy, PartnerAnswer(status=200))
     assert ask_and_fence(courier, INVOICE, context(2)) == onefold.NotDone()
     assert len(courier.fences) == 3
 
 
 def test_the_probe_does_not_guess() -> None:
-    found = ask_and_fence(Told(PartnerAnswer(status=409, error="overtaken")), INVOICE, context(2))
+    found = ask_and_fence(BreakerUpdate(PartnerAnswer(status=409, error="overtaken")), INVOICE, context(2))
     assert isinstance(found, onefold.StillUnknown)
 
 

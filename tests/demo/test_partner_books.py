@@ -28,8 +28,8 @@ def test_a_booking_is_told(mode: Mode) -> None:
     made = books.book(ORDER, "k", 1)
     assert (made.status, made.outcome) == (201, "booked")
     assert made.made is not None
-    assert books.look("536365").told == (made.made,)
-    assert books.look("536366").told == ()
+    assert books.look("536365").shown == (made.made,)
+    assert books.look("536366").shown == ()
 
 
 def test_a_repeated_key_is_answered_with_the_first_booking() -> None:
@@ -37,7 +37,7 @@ def test_a_repeated_key_is_answered_with_the_first_booking() -> None:
     first = books.book(ORDER, "k", 1)
     again = books.book(ORDER, "k", 2)
     assert (again.status, again.outcome, again.made) == (200, "repeated", None)
-    assert again.told == first.told
+    assert again.shown == first.shown
     assert books.bookings_count == 1
 
 
@@ -56,7 +56,7 @@ def test_another_key_or_none_is_another_booking() -> None:
 def test_without_keys_each_post_is_a_booking(mode: Mode) -> None:
     books = PartnerBooks(mode)
     assert [books.book(ORDER, "k", 1).status for _ in range(2)] == [201, 201]
-    assert len(books.look("536365").told) == 2
+    assert len(books.look("536365").shown) == 2
 
 
 def test_a_look_alone_is_overtaken_by_a_late_request() -> None:
@@ -80,7 +80,7 @@ def test_a_fence_makes_not_done_final_for_the_older_attempt() -> None:
 def test_a_fence_tells_what_was_made_and_still_cancels_the_rest() -> None:
     books = PartnerBooks("fences")
     first = books.book(ORDER, None, 1)
-    assert books.fence("536365", 2).told == first.told
+    assert books.fence("536365", 2).shown == first.shown
     assert books.book(ORDER, None, 1).status == 409
 
 

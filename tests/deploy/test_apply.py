@@ -73,7 +73,7 @@ class Rounds:
 @pytest.mark.slow
 def test_a_stack_is_created_shown_followed_and_then_unchanged(stack: Make) -> None:
     rounds = Rounds(stack("life"))
-    assert rounds.stack.standing().status == "ABSENT"
+    assert rounds.stack.stack_state().status == "ABSENT"
     change_set = rounds.prepare(template("life"))
     assert change_set is not None
     assert change_set.creates
@@ -89,7 +89,7 @@ def test_a_stack_is_created_shown_followed_and_then_unchanged(stack: Make) -> No
     assert ("Orders", "CREATE_COMPLETE") in statuses
     assert len({one.event_id for one in rounds.told}) == len(rounds.told)
     assert rounds.prepare(template("life")) is None, "nothing changed, yet there is something to deploy"
-    assert rounds.stack.standing().is_deployed
+    assert rounds.stack.stack_state().is_deployed
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_change_set_that_nobody_wants_leaves_nothing_behind(stack: Make) -> No
     change_set = rounds.prepare(template("declined"))
     assert change_set is not None
     rounds.stack.discard(change_set)
-    assert rounds.stack.standing().status in ("ABSENT", "DELETE_COMPLETE")
+    assert rounds.stack.stack_state().status in ("ABSENT", "DELETE_COMPLETE")
 
 
 @pytest.mark.slow
@@ -440,7 +440,7 @@ def test_a_denied_call_names_action_and_stack() -> None:
     made = Stubbed()
     made.stub.add_client_error("describe_stacks", "AccessDenied", "User is not authorized", 403)
     with pytest.raises(errors.UsageError, match="cloudformation:DescribeStacks on stack shop"):
-        made.stack.standing()
+        made.stack.stack_state()
 
 
 # -- what changes mean -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from onefold.contracts.store import RecordKey
 from onefold.deploy.iam import Statement
 from onefold.deploy.plan import plan
 from onefold.deploy.stack import stack_of
-from onefold.engines.aws.dynamodb.items import place_of
+from onefold.engines.aws.dynamodb.items import item_key_of
 from tests.deploy.test_permissions import DUE_MS, REGION, Monthly, Outcomes, Rig
 from tests.emulators import servers
 
@@ -193,7 +193,7 @@ def test_the_record_of_another_job_is_refused() -> None:
     writes = ("PartiQLInsert", "PartiQLUpdate", "PutItem", "UpdateItem", "BatchWriteItem", "BatchGetItem", "Query")
 
     def may_write(queue: str) -> set[str]:
-        keys = {job: place_of(RecordKey("tenant", job, "k#~day#"), 2)["pk"]["S"] for job in jobs}
+        keys = {job: item_key_of(RecordKey("tenant", job, "k#~day#"), 2)["pk"]["S"] for job in jobs}
         for action in writes:
             assert not allows(roles[queue], Call(action)), "without a key"
             assert not allows(roles[queue], Call(action, (keys["order#"], keys["order"]))), (
@@ -216,7 +216,7 @@ def test_a_role_writes_records_under_earlier_names_of_its_jobs() -> None:
     app.job(app.queue("orders"), key="{id}", name="ship", aliases=["book"])(lambda order: None)
     made = plan("shop", "shop:app", declared_in(app), stack_of(app.url))
     (role,) = [one.statements for one in made.functions if one.mapping.queue == "orders"]
-    keys = {name: place_of(RecordKey("", name, "k"), 2)["pk"]["S"] for name in ("ship", "book", "boo")}
+    keys = {name: item_key_of(RecordKey("", name, "k"), 2)["pk"]["S"] for name in ("ship", "book", "boo")}
     assert {name for name, key in keys.items() if allows(role, Call("PutItem", (key,)))} == {"ship", "book"}
 
 

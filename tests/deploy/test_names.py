@@ -43,8 +43,8 @@ def test_different_names_have_different_ids(one: str, other: str) -> None:
 def test_places_are_filled_and_the_rest_is_written_as_the_writer_wants() -> None:
     found = names.filled("x-{region}-{account}{other}", str.upper, lambda text: text.replace("x", "y"))
     assert found == "y-REGION-ACCOUNT{other}"
-    assert names.has_places(names.queue_arn("q"))
-    assert not names.has_places("{other} ${AWS::Region}")
+    assert names.has_placeholders(names.queue_arn("q"))
+    assert not names.has_placeholders("{other} ${AWS::Region}")
 
 
 def test_tags_are_such_as_aws_takes() -> None:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import onefold
-from onefold.admin.reading import Fate
+from onefold.admin.reading import ExpectedOutcome
 from onefold.cli import render, selection
 from onefold.cli.commands import dlq
 from onefold.cli.program import COMMANDS, program
@@ -541,8 +541,8 @@ def test_completion_for_each_shell(shell: Shell, kind: str) -> None:
 
 
 def test_words_for_every_fate_and_end() -> None:
-    fates = set(Fate.__args__)  # type: ignore[attr-defined]
-    assert selection.FATES.keys() == dlq._WOULD.keys() == fates
+    fates = set(ExpectedOutcome.__args__)  # type: ignore[attr-defined]
+    assert selection.OUTCOMES.keys() == dlq._WOULD.keys() == fates
 
 
 def test_commands_are_given_the_target_they_were_asked_with() -> None:

@@ -105,7 +105,7 @@ def test_one_dead_letter_shows_all_that_is_known(there: Open) -> None:
     assert '"order_id":"a"' in detail.body
     assert detail.attributes == {"onefold.job": "book", "onefold.app": "office"}
     assert detail.record == "failed, 1 run in all, fence 1"
-    assert detail.forecast.fate == "run"
+    assert detail.forecast.outcome == "run"
     assert [(step.event, step.rule) for step in detail.history] == [
         ("dead-letter", "permanent error: trying again cannot help")
     ]
@@ -139,7 +139,7 @@ def test_an_edit_is_accepted_by_the_guard_and_runs(there: Open) -> None:
     assert edited.changed == ("city",)
     assert (edited.key_before, edited.key_after) == ("a", "a")
     assert edited.amends == fingerprint
-    assert edited.forecast.fate == "run"
+    assert edited.forecast.outcome == "run"
     (row,) = [row for row in there.session.engine.ledger.between(0, 1 << 60) if row.event == "edit"]
     assert row.actor == ACTOR
     assert row.detail == {"changed": "city", "amends": fingerprint, "reason_text": "it was Paris"}
@@ -208,7 +208,7 @@ def test_a_malformed_message_can_be_mended(there: Open) -> None:
     assert message.message_id == message_id
     edited = editing.edit(there.session, message, assignments=["order_id=m-1"])
     assert (edited.key_before, edited.key_after) == (None, "m-1")
-    assert edited.forecast.fate == "run"
+    assert edited.forecast.outcome == "run"
 
 
 def test_a_done_operation_is_not_amended(there: Open) -> None:
@@ -218,9 +218,9 @@ def test_a_done_operation_is_not_amended(there: Open) -> None:
     message = dead_letters.one_of(there.session, Select(reason="conflict"))
     edited = editing.edit(there.session, message, assignments=["city=Oslo"])
     assert edited.amends is None
-    assert edited.forecast.fate == "conflict"
+    assert edited.forecast.outcome == "conflict"
     edited = editing.edit(there.session, dead_letters.one_of(there.session, Select()), assignments=["city=London"])
-    assert edited.forecast.fate == "answered", "the payload of the one that was done"
+    assert edited.forecast.outcome == "answered", "the payload of the one that was done"
 
 
 # -- deleting --------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_a_planted_missing_one_is_found_and_sent_again(month: Opened) -> None:
         there.world.run()
         found = look(there)
         assert (found.verdict, found.done, found.missing) == ("disagrees", 2, 1)
-        assert [(one.key, one.place) for one in found.examples] == [("2026-06/b", "missing")]
+        assert [(one.key, one.state) for one in found.examples] == [("2026-06/b", "missing")]
         assert found.own is not None
         assert (found.own.missing, found.own.differences[0].key) == (1, "2026-06/b")
 
@@ -140,7 +140,7 @@ def test_dead_letters_are_left_to_their_own_commands(month: Opened) -> None:
         there.fire()
         found = look(there)
         (example,) = found.examples
-        assert (example.place, example.why, example.queue) == ("dead", "PermanentError: no such card", "bills-dead")
+        assert (example.state, example.why, example.queue) == ("dead", "PermanentError: no such card", "bills-dead")
         assert (example.owner, example.message_id is not None) == ("billing", True)
         wanted = plan(there)
         assert (wanted.resend, wanted.dead, wanted.whole) == ((), 1, False)

@@ -13,7 +13,7 @@ import onefold
 from onefold.admin import dead_letters, editing, groups, held, queues, redrive, why
 from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive, Tally
-from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.contracts.queue import Delivery, MoveTo, Reason, RetryIn
 from onefold.contracts.store import RecordKey
 from tests.faces.office import ACTOR, Office, Open, Order
 
@@ -47,10 +47,10 @@ def carry(there: Open, work: Redrive, *, steps: int = 500, step_ms: int = 250, w
 # -- foreseeing ------------------------------------------------------------------------------------------------------
 
 
-def fates(there: Open, *, app: bool = True) -> dict[str | None, tuple[str, str]]:
+def outcomes(there: Open, *, app: bool = True) -> dict[str | None, tuple[str, str]]:
     session = there.session if app else there.without_app()
     found = redrive.foresee(session, list(dead_letters.find(session, Select())))
-    return {one.letter.key: (one.forecast.fate, one.forecast.why) for one in found}
+    return {one.letter.key: (one.forecast.outcome, one.forecast.why) for one in found}
 
 
 def test_each_message_is_foreseen(there: Open) -> None:
@@ -59,7 +59,7 @@ def test_each_message_is_foreseen(there: Open) -> None:
     there.office.book.send(Order("done", "Rome"))  # a conflict, whose key is done
     there.send_foreign("orders-dead", '{"city": "Rome"}')
     there.world.run()
-    found = fates(there)
+    found = outcomes(there)
     assert found["o-0"] == ("run", "Its record is failed; this would be attempt 1 of its budget.")
     assert found["done"][0] == "conflict"
     assert "used before with another payload" in found["done"][1]
@@ -72,8 +72,8 @@ def test_a_duplicate_of_finished_work_is_answered(there: Open) -> None:
     there.office.book.send(Order("o-0"))
     there.world.run()
     there.clock.advance(3_000)
-    fate, why = fates(there)["o-0"]
-    assert fate == "answered"
+    outcome, why = outcomes(there)["o-0"]
+    assert outcome == "answered"
     assert why.startswith("Done 3s ago by message ")
 
 
@@ -83,8 +83,8 @@ def test_the_second_of_one_operation_is_answered_by_the_first(there: Open) -> No
     there.world.run()
     messages = list(dead_letters.find(there.session, Select()))
     first, second = redrive.foresee(there.session, messages)
-    assert first.forecast.fate == "run"
-    assert second.forecast.fate == "answered"
+    assert first.forecast.outcome == "run"
+    assert second.forecast.outcome == "answered"
     assert messages[0].message_id in second.forecast.why
 
 
@@ -97,17 +97,17 @@ def test_a_run_in_doubt_is_foreseen_by_the_policy_of_its_job(there: Open) -> Non
         record = there.session.engine.records.find(key)[0]
         there.session.engine.store.claim([ask_again(there, record.key, record.fingerprint)], there.clock.now_ms())
         assert record.key.job == job
-    found = fates(there)
+    found = outcomes(there)
     assert found["p-1"][0] == found["b-1"][0] == "waits"
     there.clock.advance(2_000)
-    found = fates(there)
+    found = outcomes(there)
     assert found["p-1"][0] == "unknown"
     assert found["p-1"][1].startswith("Would be held for a person (on_unknown=hold). The run ended, or lost its lease")
     assert found["b-1"] == (
         "unknown",
         "An earlier run's outcome is unknown; it would run again (on_unknown=rerun).",
     )
-    assert fates(there, app=False)["p-1"] == (
+    assert outcomes(there, app=False)["p-1"] == (
         "unknown",
         "An earlier run's outcome is unknown; the job's on_unknown decides. Name the app.",
     )
@@ -128,7 +128,7 @@ def test_without_an_app_the_record_still_tells(there: Open) -> None:
     there.office.book.send(Order("done"))
     there.office.book.send(Order("done", "Rome"))
     there.world.run()
-    found = fates(there, app=False)
+    found = outcomes(there, app=False)
     assert found["o-0"][0] == "run"
     assert found["done"][0] == "conflict"
 
@@ -139,8 +139,8 @@ def test_a_foreseen_fate_is_what_then_happens(there: Open) -> None:
     there.office.book.send(Order("o-1"))
     there.world.run()
     there.office.ran.clear()
-    found = fates(there)
-    assert {key: fate for key, (fate, _) in found.items()} == {"o-0": "run", "o-1": "answered", "o-2": "run"}
+    found = outcomes(there)
+    assert {key: outcome for key, (outcome, _) in found.items()} == {"o-0": "run", "o-1": "answered", "o-2": "run"}
     there.office.ill.clear()
     carry(there, begin(there))
     assert there.office.ran == ["o-0", "o-2"]
@@ -395,7 +395,7 @@ def test_a_dry_run_refuses_what_the_run_refuses(there: Open) -> None:
     with pytest.raises(onefold.errors.UsageError, match="1 of its 4 dead letters is not selected"):
         redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1")))[1:])
     whole = redrive.foresee(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
-    assert [one.forecast.fate for one in whole] == ["run"] * 4
+    assert [one.forecast.outcome for one in whole] == ["run"] * 4
 
 
 def test_what_is_recommended_for_a_stopped_group_is_not_refused(there: Open) -> None:
@@ -552,12 +552,12 @@ def test_a_group_taken_in_the_last_moment_is_waited_for(there: Open, monkeypatch
     in_hand: list[Delivery] = []
     between_looking_and_moving(there, monkeypatch, lambda: in_hand.extend(lines.receive(1)))
 
-    def bury() -> None:
+    def move_aside() -> None:
         reason = Reason(kind="group-stopped", summary="follows")
-        lines.bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
+        lines.move_aside([(one.receipt, MoveTo("dead-letter", reason)) for one in in_hand])
         in_hand.clear()
 
-    hurried(there, bury)
+    hurried(there, move_aside)
     groups.start_again(there.session, "lines.fifo", "c-1")
     there.world.run()
     assert there.office.ran == ["l-1", "l-2", "l-3", "l-4", "n-1", "n-2"]
@@ -602,12 +602,12 @@ def test_a_purge_lets_a_group_go_only_when_nothing_is_about_to_follow(
     lines = there.session.engine.queues.open("lines.fifo")
     in_hand = lines.receive(1)
 
-    def bury() -> None:
+    def move_aside() -> None:
         reason = Reason(kind="group-stopped", summary="follows")
-        lines.bury([(one.receipt, Bury("dead-letter", reason)) for one in in_hand])
+        lines.move_aside([(one.receipt, MoveTo("dead-letter", reason)) for one in in_hand])
         in_hand.clear()
 
-    hurried(there, bury)
+    hurried(there, move_aside)
     dead_letters.remove(there.session, list(dead_letters.find(there.session, Select(group="c-1"))))
     assert groups.stopped(there.session), "n-1 has followed since, and n-2 may not pass it"
     there.office.ill.clear()

@@ -46,7 +46,7 @@ def test_the_world_takes_an_app_and_its_clock_milliseconds() -> None:
 def test_a_long_event_keeps_the_column_of_texts(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [
         Line(
-            at_ms=0, at="", event=event, text="text of it", rule="a rule", message_id=None, actor=None, told_by="ledger"
+            at_ms=0, at="", event=event, text="text of it", rule="a rule", message_id=None, actor=None, source="ledger"
         )
         for event in ("sent", "running-elsewhere")
     ]  # fmt: skip

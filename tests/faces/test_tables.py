@@ -171,7 +171,7 @@ def test_steps_hang_under_their_times_on_a_terminal_and_are_lines_in_a_pipe(
         rule="attempt 1 of 5",
         message_id=None,
         actor=None,
-        told_by="ledger",
+        source="ledger",
     )
     render.draw_steps([step])
     _, first, *rest = out.getvalue().splitlines()

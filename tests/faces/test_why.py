@@ -33,7 +33,7 @@ def test_a_clean_run_is_told_by_its_record(there: Open) -> None:
     there.clock.advance(2_000)
     there.world.run()
     found = story(there, "a")
-    assert (found.place, found.todo, found.result) == ("done", (), '{"label":"L-a"}')
+    assert (found.state, found.todo, found.result) == ("done", (), '{"label":"L-a"}')
     assert found.text == "Done at 2023-11-14T22:13:22.000Z, with 1 run."
     assert [(line.event, line.at_ms - START_MS) for line in found.lines] == [
         ("sent", 0),
@@ -81,7 +81,7 @@ def test_a_retry_shows_the_arithmetic(there: Open) -> None:
         "run 1 failed: ValueError: odd",
         "retry in 1.0 s: attempt 1 of 2, base 1 s x 2^0, no jitter",
     )
-    assert found.place == "retrying"
+    assert found.state == "retrying"
     assert found.text.startswith("Retrying: 1 run failed, the next in 1.0 s, message ")
     there.world.run_for(2_000)
     found = story(there, "a")
@@ -90,7 +90,7 @@ def test_a_retry_shows_the_arithmetic(there: Open) -> None:
         "run 2 failed: ValueError: odd; moved to the dead-letter queue",
         "attempt 2 of 2: the budget is used up",
     )
-    assert found.place == "dead"
+    assert found.state == "dead"
     assert found.text.endswith("(attempts) ValueError: odd (owner: fulfilment)")
     assert found.todo[0] == f"onefold dlq show {there.dead()['a']}"
 
@@ -174,7 +174,7 @@ def test_a_purge_is_told_of_each_message(there: Open, queue: str) -> None:
     before = told(story(there, "a"))
     assert queues.purge(there.session, queue, reason_text="a mistake") == 1
     found = story(there, "a")
-    assert found.place == "gone"
+    assert found.state == "gone"
     assert found.text.endswith("person:ada removed it at 2023-11-14T22:14:20.000Z.")
     assert (found.lines[-1].event, found.lines[-1].at_ms) == ("removed", START_MS + 60_000)
     assert told(found)[:-1] == (before if queue == "orders-dead" else [])
@@ -200,7 +200,7 @@ def test_a_purge_is_told_of_every_message_however_many_they_are(there: Open) -> 
     for number in (0, 999, 1_000, 4_999, 5_000):
         row = there.session.engine.ledger.of_key(RecordKey("", "book", f"a-{number}"))[-1]
         assert (row.event, row.actor, row.detail) == ("removed", "person:ada", {"reason_text": "a mistake"})
-    assert story(there, "a-5000").place == "gone"
+    assert story(there, "a-5000").state == "gone"
     (row,) = [
         row for row in there.session.engine.ledger.between(0, there.clock.now_ms() + 1, 20_000) if row.event == "purge"
     ]
@@ -259,13 +259,13 @@ def test_a_takeover_and_its_doubt_are_told(there: Open) -> None:
     there.session.engine.store.claim([ask], now_ms)
     there.clock.advance(2_000)
     running = story(there, "a")
-    assert running.place == "running"
+    assert running.state == "running"
     assert running.text == (
         "Running: run 1, for 2s, by owner w-dead (fence 1); its lease holds for 3.0 s unless renewed."
     )
     there.clock.advance(4_000)
     silent = story(there, "a")
-    assert silent.place == "silent"
+    assert silent.state == "silent"
     assert "has not renewed its lease for 1s. The next delivery takes it over" in silent.text
     (one,) = stuck.runs(there.session)
     assert (one.key, one.owner, one.silent_ms, one.resolves) == ("a", "w-dead", 1_000, True)
@@ -331,7 +331,7 @@ def test_a_run_past_its_timeout_is_named(there: Open) -> None:
     assert stuck.runs(there.session) == []
     there.clock.advance(1)
     late = story(there, "a")
-    assert late.place == "running"
+    assert late.state == "running"
     assert "has passed its timeout of" in late.text
     assert "nothing else runs this key" in late.text
     assert late.todo == (HANGS,)
@@ -346,7 +346,7 @@ def test_a_silent_run_without_a_message_is_explained(there: Open) -> None:
     (one,) = stuck.runs(there.session)
     assert (one.silent_ms, one.resolves) == (9_000, False)
     found = story(there, "k")
-    assert found.place == "silent"
+    assert found.state == "silent"
     assert "no message is left that would take it over" in found.text
     assert found.todo == (
         "Call it again with the same key; the on_unknown policy of the function decides what happens then.",
@@ -405,13 +405,13 @@ def test_a_held_one_says_how_to_settle_it(there: Open) -> None:
     there.office.pay.send(Order("p 1"))
     there.world.run()
     found = story(there, "p 1")
-    assert found.place == "held"
+    assert found.state == "held"
     assert "it is unknown whether the effect happened. OutcomeUnknown: the bank did not answer" in found.text
     assert found.todo[1:] == ("onefold held settle 'p 1' --done --result JSON", "onefold held settle 'p 1' --not-done")
     assert [event for event, _, _ in told(found)][-3:] == ["unknown", "held", "held"]
     held.settle(there.session, "p 1", done=True, reason_text="saw it")
     found = story(there, "p 1")
-    assert found.place == "done"
+    assert found.state == "done"
     assert told(found)[-1] == ("settled", "settled as done", "reason given: saw it")
 
 
@@ -420,14 +420,14 @@ def test_waiting_in_each_way(there: Open) -> None:
     there.office.book.send(Order("later"), delay="2h")
     assert story(there, "now").text.startswith("Waiting for a worker for 0s; message ")
     later = story(there, "later")
-    assert later.place == "waiting"
+    assert later.state == "waiting"
     assert later.text.startswith("Waiting: not before 2023-11-15T00:13:20.000Z, in 2h; message ")
     assert later.lines[0].text == "sent to orders"
     there.clock.advance(61_000)
     assert story(there, "now").todo == ("Is a worker running? See `onefold status`.",)
     there.session.engine.queues.open("orders").receive(1, 30_000)
     in_hand = story(there, "now")
-    assert in_hand.place == "waiting"
+    assert in_hand.state == "waiting"
     assert "received, and hidden for another 30.0 s" in in_hand.text
 
 
@@ -436,7 +436,7 @@ def test_one_of_a_paused_job_says_what_it_waits_for(there: Open) -> None:
     there.office.book.send(Order("a"))
     there.world.run()
     found = story(there, "a")
-    assert found.place == "waiting"
+    assert found.state == "waiting"
     assert found.text.startswith("Waiting: job book is paused by its circuit breaker, next try in 30s; message ")
     assert found.todo[1] == "onefold resume book"
     assert told(found)[-1][:2] == ("paused", "the job is paused by its circuit breaker: 401: the key was rotated")
@@ -450,7 +450,7 @@ def test_one_that_was_deleted_is_gone_and_says_by_whom(there: Open) -> None:
     there.world.run()
     remove(there.session, list(find(there.session, Select())))
     found = story(there, "a")
-    assert found.place == "gone"
+    assert found.state == "gone"
     assert found.text == (
         "Not done, and no message is left: its record says failed. person:ada removed it at 2023-11-14T22:13:20.000Z."
     )
@@ -463,7 +463,7 @@ def test_a_conflict_stands_with_the_one_that_was_first(there: Open) -> None:
     there.office.book.send(Order("a", "Rome"))
     there.world.run()
     found = story(there, "a")
-    assert found.place == "done"
+    assert found.state == "done"
     assert "1 message of this key in a dead-letter queue" in found.text
     assert found.todo == (f"onefold dlq show {there.dead()['a']}",)
     assert told(found)[-1][:2] == (
@@ -499,7 +499,7 @@ def test_a_message_id_tells_the_story_of_its_operation(there: Open) -> None:
     there.world.run()
     (malformed,) = find(there.session, Select(reason="malformed"))
     found = story(there, malformed.message_id)
-    assert (found.place, found.key) == ("dead", malformed.message_id)
+    assert (found.state, found.key) == ("dead", malformed.message_id)
     assert "malformed" in found.text
 
 
@@ -533,7 +533,7 @@ def test_each_history_level_tells_what_it_has(
         office.ill.clear()
         there.world.run_for(2_000)
         found = story(there, "a")
-        assert found.place == "done"
+        assert found.state == "done"
         kept = [line.event for line in found.lines]
         assert [event for event in kept if event in ("retry", "started", "completed")] == events
         assert kept.count("completed") == 1
@@ -568,7 +568,7 @@ def test_a_released_record_without_a_message_says_so(there: Open) -> None:
     now_ms = there.clock.now_ms()
     there.session.engine.store.write([(claimed.hold, Release(expires_at_ms=now_ms + 10_000, failure=failure))], now_ms)
     found = story(there, "k")
-    assert (found.place, found.text) == (
+    assert (found.state, found.text) == (
         "gone",
         "Not done; the record says released (Drain: given back); the next call with this key runs it.",
     )
@@ -655,7 +655,7 @@ def test_the_name_of_a_schedule_or_a_run_is_no_unseen_key(there: Open) -> None:
     state, session = there.session.engine.state, there.session
     run = runs.RunState(name="n/bad", kind="map", title="n", started_at_ms=START_MS)
     tick = runs.RunState(name="settle/2023-11", kind="tick", title="settle", started_at_ms=START_MS)
-    state.put([Change(runs.place(one.name), runs.encode(one), 0) for one in (run, tick)])
+    state.put([Change(runs.state_name(one.name), runs.encode(one), 0) for one in (run, tick)])
     state.put([Change("map/n/bad", b"{}", 0), Change("schedule/settle", b"{}", 0)])
     asked = {name: why.explain(session, name).instead for name in ("n/bad", "settle/2023-11", "settle", "other")}
     assert {name: one and (one.kind, one.todo) for name, one in asked.items()} == {

@@ -44,7 +44,7 @@ def test_a_message_of_a_repair_is_not_said_to_have_been_there_before(there: Open
     found = story(there, "a")
     events = [line.event for line in found.lines]
     assert events[:2] == ["removed", "resent"]
-    assert found.place == "done"
+    assert found.state == "done"
     assert [line.event for line in found.lines if line.message_id == again] == ["dead-letter", "redrive"]
 
 

@@ -76,7 +76,7 @@ def test_what_was_refused_as_a_conflict_did_not_take_effect(month: Opened) -> No
         there.fire()
         found = june(there)
         assert (found.dispatched, found.counts) == (2, {"done": 1, "dead": 1})
-        assert [(one.place, one.why.split(":")[0]) for one in found.left] == [("dead", "ConflictError")]
+        assert [(one.state, one.why.split(":")[0]) for one in found.left] == [("dead", "ConflictError")]
         assert not days.is_right(found)
 
 
@@ -144,13 +144,13 @@ def test_what_did_not_take_effect_is_named_with_payload_and_owner(month: Opened)
         there.world.run()
         found = june(there)
         assert found.counts == {"done": 2, "dead": 1, "missing": 1, "doubtful": 1}
-        named = {one.key: (one.place, one.queue, one.owner) for one in found.left}
+        named = {one.key: (one.state, one.queue, one.owner) for one in found.left}
         assert named == {
             "2026-06/b": ("dead", "bills-dead", "billing"),
             "2026-06/c": ("done", None, "billing"),
             "2026-06/d": ("missing", None, "billing"),
         }
-        (dead,) = [one for one in found.left if one.place == "dead"]
+        (dead,) = [one for one in found.left if one.state == "dead"]
         assert dead.message_id is not None
         assert there.session.engine.queues.find([dead.message_id])[0] is not None
 

@@ -26,7 +26,7 @@ def entry(owner: str = "w-1", at_ms: int = START_MS) -> WorkerEntry:
 
 def there_is(there: Open, owner: str = "w-1") -> Roster:
     made = Roster(there.session.engine.state, entry(owner), there.clock, embedded=True)
-    made.look()
+    made.check()
     return made
 
 
@@ -50,10 +50,10 @@ def test_one_that_is_asked_to_drain_is_told_once_it_looks(there: Open) -> None:
     assert activity.drain(there.session, "w-1", reason_text="the host is rebooted")
     assert not activity.drain(there.session, "w-1")
     assert states(there) == {"w-1": "draining"}
-    mine.look()
+    mine.check()
     assert asked == []
     there.clock.advance(LOOK_MS)
-    mine.look()
+    mine.check()
     assert asked == ["drain"]
     (deed,) = activity.audit(there.session).deeds
     assert (deed.event, deed.actor, deed.reason) == ("drain-asked", "person:ada", "the host is rebooted")
@@ -65,7 +65,7 @@ def test_a_mark_is_kept_when_the_worker_writes_its_document_again(there: Open) -
     mine.asked = lambda: asked.append("drain")
     activity.drain(there.session, "w-1")
     there.clock.advance(SEEN_MS)
-    mine.look()
+    mine.check()
     assert asked == ["drain"]
     assert states(there) == {"w-1": "draining"}
 

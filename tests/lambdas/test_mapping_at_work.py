@@ -464,12 +464,12 @@ def test_a_stop_without_drain_loses_nothing() -> None:
 def test_a_quiet_mapping_stops_looking_and_begins_again_with_the_next_message() -> None:
     async def body(rig: Rig) -> None:
         await rig.advance(120)
-        assert rig.mapping._look is None
+        assert rig.mapping._rescale_timer is None
         assert rig.mapping.stats().concurrency == 2
         await rig.advance(3_600)
         await rig.house.send("a")
         await rig.settle()
-        assert rig.mapping._look is not None
+        assert rig.mapping._rescale_timer is not None
         await rig.advance(1)
         assert rig.mapping.stats().concurrency <= 8  # an hour without traffic is no hour of growth
         assert rig.handler.bodies() == [["a"]]

@@ -13,7 +13,7 @@ from onefold.maps.mapper import Mapper
 from onefold.options import ItemRetry
 from onefold.testing.inline import inline
 from tests.maps.map_world import RUN, BusyError, Mill, NotThereError, drive
-from tests.run.workshop import Told
+from tests.run.workshop import BreakerUpdate
 
 
 def fails(_attempt: int) -> Exception:
@@ -107,7 +107,7 @@ def test_a_run_with_too_many_failures_is_ending_while_what_was_sent_finishes(tmp
 def test_a_run_without_items_succeeds_and_says_that_there_were_none(
     tmp_path: Path, options: dict[str, Any], name: str, content: str | None, said: str
 ) -> None:
-    mill, place, told = Mill(tmp_path, **options), tmp_path / name, Told()
+    mill, place, told = Mill(tmp_path, **options), tmp_path / name, BreakerUpdate()
     mill.app.sinks = (told,)
     if content is None:
         place.mkdir()
@@ -125,7 +125,7 @@ def test_a_run_without_items_succeeds_and_says_that_there_were_none(
 
 
 def test_a_run_with_items_has_no_such_remark(tmp_path: Path) -> None:
-    mill, told = Mill(tmp_path), Told()
+    mill, told = Mill(tmp_path), BreakerUpdate()
     mill.app.sinks = (told,)
     with inline(mill.app):
         assert maps.start(mill.app, "grind", run=RUN, items=mill.file(1), turns=False).remark is None

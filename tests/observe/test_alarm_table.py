@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.contracts.settings import QueueSettings
-from onefold.observe.alarm_samples import Look, Sample, samples
+from onefold.observe.alarm_samples import Sample, Snapshot, samples
 from onefold.observe.alarms import AGAIN_MS, ALARMS, Alarm, on
 from onefold.observe.incidents import Incident, step
 from onefold.observe.readings import JobReading, QueueReading, Readings
@@ -40,7 +40,7 @@ def sample(alarm: str, **values: int) -> Sample:
         values |= {"dead": 1, "dead_oldest_age_ms": 14 * limits.DAY_MS - values["dead_expires_in_ms"]}
     queue = replace(QUIET, **values)
     readings = Readings(at_ms=0, queues=(queue,), jobs=(DONE,), runs=(), reconciliations=())
-    (found,) = [one for one in samples(Look(readings=readings)) if one.alarm == alarm]
+    (found,) = [one for one in samples(Snapshot(readings=readings)) if one.alarm == alarm]
     return found
 
 

@@ -254,7 +254,7 @@ def test_one_process_leads_until_it_ends_or_is_silent(state: State) -> None:
 
 
 def test_a_document_that_cannot_be_read_is_written_anew(state: State) -> None:
-    place = incidents.place_of("dlq-not-empty", "orders")
+    place = incidents.state_name_of("dlq-not-empty", "orders")
     state.put([Change(place, b'{"what": 1}', 0), Change(incidents.HISTORY, b"[1]", 0)])
     assert incidents.incidents(state) == []
     assert incidents.read(state, [place]) == {place: (None, 1)}

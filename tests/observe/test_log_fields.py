@@ -20,7 +20,7 @@ from onefold.contracts.store import RecordKey
 from onefold.observe import log_fields
 from onefold.observe.log_fields import FIELDS, PRIVATE, fields_of, json_line, plain_line
 from onefold.observe.sinks import LogSink
-from onefold.runner.worker_setup import _place
+from onefold.runner.worker_setup import _engine_location
 from onefold.runtime.events import EVENTS, Event
 from tests.docs.test_pages import environment, shell, write_files
 
@@ -197,8 +197,8 @@ def test_the_pages_formatter_writes_the_fields_of_a_real_failure(tmp_path: Path)
 
 
 def test_the_start_does_not_say_a_password() -> None:
-    assert _place("aws://eu-west-1?records=redis://:pw@host") == "aws://eu-west-1..."
-    assert _place("sqlite:///x.db") == str(Path("x.db").absolute())
+    assert _engine_location("aws://eu-west-1?records=redis://:pw@host") == "aws://eu-west-1..."
+    assert _engine_location("sqlite:///x.db") == str(Path("x.db").absolute())
 
 
 def test_an_error_that_quotes_its_key_has_the_hash_too() -> None:

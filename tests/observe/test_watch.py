@@ -14,7 +14,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import VALUE_BYTES_MAX, Change
 from onefold.contracts.store import RecordKey
 from onefold.observe import alarm_samples, alarms, incidents, watch
-from onefold.observe.alarm_samples import AppNumbers, Look, numbers_of, oldest_limit_ms, samples, stalled_after_ms
+from onefold.observe.alarm_samples import AppNumbers, Snapshot, numbers_of, oldest_limit_ms, samples, stalled_after_ms
 from onefold.observe.readings import QueueReading, Readings
 from onefold.observe.watch import EventNotes, Watch, beside
 from onefold.runtime.events import Event
@@ -69,7 +69,7 @@ def test_what_is_forgotten_leaves_nothing_behind(drill: Drill) -> None:
 def test_an_incident_of_an_alarm_that_is_not_known_is_removed(drill: Drill) -> None:
     state = drill.app.runtime().engine.state
     old = incidents.Incident(alarm="of-another-version", subject="x", phase="on", began_at_ms=1)
-    state.put([Change(old.place, incidents.encoded(old), 0), Change(f"{incidents.PREFIX}broken", b"{", 0)])
+    state.put([Change(old.state_name, incidents.encoded(old), 0), Change(f"{incidents.PREFIX}broken", b"{", 0)])
     drill.watch.look()
     assert state.names(incidents.PREFIX) == []
 
@@ -168,7 +168,7 @@ def reading(**changes: object) -> QueueReading:
 
 
 def values(queue: QueueReading, numbers: AppNumbers = AppNumbers()) -> dict[str, tuple[bool, bool]]:  # noqa: B008 - frozen
-    look = Look(readings=Readings(at_ms=0, queues=(queue,)), numbers=numbers)
+    look = Snapshot(readings=Readings(at_ms=0, queues=(queue,)), numbers=numbers)
     return {one.alarm: (one.begins, one.ends) for one in samples(look)}
 
 
@@ -202,14 +202,14 @@ def test_a_job_that_may_take_hours_does_not_stall_its_queue_after_half_an_hour()
     waits = reading(visible=1, oldest_age_ms=limits.HOUR_MS)
     assert values(waits)["stalled"] == (True, False)
     assert values(waits, numbers)["stalled"] == (False, False)
-    look = Look(
+    look = Snapshot(
         readings=Readings(at_ms=0, queues=(waits, reading(settings=QueueSettings(name="other")))), numbers=numbers
     )
     assert {one.subject: one.owner for one in samples(look)} == {"orders": "billing", "other": "platform"}
 
 
 def test_every_sample_names_an_alarm_of_this_side() -> None:
-    for one in samples(Look(readings=Readings(at_ms=0, queues=(reading(),)))):
+    for one in samples(Snapshot(readings=Readings(at_ms=0, queues=(reading(),)))):
         assert "embedded" in alarms.ALARMS[one.alarm].sides
         assert not (one.begins and one.ends)
     assert {name for names in alarm_samples.EVENTS.values() for name in names} <= alarms.ALARMS.keys()

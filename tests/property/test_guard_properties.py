@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from onefold import limits
 from onefold.contracts import store, transitions
-from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
-from onefold.record import delivery as fate
-from onefold.record import fates, guard
+from onefold.contracts.queue import Ack, Leave, MoveTo, RetryIn
+from onefold.record import decisions, guard
+from onefold.record import delivery as outcomes
 from onefold.record.attempt import Call, Claim, Commit, Facts, Probe, Start, attempt
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Backoff, Decision, Failed, LeaseGone, NotStarted, Outcome, Policy, Unstorable
-from onefold.record.fates import ProbeAnswer
 from onefold.runtime.events import EVENTS
 from tests.crash.stage import Stage, staged
 from tests.crash.world import Bounds, World
@@ -67,8 +67,8 @@ claims = st.builds(
     previous_owner=st.none() | st.just("other"),
     failure=st.none() | failures,
 )
-outcomes = st.one_of(
-    st.builds(fate.Success, result=st.just(b"1")),
+any_outcome = st.one_of(
+    st.builds(outcomes.Success, result=st.just(b"1")),
     st.builds(
         Failed,
         kind=st.sampled_from(["transient", "permanent", "dependency-down", "unknown"]),
@@ -96,10 +96,10 @@ def is_sound(decision: Decision, policy: Policy, now_ms: int) -> None:
             assert isinstance(decision.write, store.Fail | store.Unknown | store.Release | None)
             assert not getattr(decision.write, "closes_budget", False)
             assert not getattr(decision.write, "parked", False)
-        case Bury(to="dead-letter", reason=reason):
+        case MoveTo(to="dead-letter", reason=reason):
             assert decision.write is None or (isinstance(decision.write, store.Fail) and decision.write.closes_budget)
             assert reason.owner == policy.owner
-        case Bury(to="held", reason=reason):
+        case MoveTo(to="held", reason=reason):
             assert decision.write is None or (isinstance(decision.write, store.Unknown) and decision.write.parked)
             assert reason.kind == "unknown"
         case Leave():
@@ -143,16 +143,16 @@ def test_waiting_for_another_is_soundly_bounded(until_ms: int, policy: Policy, n
     assert isinstance(decision.settle, RetryIn)
     assert decision.settle.delay_ms >= 1
     if policy.uncounted:
-        assert decision.settle.delay_ms <= fate.WAIT_MS_MAX
+        assert decision.settle.delay_ms <= outcomes.WAIT_MS_MAX
 
 
-@given(outcomes, policies, claims, st.integers(1, 6), instants, st.floats(0, 1, exclude_max=True))
+@given(any_outcome, policies, claims, st.integers(1, 6), instants, st.floats(0, 1, exclude_max=True))
 def test_outcomes_are_settled_soundly(
     outcome: Outcome, policy: Policy, found: store.Claimed, number: int, now_ms: int, fraction: float
 ) -> None:
-    decision = fates.settle(outcome, policy, found, number, 1, now_ms, fraction)
+    decision = decisions.settle(outcome, policy, found, number, 1, now_ms, fraction)
     is_sound(decision, policy, now_ms)
-    assert isinstance(decision.write, store.Complete) == isinstance(outcome, fate.Success)
+    assert isinstance(decision.write, store.Complete) == isinstance(outcome, outcomes.Success)
     if isinstance(outcome, Failed) and outcome.kind == "transient":
         assert isinstance(decision.settle, RetryIn) == (number < policy.attempts_max)
     if policy.effect == "transactional":
@@ -170,7 +170,7 @@ ENDS = ["success", "transient", "permanent", "unknown", "down", "not started", "
 def outcome_of(end: str) -> Outcome:
     match end:
         case "success":
-            return fate.Success(result=b"1")
+            return outcomes.Success(result=b"1")
         case "not started":
             return NotStarted("drain")
         case "killed":
@@ -251,7 +251,7 @@ def test_budgets_are_kept_and_every_operation_comes_to_an_end(policy: Policy, en
         parked = parked or record.parked
         completed = completed or record.status == "completed"
         assert not (parked and completed)
-        if decision is not None and isinstance(decision.settle, Bury) and decision.settle.to == "dead-letter":
+        if decision is not None and isinstance(decision.settle, MoveTo) and decision.settle.to == "dead-letter":
             runs = crashes = 0  # the next delivery is a redrive and has a new budget
     if parked:
         assert record is not None

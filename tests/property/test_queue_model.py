@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from onefold import errors, limits
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Ack, Bury, Delivery, Leave, Reason, RetryIn, Settle
+from onefold.contracts.queue import Ack, Delivery, Leave, MoveTo, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.sqlite.admin import SqliteQueues
 from onefold.engines.sqlite.database import Database
@@ -322,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
         name = picked[0].queue
         deliveries = list({one.message_id: one for one in picked if one.queue == name}.values())
         model = self.models[name]
-        choices = [Ack(), RetryIn(delay, uncounted), Leave()] + ([Bury("dead-letter", REASON)] if model.dead else [])
+        choices = [Ack(), RetryIn(delay, uncounted), Leave()] + ([MoveTo("dead-letter", REASON)] if model.dead else [])
         all_acks = kinds.draw(st.integers(0, 3)) == 3
         fates = [Ack() if all_acks else kinds.draw(st.sampled_from(choices)) for _ in deliveries]
         settlements = [(one.receipt, fate) for one, fate in zip(deliveries, fates, strict=True)]
@@ -341,7 +341,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.id == delivery.message_id for one in self.models.values() if one is not model for m in one.messages
             )
             expected = model.settle(here, number, fate, now)
-            if here is None and not elsewhere and isinstance(fate, Ack | Bury):
+            if here is None and not elsewhere and isinstance(fate, Ack | MoveTo):
                 # Gone. (One that expired in the other queue may not have been swept yet.)
                 assert answer or self.fifo
             else:

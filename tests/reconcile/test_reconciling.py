@@ -94,7 +94,11 @@ def look(world: World, own: Any = None) -> findings.ReconcileOutcome:
     """Look by hand, with an own answer."""
     app = world.app
     one = reconciling.ReconcilePass(
-        app.runtime().engine, app.jobs, reconciling.LookMessage(run=RUN), name="by-hand", now_ms=world.clock.now_ms()
+        app.runtime().engine,
+        app.jobs,
+        reconciling.ReconcileMessage(run=RUN),
+        name="by-hand",
+        now_ms=world.clock.now_ms(),
     )
     check = one.survey()
     return one.outcome(compare(own, check.pages) if own is not None else None)
@@ -142,7 +146,7 @@ def test_what_was_refused_as_a_conflict_is_dead_though_its_key_is_done(shop: Sho
     assert (found.verdict, found.dispatched, found.done, found.dead) == ("disagrees", 2, 1, 1)
     assert found.doubtful == 0
     (example,) = found.examples
-    assert (example.key, example.place, example.queue) == ("a", "dead", "bills-dead")
+    assert (example.key, example.state, example.queue) == ("a", "dead", "bills-dead")
     assert example.why.startswith("ConflictError: The key was used before with another payload")
     lose(world, "a")
     found = look(world)
@@ -187,7 +191,7 @@ def test_what_is_not_done_yet_is_late(shop: Shop, world: World) -> None:
     assert (found.verdict, found.done, found.waiting, found.missing) == ("late", 2, 1, 0)
     assert found.findings == ("1 not done yet: waiting or running.",)
     (example,) = found.examples
-    assert (example.key, example.place, example.why, example.owner) == ("b", "waiting", "ValueError: odd", "billing")
+    assert (example.key, example.state, example.why, example.owner) == ("b", "waiting", "ValueError: odd", "billing")
 
 
 def test_a_message_that_is_gone_is_missing(shop: Shop, world: World) -> None:
@@ -217,7 +221,7 @@ def test_a_dead_letter_whose_row_was_deleted_by_hand_is_missing(shop: Shop, worl
     world.run()
     delete_by_hand(world, "onefold_received", "SELECT id FROM onefold_message WHERE key = 'b'")
     found = look(world)
-    assert (found.missing, found.dead, found.examples[0].place) == (1, 0, "missing")
+    assert (found.missing, found.dead, found.examples[0].state) == (1, 0, "missing")
 
 
 def delete_by_hand(world: World, table: str, which: str) -> None:
@@ -235,7 +239,7 @@ def test_a_dead_letter_is_named_with_its_queue_reason_and_owner(shop: Shop, worl
     world.run()
     found = look(world)
     (example,) = found.examples
-    assert (found.verdict, found.dead, example.place, example.queue) == ("disagrees", 1, "dead", "bills-dead")
+    assert (found.verdict, found.dead, example.state, example.queue) == ("disagrees", 1, "dead", "bills-dead")
     assert (example.why, example.owner) == ("PermanentError: no such card", "billing")
     assert example.message_id is not None
 
@@ -246,7 +250,7 @@ def test_a_dead_letter_that_is_gone_is_missing_and_was_a_dead_letter(shop: Shop,
     world.run()
     lose(world, "b")
     (example,) = look(world).examples
-    assert example.place == "missing"
+    assert example.state == "missing"
     assert example.why.startswith("it was a dead letter, and its message is gone, purged or expired perhaps")
     assert example.why.endswith("no such card")
 
@@ -282,7 +286,7 @@ def test_what_its_queue_has_buried_is_dead_though_its_record_has_no_end(shop: Sh
         world.clock.advance(5_000)
     found = look(world)
     assert (found.verdict, found.dead, found.stuck) == ("disagrees", 1, 0)
-    assert (found.examples[0].place, found.examples[0].queue) == ("dead", "bills-dead")
+    assert (found.examples[0].state, found.examples[0].queue) == ("dead", "bills-dead")
     assert "Received 10 times" in found.examples[0].why
 
 
@@ -357,7 +361,7 @@ def test_what_was_dispatched_again_is_one_operation(shop: Shop, world: World, mo
     world.run()
     survey = Survey(world.app.runtime().engine, RUN, world.clock.now_ms(), {})
     (item,) = survey.walk()
-    assert (item.key.key, item.place) == ("c", "missing")
+    assert (item.key.key, item.state) == ("c", "missing")
     assert (survey.dispatched, survey.counts) == (3, {"done": 2, "missing": 1})
 
 
@@ -406,7 +410,7 @@ def test_a_key_that_was_never_dispatched_is_named_by_its_beginning(shop: Shop, w
 
 def begin_with_follow_ups(world: World) -> None:
     """What a scheduler does in the transaction that begins a run."""
-    assert runs.send_looks(world.app.runtime(), RUN, "billing", world.clock.now_ms()) == []
+    assert runs.send_reconciliations(world.app.runtime(), RUN, "billing", world.clock.now_ms()) == []
 
 
 def declared(shop: Shop, **options: Any) -> list[reconciling.Reconciliation]:

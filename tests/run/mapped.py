@@ -30,7 +30,7 @@ from onefold.manual_clock import ManualClock
 from onefold.outside import Waiter
 from onefold.runner.settlement import Backend, backend_of
 from tests.run.shop import Shop
-from tests.run.workshop import PATIENCE_S, Told
+from tests.run.workshop import PATIENCE_S, BreakerUpdate
 
 START_MS = 1_700_000_000_000
 REGION = "eu-west-1"
@@ -129,7 +129,7 @@ class Mapped:
         answers: what the handler answered, in order. calls: verbs of the engine, in order.
     """
 
-    def __init__(self, app: App, clock: ManualClock, handler: Callable[..., Any], told: Told) -> None:
+    def __init__(self, app: App, clock: ManualClock, handler: Callable[..., Any], told: BreakerUpdate) -> None:
         self.app = app
         self.clock = clock
         self.handler = handler
@@ -201,7 +201,7 @@ def mapped(
         wrap: what the handler's backend is seen through. clock: unless given, one that stands at START_MS.
         options: of `App.lambda_handler`.
     """
-    clock, told = clock or ManualClock(START_MS), Told()
+    clock, told = clock or ManualClock(START_MS), BreakerUpdate()
     app.sinks = (*app.sinks, told)
     with app._reopened("sqlite://:memory:", clock, SeededEntropy(1)) as runtime, pytest.MonkeyPatch.context() as monkey:
         made = Mapped(app, clock, app.lambda_handler(**options), told)

@@ -111,8 +111,8 @@ def test_it_starts_at_once_when_everything_was_done_before_the_dispatch_ended(bi
 def test_a_process_that_is_about_to_end_looks_at_all_open_runs(billing: Billing, world: World) -> None:
     dispatched(billing, 0)
     other = closer_of(billing)
-    assert other.look() == 0
-    assert other.look(turns=False) == 1
+    assert other.check() == 0
+    assert other.check(turns=False) == 1
 
 
 def test_a_function_closes_runs_as_a_worker_does(billing: Billing, world: World) -> None:
@@ -122,7 +122,7 @@ def test_a_function_closes_runs_as_a_worker_does(billing: Billing, world: World)
     world.clock.advance(completion.ALL_MS)
     late.touch("another")
     assert late.in_use
-    assert late.look() == 1  # the container is older than its interest in runs: it looks at all of them
+    assert late.check() == 1  # the container is older than its interest in runs: it looks at all of them
     assert billing.run().ended_at_ms == world.clock.now_ms()
 
 
@@ -141,13 +141,13 @@ def test_a_dispatch_that_stopped_is_left_alone_until_it_goes_on(
     monkeypatch.setattr(completion.runs, "read", counted)
     closer.touch(RUN)
     for _ in range(3):
-        assert closer.look() == 0
+        assert closer.check() == 0
     assert reads == 3  # it may end at any moment
     runs.note(billing.runtime.engine.state, RUN, failure="away")
     before = reads
-    closer.look()
+    closer.check()
     assert reads == before + 1
-    closer.look()
+    closer.check()
     assert reads == before + 1
 
 
@@ -233,10 +233,10 @@ def test_a_process_that_dies_before_it_looks_leaves_the_run_to_the_others(billin
         [Row(at_ms=2, event="completed", key=_key(one), run=RUN) for one in customers(2)]
     )
     other = closer_of(billing)  # it has settled nothing of this run
-    assert other.look() == 0
+    assert other.check() == 0
     world.clock.advance(completion.ALL_MS)
-    assert other.look() == 1
-    assert other.look() == 0
+    assert other.check() == 1
+    assert other.check() == 0
 
 
 def test_a_tally_that_takes_long_is_taken_in_turns(
@@ -255,19 +255,19 @@ def test_a_tally_that_takes_long_is_taken_in_turns(
     first, second = closer_of(billing), closer_of(billing)
     for one in (first, second):
         one.touch(RUN)
-    assert (first.look(), second.look()) == (0, 0)
+    assert (first.check(), second.check()) == (0, 0)
     assert len(tallies) == 2  # nobody knew yet how long it takes
     for one in (first, second):
         one.touch(RUN)
-    first.look()
+    first.check()
     before = len(tallies)
-    second.look()
+    second.check()
     assert len(tallies) == before  # 10 times 400 ms are not over
-    second.look(turns=False)
+    second.check(turns=False)
     assert len(tallies) == before + 1  # about to end
     world.clock.advance(4_000)
     first.touch(RUN)
-    first.look()
+    first.check()
     assert len(tallies) == before + 2
 
 
@@ -284,8 +284,8 @@ def test_who_loses_the_turn_looks_again(billing: Billing, world: World, monkeypa
         return put(changes)
 
     monkeypatch.setattr(state, "put", slower)
-    assert closer.look() == 0
-    assert closer.look() == 1
+    assert closer.check() == 0
+    assert closer.check() == 1
 
 
 def test_a_failing_engine_keeps_what_was_touched(
@@ -301,8 +301,8 @@ def test_a_failing_engine_keeps_what_was_touched(
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "tally", busy)
         with pytest.raises(errors.StorageBusy):
-            closer.look()
-    assert closer.look() == 1
+            closer.check()
+    assert closer.check() == 1
 
 
 def test_a_list_entry_that_outlived_its_run_is_removed(billing: Billing, world: World) -> None:
@@ -311,7 +311,7 @@ def test_a_list_entry_that_outlived_its_run_is_removed(billing: Billing, world: 
     assert closer.close(RUN)
     state.put([Change(runs.OPEN_PREFIX + RUN, b"{}", 0)])
     closer.touch(RUN)
-    assert closer.look() == 0
+    assert closer.check() == 0
     assert runs.open_names(state) == []
 
 
@@ -319,7 +319,7 @@ def test_runs_of_another_app_on_the_same_engine_are_left_to_it(billing: Billing,
     dispatched(billing, 0)
     stranger = Closer(billing.runtime.engine, {}, billing.runtime.clock)
     stranger.touch(RUN)
-    assert stranger.look() == 0
+    assert stranger.check() == 0
     assert closer_of(billing).close(RUN)
 
 
@@ -329,11 +329,11 @@ def test_old_runs_are_swept_once_an_hour(billing: Billing, world: World) -> None
     runs.begin(state, RunState(name="billing/1", kind="dispatch", title="billing", started_at_ms=clock.now_ms()))
     world.clock.advance(runs.KEPT_MS + 1)
     runs.begin(state, RunState(name="billing/2", kind="dispatch", title="billing", started_at_ms=clock.now_ms()))
-    closer.look()
+    closer.check()
     assert runs.names(state) == ["billing/2"]
     assert runs.open_names(state) == ["billing/2"]
     world.clock.advance(limits.MINUTE_MS)
-    assert closer.look() == 0
+    assert closer.check() == 0
 
 
 def test_lambda_closes_the_run_whose_last_message_was_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,10 +357,10 @@ def test_lambda_looks_at_no_run_where_there_is_none(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_REGION", REGION)
     billing = Billing()
 
-    def look(closer: Closer) -> int:
+    def check(closer: Closer) -> int:
         raise AssertionError("a call of State for nothing")
 
-    monkeypatch.setattr(Closer, "look", look)
+    monkeypatch.setattr(Closer, "check", check)
     with mapped(billing.app) as world:
         billing.charge.send({"customer": "a"})
         assert world.poll("bills") == []

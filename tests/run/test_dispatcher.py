@@ -134,11 +134,11 @@ def test_a_tick_whose_run_cannot_be_read_is_buried_all_the_same() -> None:
     of_a_newer_version = f'{{"name":"{name}","title":"billing","kind":"stream","started_at_ms":0}}'.encode()
     with inline(app) as world:
         state = app.runtime().engine.state
-        assert state.put([Change(runs.place(name), of_a_newer_version, 0)]) == [True]
+        assert state.put([Change(runs.state_name(name), of_a_newer_version, 0)]) == [True]
         app.runtime().send([app.schedules["billing"].outgoing_at("2026-06-01T02:00:00Z")])
         world.run_for(60_000)
         assert [event.name for event in world.events][-1] == "dead-letter"
-        (found,) = state.get([runs.place(name)])
+        (found,) = state.get([runs.state_name(name)])
         assert found is not None
         assert found.value == of_a_newer_version
 

@@ -30,7 +30,7 @@ LEASE_MS = 30_000
 class Waiting:
     """A queue as SQS is: a receive may wait for messages, and a wait for something else costs a receive."""
 
-    capabilities = QueueCapabilities(fifo=True, uncounted=False, run_at=False, atomic_bury=False, waits=True)
+    capabilities = QueueCapabilities(fifo=True, uncounted=False, run_at=False, atomic_move=False, waits=True)
 
     def __init__(self, queue: Any) -> None:
         self.name = queue.name

@@ -29,7 +29,7 @@ from onefold.runner.runner import Runner
 from onefold.runner.settlement import backend_of
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
-from tests.run.workshop import PATIENCE_S, Told, Workshop
+from tests.run.workshop import PATIENCE_S, BreakerUpdate, Workshop
 
 LEASE_MS = 30_000
 
@@ -42,7 +42,7 @@ class Ward:
     """An app in memory, what a worker would have in flight of it, and the two that watch over it."""
 
     def __init__(self, app: onefold.App, clock: ManualClock) -> None:
-        self.app, self.clock, self.told = app, clock, Told()
+        self.app, self.clock, self.told = app, clock, BreakerUpdate()
         runtime = app.runtime()
         self.backend = backend_of(runtime.engine)
         self.queue = runtime.engine.queues.open("orders")

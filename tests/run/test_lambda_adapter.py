@@ -284,7 +284,7 @@ def test_a_group_runs_in_order_after_its_failure() -> None:
 
 
 def test_a_dead_letter_stops_its_group() -> None:
-    shop = Shop(lambda order, ctx: _bury_if(order["id"] == "o-1"), fifo=True, after_failure="stop")
+    shop = Shop(lambda order, ctx: _move_if(order["id"] == "o-1"), fifo=True, after_failure="stop")
     with mapped(shop.app) as world:
         fifo(world, shop, order(1), order(2), order(3, customer="c-2"))
         assert world.poll("orders.fifo") == []
@@ -294,7 +294,7 @@ def test_a_dead_letter_stops_its_group() -> None:
 
 
 def test_a_dead_letter_is_passed_over() -> None:
-    shop = Shop(lambda order, ctx: _bury_if(order["id"] == "o-1"), fifo=True, after_failure="skip")
+    shop = Shop(lambda order, ctx: _move_if(order["id"] == "o-1"), fifo=True, after_failure="skip")
     with mapped(shop.app) as world:
         fifo(world, shop, order(1), order(2))
         assert world.poll("orders.fifo") == []
@@ -333,7 +333,7 @@ def _id(body: str) -> str:
     return str(json.loads(body)["id"])
 
 
-def _bury_if(poison: bool) -> str:
+def _move_if(poison: bool) -> str:
     if poison:
         raise errors.PermanentError("no such customer")
     return "shipped"

@@ -33,7 +33,9 @@ def region(monkeypatch: pytest.MonkeyPatch) -> None:
 class Shaky:
     """A contract whose verbs fail now and then."""
 
-    VERBS = frozenset({"claim", "write", "start", "set_visible_in", "bury", "clear_outbox", "get", "put", "append"})
+    VERBS = frozenset(
+        {"claim", "write", "start", "set_visible_in", "move_aside", "clear_outbox", "get", "put", "append"}
+    )
 
     def __init__(self, real: Any, fails: Callable[[], str]) -> None:
         self._real = real

@@ -56,15 +56,15 @@ def test_a_mapping_that_deletes_what_is_named_is_noticed() -> None:
 class Remembering(Through):
     """SQS's queue buries what its process remembers, also when it is gone."""
 
-    def bury(self, burials: Any) -> list[bool]:
+    def move_aside(self, moves: Any) -> list[bool]:
         done: list[bool] = []
-        for receipt, burial in burials:
+        for receipt, move in moves:
             held = receipt
-            if self.queue.standing([receipt]) == ["gone"]:
+            if self.queue.receipt_states([receipt]) == ["gone"]:
                 self.queue.send([Entry(body="{}")])
                 [again] = self.queue.receive(1, 30_000)
                 held = again.receipt
-            done += self.queue.bury([(held, burial)])
+            done += self.queue.move_aside([(held, move)])
         return done
 
 
@@ -181,7 +181,7 @@ def test_a_pause_that_cannot_be_set_costs_only_time() -> None:
 def test_a_dead_letter_that_cannot_be_moved_stays() -> None:
     shop = Shop(errors.PermanentError("no such customer"))
     gone = errors.UsageError("Queue orders has no dead-letter queue.", todo="Make one.")
-    with mapped(shop.app, wrap=_failing(queue_bury=gone)) as world:
+    with mapped(shop.app, wrap=_failing(queue_move_aside=gone)) as world:
         shop.ship.send(order(1))
         assert len(world.poll()) == 1
         assert world.left() == 1

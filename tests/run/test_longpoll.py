@@ -25,7 +25,7 @@ def delivery(number: int, group: str | None = None) -> Delivery:
 class Server:
     """A queue whose receives end when the test says so."""
 
-    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_bury=False, waits=True)
+    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_move=False, waits=True)
 
     def __init__(self, name: str) -> None:
         self.name = name

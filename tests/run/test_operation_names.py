@@ -288,6 +288,6 @@ def test_what_a_later_version_writes_there_is_left_alone() -> None:
 
 @pytest.mark.parametrize("length", [1, 128, 290, 291, 512])
 def test_names_of_any_length_have_places_of_their_own(length: int) -> None:
-    places = {names.place_of("x" * length), names.place_of("x" * (length - 1) + "y")}
+    places = {names.state_name_of("x" * length), names.state_name_of("x" * (length - 1) + "y")}
     assert len(places) == 2
     assert max(map(len, places)) <= 300

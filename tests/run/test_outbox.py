@@ -63,10 +63,10 @@ def test_what_is_committed_is_passed_on_and_what_is_rolled_back_is_not(books: Bo
     assert (receipt.key, receipt.message_id, receipt.found) == ("o-2", None, "new")
     books.mine.rollback()
     relay = books.shop.relay()
-    assert relay.look() == 1
+    assert relay.check() == 1
     assert books.shop.waiting() == ["o-1"]
     assert books.rows() == []
-    assert relay.look() == 0
+    assert relay.check() == 0
     relay.close()
 
 
@@ -76,7 +76,7 @@ def test_order_is_kept_over_batches_and_relays(books: Books) -> None:
         books.shop.pack.send_many([{"id": name, "customer": "c"} for name in ids[:-1]], connection=books.mine)
         books.shop.pack.send({"id": ids[-1], "customer": "c"}, connection=books.mine)
     relay = books.shop.relay()
-    assert relay.look() == len(ids)
+    assert relay.check() == len(ids)
     assert books.shop.waiting("groups.fifo") == ids
     relay.close()
 
@@ -88,7 +88,7 @@ def test_a_message_is_passed_on_as_it_was_sent(books: Books) -> None:
         )
         books.shop.ship.send({"id": "later"}, delay="1h", connection=books.mine)
     relay = books.shop.relay()
-    relay.look()
+    relay.check()
     relay.close()
     engine = books.shop.app.runtime().engine
     (delivery,) = engine.queues.open("orders").receive(10)
@@ -138,11 +138,11 @@ def test_a_relay_that_dies_leaves_nothing_twice_and_nothing_out(books: Books, at
     books.order("o-1", "o-2")
     first = books.shop.relay(lambda table: Dying(table, at, after=after))
     with pytest.raises(Dies):
-        first.look()
+        first.check()
     first.close()
     books.order("o-3")
     second = books.shop.relay()
-    second.look()
+    second.check()
     assert books.shop.waiting() == ["o-1", "o-2", "o-3"]
     assert books.rows() == []
     second.close()
@@ -155,10 +155,10 @@ def test_a_relay_whose_transaction_fails_has_sent_nothing(books: Books, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(state, "put", lambda _: (_ for _ in ()).throw(errors.StorageBusy("held", todo="wait")))
         with pytest.raises(errors.StorageBusy):
-            relay.look()
+            relay.check()
     assert books.shop.waiting() == []
     assert books.rows() == [1]
-    assert relay.look() == 1
+    assert relay.check() == 1
     relay.close()
 
 
@@ -191,12 +191,12 @@ def test_two_relays_pass_each_message_on_once(books: Books, at: str) -> None:
     second = books.shop.relay()
 
     def other() -> None:
-        second.look()
+        second.check()
         books.order("o-3")
-        second.look()
+        second.check()
 
     first = books.shop.relay(lambda table: Meeting(table, at, other))
-    first.look()
+    first.check()
     assert books.shop.waiting() == ["o-1", "o-2", "o-3"]
     assert books.rows() == []
     first.close()
@@ -210,7 +210,7 @@ def test_relays_in_threads_beside_a_sender(books: Books) -> None:
             with books.mine:
                 books.shop.pack.send({"id": name, "customer": "c"}, connection=books.mine)
     relay = books.shop.relay()
-    relay.look()
+    relay.check()
     relay.close()
     assert books.shop.waiting("groups.fifo") == ids
     assert books.shop.heard.names() == []
@@ -246,9 +246,9 @@ def test_the_turn_is_taken_and_given_back(apart: tuple[Books, ManualClock]) -> N
     books, _ = apart
     books.order("o-1")
     first = books.shop.relay()
-    first.look()
+    first.check()
     books.order("o-2")
-    first.look()
+    first.check()
     assert books.shop.waiting() == ["o-1", "o-2"]
     first.close()
 
@@ -269,13 +269,13 @@ def test_a_turn_that_was_not_given_back_ends(apart: tuple[Books, ManualClock], m
     with monkeypatch.context() as patch:
         patch.setattr(state, "put", put_once)
         with pytest.raises(Dies):
-            first.look()
+            first.check()
     runtime = books.shop.app.runtime()
     monkeypatch.setattr(runtime._opened, "owner", "another")
     second = books.shop.relay()
-    assert second.look() == 0
+    assert second.check() == 0
     clock.advance(TURN_MS)
-    assert second.look() == 1
+    assert second.check() == 1
     assert books.shop.waiting() == ["o-1", "o-1"]  # sent again: one key, so that it takes effect once
     assert books.rows() == []
     first.close()
@@ -294,7 +294,7 @@ def test_a_message_that_is_refused_is_put_aside_and_the_others_go_on(books: Book
         books.mine.execute("INSERT INTO onefold_outbox (app, queue, message) VALUES ('shop', 'orders', '{}')")
     books.order("o-3")
     relay = books.shop.relay()
-    assert relay.look() == 3
+    assert relay.check() == 3
     assert books.shop.waiting() == ["o-1", "o-0", "o-2", "o-3"]
     assert books.rows() == [2, 4]
     assert [(one.name, one.detail["row"]) for one in books.shop.heard.events] == [
@@ -306,7 +306,7 @@ def test_a_message_that_is_refused_is_put_aside_and_the_others_go_on(books: Book
     books.mine.execute("DELETE FROM onefold_outbox WHERE id = 4")
     books.mine.execute("UPDATE onefold_outbox SET refused = NULL, message = json_set(message, '$.key', 'o-9')")
     books.mine.commit()
-    assert relay.look() == 1
+    assert relay.check() == 1
     relay.close()
 
 
@@ -315,7 +315,7 @@ def test_a_queue_that_this_version_does_not_declare_waits_for_another(books: Boo
         books.mine.execute("INSERT INTO onefold_outbox (app, queue, message) VALUES ('shop', 'newer', '{}')")
         books.mine.execute("INSERT INTO onefold_outbox (app, queue, message) VALUES ('other', 'orders', '{}')")
     relay = books.shop.relay()
-    assert relay.look() == 0
+    assert relay.check() == 0
     assert books.rows() == [1, 2]
     relay.close()
 
@@ -370,7 +370,7 @@ def test_tables_of_another_version(books: Books) -> None:
     assert books.rows() == []
     relay = books.shop.relay()
     with pytest.raises(errors.StorageError, match="not of version 1"):
-        relay.look()
+        relay.check()
     relay.close()
 
 
@@ -395,7 +395,7 @@ def test_autocommit_without_a_transaction(books: Books) -> None:
 def test_ids_are_never_given_out_twice(books: Books) -> None:
     books.order("o-1")
     relay = books.shop.relay()
-    relay.look()
+    relay.check()
     books.order("o-2")
     assert books.rows() == [2]
     relay.close()
@@ -407,13 +407,13 @@ def test_a_restored_database_gives_out_numbers_again_and_nothing_is_taken_for_wh
         books.mine.backup(backup)
         books.order("o-1", "o-2")
         relay = books.shop.relay()
-        assert relay.look() == 2
+        assert relay.check() == 2
         relay.close()
         backup.backup(books.mine)
     books.order("o-3", "o-4")
     assert books.rows() == [1, 2]
     relay = books.shop.relay()
-    assert relay.look() == 2
+    assert relay.check() == 2
     relay.close()
     assert books.shop.waiting() == ["o-1", "o-2", "o-3", "o-4"]
 
@@ -423,11 +423,11 @@ def test_a_restored_row_that_was_sent_last_is_not_sent_again(books: Books) -> No
     with closing(sqlite3.connect(":memory:")) as backup:
         books.mine.backup(backup)
         relay = books.shop.relay()
-        assert relay.look() == 1
+        assert relay.check() == 1
         relay.close()
         backup.backup(books.mine)
     relay = books.shop.relay()
-    assert relay.look() == 0
+    assert relay.check() == 0
     relay.close()
     assert (books.rows(), books.shop.waiting()) == ([], ["o-1"])
 

@@ -195,7 +195,7 @@ def test_a_forecast_reads_the_record_that_counts() -> None:
         ship.send({"id": "1"})
         session = AdminSession(releases.app.runtime(), actor="test", jobs=jobs_of(releases.app))
         (message,) = session.every("orders")
-        assert [one.fate for one in reading.forecast(session, [message])] == ["answered"]
+        assert [one.outcome for one in reading.forecast(session, [message])] == ["answered"]
         assert session.job("book") is ship
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import onefold
 from onefold import errors
 from onefold.contracts.engine import Engine
-from onefold.contracts.ledger import FATES
+from onefold.contracts.ledger import OUTCOME_EVENTS
 from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.runs import Counts, RunState, counts_of, is_over
@@ -90,18 +90,18 @@ def test_a_note_gives_up_when_others_never_stop(engine: Engine, monkeypatch: pyt
 
 
 def test_the_counts_sum_up_to_all_that_are_known() -> None:
-    tally = dict.fromkeys(FATES, 1) | {"dispatched": 10, "lease-lost": 2}
+    tally = dict.fromkeys(OUTCOME_EVENTS, 1) | {"dispatched": 10, "lease-lost": 2}
     counts = counts_of(replace(BEGUN, expected=30), tally)
     assert counts.done + counts.failed + counts.dead + counts.unknown + counts.missing == counts.expected == 30
-    fates = Counter(runs.fate_of(event) for event in FATES)
+    fates = Counter(runs.outcome_of(event) for event in OUTCOME_EVENTS)
     assert (counts.done, counts.failed, counts.dead, counts.unknown) == tuple(
-        fates[fate] for fate in ("done", "failed", "dead", "unknown")
+        fates[outcome] for outcome in ("done", "failed", "dead", "unknown")
     )
     assert counts.missing == 30 - counts.settled - counts.failed  # sent, begun, redriven, or without any row yet
 
 
 def test_every_fate_but_a_redrive_says_what_became_of_an_operation() -> None:
-    assert {event for event in FATES if runs.fate_of(event) is None} == {"redrive"}
+    assert {event for event in OUTCOME_EVENTS if runs.outcome_of(event) is None} == {"redrive"}
 
 
 @pytest.mark.parametrize(

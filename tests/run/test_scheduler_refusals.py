@@ -200,7 +200,7 @@ def test_unsent_ticks_of_a_removed_schedule_are_said_once_and_wait_until_it_is_d
         without.step()
         stranger.step()
         unsent = "undelivered-tick/nightly/2026-06-01T02:00:00Z"
-        assert [one.place for one in without.scheduler.next_due(10)] == ["schedule/daily"]
+        assert [one.state_name for one in without.scheduler.next_due(10)] == ["schedule/daily"]
         read: list[str] = []
         state: Any = without.app.runtime().engine.state
         get = state.get

@@ -13,7 +13,7 @@ import pytest
 import onefold
 from onefold.contracts import store as records
 from onefold.contracts.commit import Settlement, Verdict
-from onefold.contracts.queue import Ack, Bury, Leave, Reason, RetryIn
+from onefold.contracts.queue import Ack, Leave, MoveTo, Reason, RetryIn
 from onefold.contracts.state import Change
 from onefold.runner import settlement as settlements
 from tests.run.bench import Bench, Fault, Process, opened
@@ -77,7 +77,7 @@ WRITE, ROWS, DELETE = "store.write", "ledger.append", "queue.delete"
         ("book", [WRITE, ROWS, DELETE]),
         ("write", [WRITE, "queue.send", "store.clear_outbox", ROWS, DELETE]),
         ("fail once", [WRITE, ROWS, "queue.set_visible_in"]),
-        ("never", [WRITE, ROWS, "queue.bury"]),
+        ("never", [WRITE, ROWS, "queue.move_aside"]),
         ("lose the answer", [WRITE, ROWS, "queue.set_visible_in"]),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_group_is_stopped_before_its_message_goes() -> None:
     with opened(app) as bench:
         ship.send({"id": "o-1", "customer": "c", "act": "never"})
         process = bench.process(one_transaction=False)
-        assert walk_of(bench, process) == [WRITE, ROWS, "state.put", "queue.bury"]
+        assert walk_of(bench, process) == [WRITE, ROWS, "state.put", "queue.move_aside"]
 
 
 def test_a_duplicate_sends_what_is_still_in_the_outbox_first() -> None:
@@ -231,7 +231,7 @@ VERBS = [
     "ledger.append",
     "queue.delete",
     "queue.set_visible_in",
-    "queue.bury",
+    "queue.move_aside",
 ]
 
 
@@ -335,7 +335,7 @@ def test_verdicts_come_in_the_order_of_the_settlements(one_transaction: bool) ->
             [
                 settlement(receipts[0], Ack()),
                 settlement(receipts[1], RetryIn(5_000)),
-                settlement(receipts[2], Bury("dead-letter", REASON)),
+                settlement(receipts[2], MoveTo("dead-letter", REASON)),
                 Settlement(write=(lost, never), queue="orders", receipt=receipts[3], settle=Ack()),
                 settlement(receipts[4], Leave()),
                 Settlement(write=None, queue=None, receipt=None, settle=Ack()),
@@ -381,7 +381,7 @@ def test_a_refused_write_takes_its_change_of_state_with_it(one_transaction: bool
             write=(lost, fail),
             queue="orders",
             receipt=delivery.receipt,
-            settle=Bury("dead-letter", REASON),
+            settle=MoveTo("dead-letter", REASON),
             changes=(Change("flag", b"1", 0),),
         )
         assert settlements.settle(backend, [refused], bench.clock.now_ms()) == [Verdict(False, False)]

@@ -79,7 +79,7 @@ def test_every_job_is_done_once(app: onefold.App, effect: Any, kind: str) -> Non
     assert ran == Counter({f"o-{number}": 1 for number in range(250)})
     counts = report.counts
     assert (counts.received, counts.started, counts.completed, counts.duplicates) == (300, 250, 250, 50)
-    assert (counts.in_hand, counts.running, counts.buried, counts.held) == (0, 0, 0, 0)
+    assert (counts.in_hand, counts.running, counts.dead_lettered, counts.held) == (0, 0, 0, 0)
     assert record(app, "ship", "o-7").result == b"7"
     assert told.names()[0] == "worker-started"
     assert told.names()[-1] == "worker-stopped"
@@ -101,7 +101,7 @@ def test_rows_of_transactional_handlers_stand_with_their_records(app: onefold.Ap
 
     rows = app.runtime().engine.database.read(lambda c: c.execute("SELECT id FROM shipped").fetchall())  # type: ignore[attr-defined]
     assert sorted(rows) == sorted((f"o-{n}",) for n in range(100) if n % 10 != 3)
-    assert (report.counts.completed, report.counts.buried) == (90, 10)
+    assert (report.counts.completed, report.counts.dead_lettered) == (90, 10)
 
 
 def test_what_handlers_raise_is_counted_and_never_ends_the_worker(app: onefold.App) -> None:
@@ -124,7 +124,7 @@ def test_what_handlers_raise_is_counted_and_never_ends_the_worker(app: onefold.A
 
     assert report.counts.completed == 1
     assert report.counts.retried == 3
-    assert report.counts.buried == 4
+    assert report.counts.dead_lettered == 4
     assert {event.detail["reason"] for event in told.of("dead-letter")} == {"attempts", "permanent"}
 
 

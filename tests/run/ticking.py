@@ -17,7 +17,7 @@ from onefold.entropy import SeededEntropy
 from onefold.manual_clock import ManualClock
 from onefold.runtime.events import Sinks
 from onefold.schedules.scheduler import Scheduler
-from tests.run.workshop import Told
+from tests.run.workshop import BreakerUpdate
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
@@ -42,7 +42,7 @@ class Place:
         self.app = App(app, url=f"sqlite:///{path}", clock=clock, entropy=SeededEntropy(id(self) % 2**31))
         self.clock = clock
         self.seen: list[str] = []
-        self.told = Told()
+        self.told = BreakerUpdate()
 
         @self.app.schedule(expression, **{"name": "nightly", **options})
         def nightly(tick: Tick) -> None:

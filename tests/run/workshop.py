@@ -22,7 +22,7 @@ from onefold.runtime.events import Event, Sinks
 PATIENCE_S = 20.0  # a test that waits so long has failed; on a good day nothing waits a tenth of a second
 
 
-class Told:
+class BreakerUpdate:
     """A sink that keeps every event, and can be waited on."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Workshop:
         lease_ms: int | None = None,
     ) -> None:
         runtime = app.runtime()
-        self.told = Told()
+        self.told = BreakerUpdate()
         self.lease_ms = lease_ms or settings.lease_ms
         self.waiter = runtime.engine.waiter()
         backend = backend or backend_of(runtime.engine)
@@ -181,7 +181,7 @@ def working(app: App, **settings: Any) -> Iterator[Workshop]:
         shop.end()
 
 
-def finished(app: App, **settings: Any) -> tuple[ExitReport, Told]:
+def finished(app: App, **settings: Any) -> tuple[ExitReport, BreakerUpdate]:
     """Run a worker until the queues are empty."""
     shop = Workshop(app, WorkerSettings(until_empty=True, **settings))
     shop.start()

@@ -73,7 +73,7 @@ class RedisStage(Stage):
         assert len(records) < 2
         return Row.of(records[0]) if records else None
 
-    def bury(self, owner: str, now_ms: int) -> None:
+    def end_owner(self, owner: str, now_ms: int) -> None:
         """Redis is not told of dead processes: their leases run out."""
 
 

@@ -127,9 +127,9 @@ def charge(place: Place) -> Iterator[Any]:
 def test_looking_needs_no_more_than_reading(place: Place, charge: Any, only_reading: None) -> None:
     with session(place.reading) as looking:
         (done,) = why.explain(looking, "o-1").stories
-        assert (done.job, done.place, done.result) == ("charge", "done", '"charged o-1"')
+        assert (done.job, done.state, done.result) == ("charge", "done", '"charged o-1"')
         (bad,) = why.explain(looking, "bad-1").stories
-        assert (bad.place, bad.messages) == ("held", ())
+        assert (bad.state, bad.messages) == ("held", ())
         assert why.explain(looking, "o-2").near == ("o-1",)
         (one,) = held.listed(looking)
         assert (one.job, one.key, one.error, one.queue) == ("charge", "bad-1", "OutcomeUnknown", None)

@@ -38,7 +38,7 @@ def shop(url: str, tmp_path: Path) -> Iterator[OutboxShop]:
 def passed_on(shop: OutboxShop) -> list[str]:
     """The keys of what a relay finds committed; the same orders are there."""
     relay = shop.relay()
-    relay.look()
+    relay.check()
     relay.close()
     keys = shop.waiting()
     assert sorted(keys) == [name for (name,) in sql(shop.outbox_url, "SELECT id FROM shop_order ORDER BY id")]

@@ -136,7 +136,7 @@ class PostgresStage(Stage):
         fields = {name: getattr(records[0], name, 0) for name in Row.NAMES}
         return Row((fields | {"status": get_args(Status).index(records[0].status)}).values())
 
-    def bury(self, owner: str, now_ms: int) -> None:
+    def end_owner(self, owner: str, now_ms: int) -> None:
         """Leases run out."""
 
     def rows(self) -> int:

@@ -60,7 +60,7 @@ def rows(url: str) -> list[int]:
 def pass_on(shop: OutboxShop) -> int:
     relay = shop.relay()
     try:
-        return relay.look()
+        return relay.check()
     finally:
         relay.close()
 
@@ -161,14 +161,14 @@ def test_a_relay_that_waits_hears_of_a_commit(shop: OutboxShop, url: str) -> Non
 
 def test_the_server_restarts_under_a_relay(shop: OutboxShop, url: str) -> None:
     relay = shop.relay()
-    assert relay.look() == 0
+    assert relay.check() == 0
     with psycopg.connect(url) as link:
         shop.ship.send({"id": "o-1"}, connection=link)
     with psycopg.connect(url, autocommit=True) as link:
         link.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     with pytest.raises(errors.TransientError):
-        relay.look()
-    assert relay.look() == 1
+        relay.check()
+    assert relay.check() == 1
     relay.close()
     assert shop.waiting() == ["o-1"]
 

@@ -46,7 +46,7 @@ class Client:
         self._connection.close()
 
 
-class Told:
+class BreakerUpdate:
     """What the clients were told, and what they saw."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Told:
             assert self._changed.wait_for(lambda: self._acks >= goal, PATIENCE_S), "the clients stand still"
 
 
-def work(port: int, name: str, told: Told, stopped: threading.Event) -> None:
+def work(port: int, name: str, told: BreakerUpdate, stopped: threading.Event) -> None:
     """Send, receive and delete until the server is gone."""
     client, number = Client(port), 0
     deleted_before = set(told.deleted)  # by earlier rounds: later deletes may cross a receive that is under way
@@ -137,7 +137,7 @@ def drained(port: int) -> set[str]:
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     entropy = SeededEntropy(int(SystemEntropy().token(), 16) if SOAK else 1)
     print(f"seed {entropy.seed}")  # noqa: T201 - pytest -s
-    told = Told()
+    told = BreakerUpdate()
     with serving(tmp_path) as (_, port):
         client = Client(port)
         client.call("CreateQueue", QueueName="q")

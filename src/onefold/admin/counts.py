@@ -48,9 +48,9 @@ def counted(session: AdminSession, when: TimeRange, job: str | None = None) -> l
     for row in rows(session.engine.ledger, when.from_ms, when.to_ms):
         if row.event == "completed" and row.key is not None and job in (None, row.key.job):
             for name, count in counts_of(row.detail).items():
-                place = (_day(row.at_ms, zone), row.key.job, name)
-                totals[place] += count
-                runs[place] += 1
+                cell = (_day(row.at_ms, zone), row.key.job, name)
+                totals[cell] += count
+                runs[cell] += 1
     return [
         OutcomeCount(day=day, job=of, name=name, total=totals[day, of, name], runs=runs[day, of, name])
         for day, of, name in sorted(totals)

@@ -144,7 +144,7 @@ def is_right(one: DayRun) -> bool:
     last = one.reconciled
     if last is not None and last.own is not None and last.own.differs(last.dispatched - last.done):
         return False  # what the user's own check finds, only another look can clear
-    return not any(count for place, count in one.counts.items() if place != "done")
+    return not any(count for state, count in one.counts.items() if state != "done")
 
 
 def range_of(text: str, zone: str = "UTC") -> TimeRange:

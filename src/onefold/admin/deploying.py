@@ -100,29 +100,29 @@ class Deployment:
     """One plan on its way to one stack.
 
     Args:
-        plan: what is wanted. place: where.
+        plan: what is wanted. location: where.
         clock, entropy: for pauses and tokens.
 
     Raises:
         UsageError: boto3 is not installed, or no client can be made for the region.
     """
 
-    def __init__(self, plan: DeployPlan, place: DeployLocation, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, plan: DeployPlan, location: DeployLocation, *, clock: Clock, entropy: Entropy) -> None:
         self.plan = plan
-        self.place = place
+        self.location = location
         self._entropy = entropy
-        self._session, self._errors = _connected(place)
+        self._session, self._errors = _connected(location)
         never = Never()
         self._live = LiveStack(
             self._session.client("cloudformation"),
-            place.stack,
+            location.stack,
             aws_errors=self._errors,
             pause=lambda ms: _wait(clock, never, ms),
         )
 
     def state(self) -> StackState:
         """The state of the stack; `ABSENT` when there is none."""
-        return self._live.standing()
+        return self._live.stack_state()
 
     def check(self, bucket: str | None, alarm_topic: str | None) -> None:
         """Refuse, before anything is packed or uploaded, what could not be deployed.
@@ -151,8 +151,8 @@ class Deployment:
                 todo="Write for example arn:aws:sns:eu-west-1:111122223333:pages, or '' for none.",
             )
         if bucket:
-            apply.check_bucket(self._session.client("s3"), bucket, self.place.region, self._errors)
-        state = self._live.standing()
+            apply.check_bucket(self._session.client("s3"), bucket, self.location.region, self._errors)
+        state = self._live.stack_state()
         self._live.refuse(state)
         self._check_layout(state)
 
@@ -165,15 +165,15 @@ class Deployment:
         has = stack_of(url).layout
         if has == 2 != wanted:
             raise errors.UsageError(
-                f"The records of stack {self.place.stack} have layout 2, and layout 1 was asked for.",
+                f"The records of stack {self.location.stack} have layout 2, and layout 1 was asked for.",
                 meaning="Its functions would refuse every message.",
                 todo="Add --layout 2, or layout=2 to the app's URL.",
             )
         if has == 1 != wanted and not self._is_migrated(self.plan.table):
             raise errors.UsageError(
-                f"The records of stack {self.place.stack} have layout 1, and layout 2 was asked for.",
+                f"The records of stack {self.location.stack} have layout 1, and layout 2 was asked for.",
                 meaning="Its functions would not find what is done, and would refuse every message.",
-                todo=f"Move them first: onefold records migrate dynamodb://{self.place.region}/{self.plan.table}",
+                todo=f"Move them first: onefold records migrate dynamodb://{self.location.region}/{self.plan.table}",
             )
 
     def _is_migrated(self, table: str) -> bool:
@@ -212,7 +212,7 @@ class Deployment:
         parameters: dict[str, str | None] = {_ALARM_TOPIC: alarm_topic}
         if code is not None:
             parameters |= {_CODE_BUCKET: code.bucket, _CODE_KEY: code.key}
-        report(f"asking CloudFormation what would change in stack {self.place.stack} ({self.place.region})")
+        report(f"asking CloudFormation what would change in stack {self.location.stack} ({self.location.region})")
         return self._live.prepare(text if url is None else None, url, parameters, self._entropy.token())
 
     def discard(self, change_set: ChangeSet) -> None:
@@ -226,10 +226,10 @@ class Deployment:
     def compare(self) -> Comparison:
         """What differs between the deployed template and the plan's."""
         deployed = self._live.template()
-        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.place.stack)
+        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
         return Comparison(
-            stack=self.place.stack,
-            status="ABSENT" if deployed is None else self._live.standing().status,
+            stack=self.location.stack,
+            status="ABSENT" if deployed is None else self._live.stack_state().status,
             differences=tuple(differences(before, cloudformation.template(self.plan))),
         )
 
@@ -239,7 +239,7 @@ class Deployment:
 
     @property
     def _prefix(self) -> str:
-        return f"onefold/{self.place.stack}"
+        return f"onefold/{self.location.stack}"
 
     def _upload_template(self, text: str, bucket: str | None, report: Report) -> str:
         content = text.encode()
@@ -264,12 +264,12 @@ def _wait(clock: Clock, never: Never, ms: int) -> None:
     clock.wait(never, ms)
 
 
-def _connected(place: DeployLocation) -> tuple[Session, apply.Translating]:
+def _connected(location: DeployLocation) -> tuple[Session, apply.Translating]:
     try:
         from onefold.engines.aws.session import Session, aws_errors
     except ImportError as error:
         raise _no_boto(error) from None
-    return Session(place.region, {"*": place.endpoint} if place.endpoint else None), aws_errors
+    return Session(location.region, {"*": location.endpoint} if location.endpoint else None), aws_errors
 
 
 def _configured_region() -> str | None:

@@ -198,7 +198,7 @@ def edit(
     attributes = {name: one for name, one in message.attributes.items() if name not in dropped}
     message = replace(message, trusted=True)
     after = reading.read(session, reading.as_if(message, text, attributes))
-    if after.fate == "malformed":
+    if after.outcome == "malformed":
         raise errors.PayloadError(
             f"The changed payload of {message.message_id} cannot be used: {after.problem}",
             meaning="Nothing was changed.",
@@ -215,7 +215,7 @@ def edit(
         attributes[AMENDS_ATTRIBUTE] = Attribute(amends)
     final = reading.read(session, reading.as_if(message, text, attributes))
     if not dry_run:
-        _check_place(session, message)
+        _check_editable(session, message)
         moved = before.key is not None and after.key is not None and before.key != after.key
         old_key = before.key.key if moved and before.key is not None else None
         rows = [
@@ -240,7 +240,7 @@ def edit(
     )
 
 
-def _check_place(session: AdminSession, message: Peeked) -> None:
+def _check_editable(session: AdminSession, message: Peeked) -> None:
     """Refuse an edit that would take a message out of its place in a FIFO group: where it is a copy, sent to the end."""
     if session.engine.commit is not None or message.group is None or message.sequence is None:
         return

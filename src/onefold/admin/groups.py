@@ -314,9 +314,9 @@ def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool 
     flag = session.engine.state.get([name])[0]
     if flag is None:
         return False
-    for place in (settings.dead_letter, settings.held):
-        if place is not None and any(
-            one.source == settings.name for one in session.engine.queues.of_group(place, group)
+    for queue in (settings.dead_letter, settings.held):
+        if queue is not None and any(
+            one.source == settings.name for one in session.engine.queues.of_group(queue, group)
         ):
             return False
     in_flight = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]

@@ -27,7 +27,7 @@ from onefold.record.breaker import Breaker
 from onefold.record.failures import is_named
 from onefold.runner.admission import breaker_name, breaker_of
 from onefold.runner.handlers import Job
-from onefold.runtime.names import PREFIX, Taken, decoded, place_of
+from onefold.runtime.names import PREFIX, Taken, decoded, state_name_of
 from onefold.runtime.outgoing import Receipt
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def taken_names(session: AdminSession) -> list[Taken]:
 
 def who_has_name(session: AdminSession, job: Job[Any, Any]) -> str:
     """Who else owns the name of an app's job on this store, so that its worker is refused; empty if no one does."""
-    found = session.engine.state.get([place_of(job.name)])[0]
+    found = session.engine.state.get([state_name_of(job.name)])[0]
     taken = decoded(found.value) if found is not None else None
     if taken is None or job.app in taken.apps:
         return ""
@@ -209,7 +209,7 @@ def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_te
         apps = tuple(dict.fromkeys((*(had if shared else ()), app)))
         return Taken(name=name, kind="job", apps=apps, since_ms=session.now_ms()), had
 
-    after, had = change(session.engine.state, place_of(name), decoded, None, decide)
+    after, had = change(session.engine.state, state_name_of(name), decoded, None, decide)
     if after is None or had is None:
         raise errors.TransientError(f"The name {name!r:.200} is being changed by others.", todo="Run it again now.")
     session.record("name-given", job=name, to=", ".join(after.apps), of=", ".join(had) or None, reason_text=reason_text)

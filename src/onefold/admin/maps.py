@@ -27,7 +27,7 @@ from onefold.maps.rules import REDRIVES_MAX
 from onefold.maps.sources import Position, Source, SourceIdentity, source_of
 from onefold.maps.state import MapState, OtherDriverError
 from onefold.runner import runs
-from onefold.runner.runs import report_refused, send_looks
+from onefold.runner.runs import report_refused, send_reconciliations
 from onefold.runtime.events import Event, Sinks, kept
 from onefold.runtime.outgoing import transaction
 
@@ -128,22 +128,22 @@ def start(app: App, name: str, *, run: str, items: str | None = None, turns: boo
     """
     mapping = find(app, name)
     map_state.check_name(run)
-    place = _absolute(items or mapping.spec.source or "")
-    if not place:
+    location = _absolute(items or mapping.spec.source or "")
+    if not location:
         raise errors.UsageError(
             f"Map {name} declares no source.", todo="Say which file: --items FILE, or declare source=."
         )
     opened = app.runtime()
     _refuse_known(opened, run)
-    source = source_of(place, opened.s3_client)
+    source = source_of(location, opened.s3_client)
     identity, total = _measured(source, mapping)
     now_ms = opened.steady.now_ms()
     state = MapState(
-        run=run, map=name, id=opened.entropy.token(), source=place, identity=identity, shape=mapping.shape, total=total,
+        run=run, map=name, id=opened.entropy.token(), source=location, identity=identity, shape=mapping.shape, total=total,
         started_at_ms=now_ms, round_at_ms=now_ms, results=_results(app, mapping, run),
     )  # fmt: skip
     remark = _remark(mapping, state)
-    detail = {"map": name, "source": place, "remark": remark}
+    detail = {"map": name, "source": location, "remark": remark}
     empty = (
         None if remark is None else Event(at_ms=now_ms, name="map-empty", run=run, actor=opened.owner, detail=detail)
     )
@@ -155,7 +155,7 @@ def start(app: App, name: str, *, run: str, items: str | None = None, turns: boo
         map_state.write(opened.engine.state, state, 0)
         if empty is not None and kept(empty.name, app.history, run=run):
             opened.engine.ledger.append([empty.row()])
-        report_refused(opened, run, send_looks(opened, run, name, now_ms))
+        report_refused(opened, run, send_reconciliations(opened, run, name, now_ms))
         if turns:
             mapping.turns.deliver([mapping.turns.outgoing(MapTurn(run=run, begun_at_ms=now_ms))])
 
@@ -222,8 +222,8 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
             f"`onefold map start {state.map} --items FILE --name NAME`.",
         )
     check_shape(mapping, state)
-    place = state.source if items is None else _absolute(items)
-    source = source_of(place, opened.s3_client)
+    location = state.source if items is None else _absolute(items)
+    source = source_of(location, opened.s3_client)
     if items is None:
         check_source(source, state, mapping, wholly=True)
     identity, total = _measured(source, mapping)
@@ -232,7 +232,7 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
         "status": "running", "ending": None, "failure": None, "ended_at_ms": None, "clearing": True,
         "sent": Position(), "settled": Position(), "children": 0, "settled_children": 0, "done": 0, "failed": 0,
         "malformed": 0, "seen_done": 0, "seen_failed": 0, "earlier": state.seen_done + state.ahead, "passed": 0,
-        "source": place, "identity": identity, "total": total, "round_at_ms": now_ms,
+        "source": location, "identity": identity, "total": total, "round_at_ms": now_ms,
     }  # fmt: skip
 
     def write() -> None:
@@ -377,8 +377,8 @@ def _remark(mapping: MapJob, state: MapState) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _absolute(place: str) -> str:
-    return place if not place or "://" in place else str(Path(place).absolute())
+def _absolute(location: str) -> str:
+    return location if not location or "://" in location else str(Path(location).absolute())
 
 
 def _results(app: App, mapping: MapJob, run: str) -> str:

@@ -169,7 +169,7 @@ def _read(
         version = None
     known, problem = reading.read(session, message), ""
     kind: Literal["no-job", "later-version", "malformed"] = "malformed"
-    if known.fate == "no-job":
+    if known.outcome == "no-job":
         present = 1 if job is None or job.versions is None else job.versions.present
         late = job is not None and version is not None and version > present
         kind = "later-version" if late else "no-job"
@@ -180,7 +180,7 @@ def _read(
             if named is not None and job is None
             else "No job of this app takes it from its queue."
         )
-    elif known.fate == "malformed":
+    elif known.outcome == "malformed":
         problem = _without_values(session, message, known.job)
     if not problem:
         return session.job(known.job), None

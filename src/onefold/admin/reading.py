@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from onefold import errors, payload_defaults
@@ -25,8 +25,8 @@ from onefold.contracts.queue import (
     KEY_ATTRIBUTE,
     Ack,
     Attribute,
-    Bury,
     Delivery,
+    MoveTo,
     RetryIn,
 )
 from onefold.contracts.store import RecordKey
@@ -36,7 +36,9 @@ from onefold.record.aliases import chosen, other_names
 from onefold.record.delivery import Policy
 from onefold.runner.versions import marked, version_of
 
-Fate = Literal["run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"]
+ExpectedOutcome = Literal[
+    "run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"
+]
 
 _KEEP_MS = 1  # of the claim that is only thought; nothing is written
 
@@ -50,7 +52,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         fingerprint: of its payload; None where it is not known.
         amends: fingerprint of the payload it replaces, after an edit.
         problem: why it cannot be read as a payload, or who it is for; empty when all is well.
-        fate: `malformed` or `no-job` when that settles it already.
+        outcome: `malformed` or `no-job` when that settles it already.
         payload: as its job's type reads it; None where that is not known.
     """
 
@@ -59,7 +61,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     fingerprint: str | None
     amends: str | None = None
     problem: str = ""
-    fate: Fate | None = None
+    outcome: ExpectedOutcome | None = None
     payload: object = None
 
     def is_of(self, fingerprint: str) -> bool:
@@ -75,13 +77,13 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """What a delivery of a message would do now.
 
     Args:
-        fate: `run`; `answered` from the record and deleted; `waits` for a run elsewhere; `unknown`: an earlier run's outcome
-            is in doubt and the job's policy decides; `held` again; `conflict`, `malformed`, `comes-back`: to the dead-letter
-            queue again; `no-job`: hidden again until a worker has its job.
+        outcome: `run`; `answered` from the record and deleted; `waits` for a run elsewhere; `unknown`: an earlier run's
+            outcome is in doubt and the job's policy decides; `held` again; `conflict`, `malformed`, `comes-back`: to the
+            dead-letter queue again; `no-job`: hidden again until a worker has its job.
         why: one sentence with what decides.
     """
 
-    fate: Fate
+    outcome: ExpectedOutcome = field(name="fate")  # the name in JSON
     why: str
 
 
@@ -98,10 +100,10 @@ def read(session: AdminSession, message: Peeked) -> Reading:
     try:
         job = session.jobs.of(delivery)
     except errors.NotFoundError as error:
-        return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), fate="no-job")
+        return Reading(job=carried_job(message), key=None, fingerprint=None, problem=str(error), outcome="no-job")
     facts, payload = job.read(delivery)
     if facts.malformed is not None:
-        return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, fate="malformed")
+        return Reading(job=job.name, key=None, fingerprint=None, problem=facts.malformed, outcome="malformed")
     key = facts.key
     if job.aliases and key is not None:
         key = chosen(key, session.engine.store.read([key, *other_names(key, job.names)], session.now_ms()))
@@ -166,7 +168,7 @@ def _read_alone(session: AdminSession, message: Peeked) -> Reading:
         try:
             fingerprint = marked(PayloadCodec.fingerprint(message.body), version_of(message.attributes))
         except errors.PayloadError as error:
-            return Reading(job=job, key=None, fingerprint=None, problem=error.what, fate="malformed")
+            return Reading(job=job, key=None, fingerprint=None, problem=error.what, outcome="malformed")
     return Reading(
         job=job,
         key=fitting[0] if fitting else RecordKey("", job, key),
@@ -190,10 +192,10 @@ def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast
 
 def foresee(session: AdminSession, reading: Reading, record: store.Record | None) -> Forecast:
     """What a delivery with this reading would do with its record as given."""
-    if reading.fate is not None:
-        return Forecast(fate=reading.fate, why=reading.problem)
+    if reading.outcome is not None:
+        return Forecast(outcome=reading.outcome, why=reading.problem)
     if reading.key is None:
-        return Forecast(fate="unknown", why=reading.problem)
+        return Forecast(outcome="unknown", why=reading.problem)
     job, now_ms = session.job(reading.job), session.now_ms()
     fingerprint = reading.fingerprint or ""
     if record is not None and (
@@ -222,15 +224,15 @@ def foresee(session: AdminSession, reading: Reading, record: store.Record | None
             return _without_policy(found, now_ms)
         case RetryIn():
             return _without_policy(found, now_ms)
-        case Bury(to="held") as burial:
+        case MoveTo(to="held") as move:
             if isinstance(found, store.Held):
                 return _without_policy(found, now_ms)
             return Forecast(
-                fate="unknown", why=f"Would be held for a person (on_unknown=hold). {burial.reason.summary}"
+                outcome="unknown", why=f"Would be held for a person (on_unknown=hold). {move.reason.summary}"
             )
-        case Bury() as burial:
-            fate: Fate = "conflict" if burial.reason.kind == "conflict" else "comes-back"
-            return Forecast(fate=fate, why=f"({burial.reason.kind}) {burial.reason.summary}")
+        case MoveTo() as move:
+            outcome: ExpectedOutcome = "conflict" if move.reason.kind == "conflict" else "comes-back"
+            return Forecast(outcome=outcome, why=f"({move.reason.kind}) {move.reason.summary}")
         case _:
             raise errors.InvariantBroken(f"A claim was answered with {decided.settle!r}.")
 
@@ -238,10 +240,10 @@ def foresee(session: AdminSession, reading: Reading, record: store.Record | None
 def _goes(decided: guard.Go, found: store.Answer, policy: Policy) -> Forecast:
     assert isinstance(found, store.Claimed)
     if decided.how == "probe":
-        return Forecast(fate="unknown", why="An earlier run's outcome is unknown; the job's probe is asked first.")
+        return Forecast(outcome="unknown", why="An earlier run's outcome is unknown; the job's probe is asked first.")
     if found.doubt and policy.effect != "transactional":
         return Forecast(
-            fate="unknown",
+            outcome="unknown",
             why="An earlier run's outcome is unknown; it would run again (on_unknown=rerun).",
         )
     return _fresh(found)
@@ -249,10 +251,10 @@ def _goes(decided: guard.Go, found: store.Answer, policy: Policy) -> Forecast:
 
 def _fresh(found: store.Claimed) -> Forecast:
     if found.found == "absent":
-        return Forecast(fate="run", why="Nothing is recorded under its key.")
+        return Forecast(outcome="run", why="Nothing is recorded under its key.")
     word = "taken over" if found.found in ("in_progress", "unknown") else found.found
     return Forecast(
-        fate="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget."
+        outcome="run", why=f"Its record is {word}; this would be attempt {max(found.attempts, 1)} of its budget."
     )
 
 
@@ -261,7 +263,7 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
     match found:
         case store.Claimed(doubt=True):
             return Forecast(
-                fate="unknown",
+                outcome="unknown",
                 why="An earlier run's outcome is unknown; the job's on_unknown decides. Name the app.",
             )
         case store.Claimed():
@@ -269,18 +271,18 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
         case store.Completed():
             ago = age(now_ms - found.completed_at_ms)
             whose = f" by message {found.message_id}" if found.message_id is not None else ""
-            return Forecast(fate="answered", why=f"Done {ago} ago{whose}; it would be deleted, not run.")
+            return Forecast(outcome="answered", why=f"Done {ago} ago{whose}; it would be deleted, not run.")
         case store.Running():
             left = pause(max(found.until_ms - now_ms, 0))
-            return Forecast(fate="waits", why=f"Runs elsewhere now (owner {found.owner}, lease for {left}).")
+            return Forecast(outcome="waits", why=f"Runs elsewhere now (owner {found.owner}, lease for {left}).")
         case store.Held():
             ago = age(now_ms - found.since_ms)
-            return Forecast(fate="held", why=f"Its key is held for a person since {ago}; settle that first.")
+            return Forecast(outcome="held", why=f"Its key is held for a person since {ago}; settle that first.")
         case store.Unreadable():
-            return Forecast(fate="waits", why=found.what)
+            return Forecast(outcome="waits", why=found.what)
         case store.Conflict():
             return Forecast(
-                fate="conflict",
+                outcome="conflict",
                 why=f"Its key was used with another payload (message {found.message_id}, now {found.status}).",
             )
 

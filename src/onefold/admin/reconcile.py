@@ -38,7 +38,7 @@ from onefold.maps.sources import Position, source_of
 from onefold.maps.state import MapState
 from onefold.reconcile import findings
 from onefold.reconcile.findings import ReconcileOutcome
-from onefold.reconcile.reconciler import LookMessage, ReconcilePass, Reconciler
+from onefold.reconcile.reconciler import ReconcileMessage, ReconcilePass, Reconciler
 from onefold.reconcile.survey import Survey, SurveyedOperation
 from onefold.record.error_text import summary_of
 from onefold.runner import context, runs
@@ -71,7 +71,9 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
     if mine:
         return [_by(one, session, run) for one in mine]
     jobs = session.jobs.named if session.jobs is not None else {}
-    look = ReconcilePass(session.engine, jobs, LookMessage(run=run, look=BY_HAND), name="", now_ms=session.now_ms())
+    look = ReconcilePass(
+        session.engine, jobs, ReconcileMessage(run=run, look=BY_HAND), name="", now_ms=session.now_ms()
+    )
     look.survey()
     outcome = look.outcome(None)
     findings.record(session.engine, outcome, actor=session.actor, sinks=Sinks(app.sinks if app is not None else ()))
@@ -80,7 +82,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
 
 def _by(reconciler: Reconciler, session: AdminSession, run: str) -> ReconcileOutcome:
     try:
-        return reconciler.reconcile(LookMessage(run=run, look=BY_HAND), actor=session.actor)
+        return reconciler.reconcile(ReconcileMessage(run=run, look=BY_HAND), actor=session.actor)
     except errors.OnefoldError:
         raise
     except Exception as error:  # the user's own code may raise anything
@@ -303,7 +305,7 @@ def _jobs(session: AdminSession) -> dict[str, Any]:
 
 def _is_lost(item: SurveyedOperation) -> bool:
     """Nothing would ever run it: no message is left, and no run is under way."""
-    return item.place == "missing" or (item.place == "stuck" and item.message_id is None)
+    return item.state == "missing" or (item.state == "stuck" and item.message_id is None)
 
 
 def _first(items: Iterable[tuple[RecordKey, SurveyedOperation]]) -> Iterator[tuple[RecordKey, SurveyedOperation]]:

@@ -89,11 +89,11 @@ def foresee(
     for message, alone in zip(messages, reading.forecast(session, messages), strict=True):
         known = reading.read(session, message)
         forecast = alone
-        if alone.fate in ("run", "unknown") and known.key is not None:
+        if alone.outcome in ("run", "unknown") and known.key is not None:
             earlier = first.setdefault((known.key, known.fingerprint), message.message_id)
             if earlier != message.message_id:
                 forecast = Forecast(
-                    fate="answered",
+                    outcome="answered",
                     why=f"The same operation as message {earlier}: answered once that one is done.",
                 )
         found.append(Foreseen(letter=letter(session, message), forecast=forecast))
@@ -191,7 +191,7 @@ class Redrive:
     def step(self) -> int:
         """Check, decide whether to continue, and send what may be sent now; returns milliseconds until the next step."""
         if self._watch:
-            self._look()
+            self._check_progress()
         self._end = self._ended()
         if not self._end and self._units:
             self._refill()
@@ -238,7 +238,7 @@ class Redrive:
 
     # -- doing -----------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Look at the messages that were sent, for their outcome."""
         ids = list(self._out)
         for message_id, found in zip(ids, self._session.engine.queues.find(ids), strict=True):
@@ -356,16 +356,16 @@ def _units(session: AdminSession, messages: Sequence[Peeked], select: Select | N
     units: list[_Unit] = []
     seen: set[tuple[str, str]] = set()
     for message in messages:
-        place = (message.source or "", message.group or "")
-        if message.sequence is None or place not in stopped:
+        group_key = (message.source or "", message.group or "")
+        if message.sequence is None or group_key not in stopped:
             units.append(_Unit((message,)))
-        elif place not in seen:
-            seen.add(place)
-            groups.check_can_start(session, *place, idle=idle)
-            left = [one for one in members[place] if one.message_id not in chosen]
+        elif group_key not in seen:
+            seen.add(group_key)
+            groups.check_can_start(session, *group_key, idle=idle)
+            left = [one for one in members[group_key] if one.message_id not in chosen]
             if select is not None:  # those have come since it was chosen
                 left = [one for one in left if not dead_letters.fits(session, one, select)]
-            units.append(_whole_group(session, stopped[place], members[place], left))
+            units.append(_whole_group(session, stopped[group_key], members[group_key], left))
     return units
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from onefold import errors, limits
 from onefold.admin.session import AdminSession
-from onefold.contracts.ledger import Row, tells
+from onefold.contracts.ledger import Row, replaces
 from onefold.contracts.store import RecordKey
 from onefold.maps import state as map_state
 from onefold.runner import runs
@@ -177,10 +177,10 @@ def listed(
     found.sort(key=lambda one: (one.nominal_at_ms or one.started_at_ms, one.started_at_ms, one.name), reverse=True)
     first = 0
     if after is not None:
-        places = [place for place, one in enumerate(found) if one.name == after]
-        if not places:
+        indexes = [index for index, one in enumerate(found) if one.name == after]
+        if not indexes:
             raise errors.UsageError(f"The run {after!r} is not on this list.", todo="Begin again without --after.")
-        first = places[0] + 1
+        first = indexes[0] + 1
     page = found[first : first + limit]
     more = len(found) > first + limit
     return RunPage(runs=tuple(_seen(session, one) for one in page), after=page[-1].name if more else None)
@@ -220,9 +220,9 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
         return RunDetail(run=run, in_flight=None, open=(), open_count=None, restarts=None, malformed=malformed)
     last: dict[RecordKey, Row] = {}
     for row in rows:
-        if row.key is not None and tells(row.event, last[row.key].event if row.key in last else None):
+        if row.key is not None and replaces(row.event, last[row.key].event if row.key in last else None):
             last[row.key] = row
-    not_done = [row for row in last.values() if runs.fate_of(row.event) != "done"]
+    not_done = [row for row in last.values() if runs.outcome_of(row.event) != "done"]
     busy = _in_flight(session, [row.key for row in not_done if row.key is not None])
     operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.stand], one.at_ms))
     return RunDetail(
@@ -240,9 +240,9 @@ _ORDER: Final = {"unknown": 0, "dead": 1, "failed": 2, "in flight": 3, "waiting"
 
 def _operation(row: Row, busy: set[RecordKey]) -> OpenOperation:
     assert row.key is not None
-    fate = "in flight" if row.key in busy else runs.fate_of(row.event) or "waiting"
+    outcome = "in flight" if row.key in busy else runs.outcome_of(row.event) or "waiting"
     return OpenOperation(
-        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=fate, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
+        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
     )  # fmt: skip
 
 
@@ -380,10 +380,10 @@ class Meter:
         return RunProgress(run=run, per_second=per_second, eta_ms=eta_ms)
 
 
-Looks = Iterator[RunProgress]
+Snapshots = Iterator[RunProgress]
 
 
-def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) -> Looks:
+def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) -> Snapshots:
     """Look at a run again and again until nothing is left to do but by a person; ends with that look.
 
     Args:

@@ -254,7 +254,7 @@ def run_now(
         )
         session.engine.state.put(runs.began(run))
         runtime.send([schedule.outgoing(tick.planned_at_ms)])
-        runs.report_refused(runtime, tick.run, runs.send_looks(runtime, tick.run, name, now_ms))
+        runs.report_refused(runtime, tick.run, runs.send_reconciliations(runtime, tick.run, name, now_ms))
         session.engine.ledger.append(
             [session.row("tick-by-hand", queue=tick.queue, run=tick.run, schedule=name, reason_text=reason_text)]
         )

@@ -194,13 +194,13 @@ def open_session(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     jobs: Jobs | None = None,
-    looks: bool = False,
+    read_only: bool = False,
 ) -> AdminSession:
     """A session on an existing engine or record store; it creates no queues.
 
     Args:
         jobs: those of the app, or None if only the engine is known.
-        looks: nothing will be changed, so permission to read the file is enough.
+        read_only: nothing will be changed, so permission to read the file is enough.
 
     Raises:
         NotFoundError: the file does not exist. UsageError: a malformed URL. StorageError: the engine cannot be used.
@@ -220,7 +220,7 @@ def open_session(
         )
     runtime = Runtime(
         Registry(""), url, clock=clock or SystemClock(), entropy=entropy or SystemEntropy(), records_alone=True,
-        looks=looks,
+        read_only=read_only,
     )  # fmt: skip
     return AdminSession(runtime, actor=actor, jobs=jobs)
 

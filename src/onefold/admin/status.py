@@ -26,7 +26,7 @@ from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS
 from onefold.contracts.store import Record
 from onefold.observe.operation_state import QUEUE_RENAMED
-from onefold.observe.readings import QueueReading, look_at_queues
+from onefold.observe.readings import QueueReading, read_queues
 from onefold.observe.wording import age, counted
 from onefold.runner import orphans
 
@@ -137,7 +137,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         session.engine.queues.depth(queue)  # says which queues there are when this is none
     names = [name for name in sorted(kinds.sources) if queue in (None, name)]
     stopped = _stopped(session, kinds, groups.stopped(session))
-    queues = tuple(_queue(session, one, stopped) for one in look_at_queues(session.engine, names))
+    queues = tuple(_queue(session, one, stopped) for one in read_queues(session.engine, names))
     found = _jobs(session, queue)
     left = left_behind(session, names)
     left_in = {one.queue for one in left}  # without other warnings: no worker of this app receives from them

@@ -11,7 +11,7 @@ from msgspec import Struct
 from onefold.admin.session import AdminSession
 from onefold.contracts.admin import Peeked
 from onefold.contracts.store import Record
-from onefold.observe.operation_state import HANGS, stands_still, what_of_stopped
+from onefold.observe.operation_state import HANGS, paused_text, what_of_stopped
 from onefold.observe.wording import age, pause
 
 
@@ -52,7 +52,7 @@ def runs(session: AdminSession) -> list[StuckRun]:
             continue
         stopped = session.engine.stopped_process(record) if record.owner not in dead else None
         if stopped is not None:
-            text, resolves = " ".join((f"its {stands_still(stopped)}.", *what_of_stopped(stopped))), False
+            text, resolves = " ".join((f"its {paused_text(stopped)}.", *what_of_stopped(stopped))), False
         else:
             message = session.engine.queues.find([record.message_id])[0] if record.message_id is not None else None
             text, resolves = _what_happens_next(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from onefold import limits, owner_process
@@ -43,7 +43,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        place: its state, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
+        state: its state, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what the history level keeps no trace of.
         result: the stored result, JSON; None where it is not done.
@@ -53,7 +53,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     job: str
     tenant: str
     key: str
-    place: StateName
+    state: StateName = field(name="place")  # the name in JSON
     text: str
     todo: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -184,7 +184,7 @@ def _evidence(
 ) -> Evidence:
     kinds, declared = roles(session.settings()), session.job(key.job)
     paused = {one.job: one.until_ms for one in jobs.paused(session)}
-    looks = session.engine.commit is not None  # a send of a unique job, whether a message of its key is there
+    read_only = session.engine.commit is not None  # a send of a unique job, whether a message of its key is there
     return Evidence(
         key=key,
         record=record,
@@ -204,7 +204,7 @@ def _evidence(
         is_declared=session.jobs is None or declared is not None,
         is_received=declared is None
         or all(one.queue == declared.policy.queue for one in messages if one.queue in kinds.sources),
-        is_blocked=False if looks else declared.unique if declared is not None else None,
+        is_blocked=False if read_only else declared.unique if declared is not None else None,
         way_back=groups.ways_back(session) if any(one.queue in kinds.dead for one in messages) else alone,
     )
 
@@ -216,7 +216,7 @@ def _story(evidence: Evidence) -> Explanation:
         job=evidence.key.job,
         tenant=evidence.key.scope,
         key=evidence.key.key,
-        place=state.place,
+        state=state.state,
         text=state.text,
         todo=state.todo,
         lines=tuple(lines(evidence)),
@@ -283,8 +283,8 @@ def _key_of_message(session: AdminSession, message_id: str) -> RecordKey | None:
 def _instead(session: AdminSession, name: str, schedules: Collection[str]) -> Instead | None:
     """The schedule or run of this name."""
     state, shown = session.engine.state, shlex.quote(name)
-    places = [f"schedule/{name}", runs.place(name), f"{runs.MAP_PREFIX}{name}"]
-    of_schedule, run, of_map = state.get(places) if len(name) <= runs.NAME_CHARS_MAX else (None, None, None)
+    state_names = [f"schedule/{name}", runs.state_name(name), f"{runs.MAP_PREFIX}{name}"]
+    of_schedule, run, of_map = state.get(state_names) if len(name) <= runs.NAME_CHARS_MAX else (None, None, None)
     if of_map is not None:
         return Instead(kind="map-run", text=f"{name!r} is a map run.", todo=(f"onefold map show {shown}",))
     if run is not None:

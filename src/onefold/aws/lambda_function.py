@@ -147,7 +147,7 @@ class _Wired:
         self._registry = runtime.registry
         self._runtime = runtime
         self._settings = settings
-        self._place = urls.read_aws(runtime.url) if runtime.url.startswith("aws://") else None
+        self._location = urls.read_aws(runtime.url) if runtime.url.startswith("aws://") else None
         self._sinks = QueuedSinks([*(runtime.app_sinks or (_Log(runtime.registry.name),)), *_metrics(runtime)])
         self._backend = backend_of(runtime.engine)
         if runtime.engine.known_queue is not None:  # the event names its queue
@@ -221,7 +221,7 @@ class _Wired:
     def queue_of(self, arn: str, region: str) -> str:
         """The app's name of a queue that has jobs."""
         on_aws = arn.rpartition(":")[2]
-        ours = self._place.prefix if self._place is not None else ""
+        ours = self._location.prefix if self._location is not None else ""
         name = on_aws.removeprefix(ours)
         known = {job.policy.queue for job in self._registry.jobs.values()}
         if name not in known or not on_aws.startswith(ours):
@@ -230,10 +230,10 @@ class _Wired:
                 meaning=f"Its queues with jobs are on AWS: {', '.join(sorted(ours + one for one in known)) or 'none'}.",
                 todo="Map the function to one of these queues, or declare a job on that queue.",
             )
-        if self._place is not None and region and region != self._place.region:
+        if self._location is not None and region and region != self._location.region:
             raise errors.UsageError(
-                f"The event comes from queue {on_aws} in {region}, but the app's engine is in {self._place.region}.",
-                todo=f"Deploy the function in {self._place.region}, or open the app on aws://{region}.",
+                f"The event comes from queue {on_aws} in {region}, but the app's engine is in {self._location.region}.",
+                todo=f"Deploy the function in {self._location.region}, or open the app on aws://{region}.",
             )
         return name
 

@@ -81,7 +81,7 @@ def queue_of(properties: Properties) -> QueueFacts:
         if key not in {*QUEUE_ATTRIBUTES, *QUEUE_DOCUMENTS, "QueueName", "Tags"}:
             properties.leave_out(key, "not a property of a queue")
     return QueueFacts(
-        place=properties.place(),
+        location=properties.location(),
         logical_id=properties.logical_id,
         name=name,
         named="QueueName" in properties.raw and why is None,
@@ -99,7 +99,7 @@ def policy_of(properties: Properties) -> PolicyFacts:
         properties.refuse("Queues", "no list of URLs")
     names = [url.rsplit("/", 1)[-1] for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
     return PolicyFacts(
-        place=properties.place(),
+        location=properties.location(),
         logical_id=properties.logical_id,
         queues=tuple(names),
         document=properties.get("PolicyDocument"),
@@ -134,7 +134,7 @@ def _redrive(properties: Properties, attributes: dict[str, str]) -> RedriveFacts
         properties.refuse("RedrivePolicy", "it needs deadLetterTargetArn and a whole maxReceiveCount")
         del attributes["RedrivePolicy"]
         return None
-    return RedriveFacts(properties.place("RedrivePolicy"), arn.rsplit(":", 1)[-1], receives_max)
+    return RedriveFacts(properties.location("RedrivePolicy"), arn.rsplit(":", 1)[-1], receives_max)
 
 
 def _tags(properties: Properties) -> dict[str, str]:
@@ -182,7 +182,7 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
         properties.leave_out(key, reason)
     runtime, handler = properties.text("Runtime", ""), properties.text("Handler", "")
     return FunctionFacts(
-        place=properties.place(),
+        location=properties.location(),
         logical_id=properties.logical_id,
         name=name,
         type=properties.kind,
@@ -286,7 +286,7 @@ def mapping_of(
     concurrency_max = scaling.number_or_none("MaximumConcurrency")
     properties.took(scaling)
     return MappingFacts(
-        place=properties.place(),
+        location=properties.location(),
         logical_id=properties.logical_id,
         queue_arn=arn,
         queue=arn.rsplit(":", 1)[-1],
@@ -400,7 +400,7 @@ def collect_template(
         policies=tuple(found.policies),
         functions=tuple(found.functions),
         mappings=tuple(found.mappings),
-        left_out=tuple(sorted(found.left_out, key=lambda one: (one.place.line, one.place.path))),
+        left_out=tuple(sorted(found.left_out, key=lambda one: (one.location.line, one.location.path))),
     )
 
 
@@ -446,7 +446,7 @@ class _Collection:
         self.functions = self._once(self.functions, "function")
         for mapping in self.mappings:
             if not mapping.unresolved and (why := self._loose_end(mapping)) is not None:
-                self.left_out.append(LeftOut(mapping.place, MAPPING, why))
+                self.left_out.append(LeftOut(mapping.location, MAPPING, why))
         named = self.scope.document.data.get("Transform") or []
         for transform in named if isinstance(named, list) else [named]:
             name = transform if isinstance(transform, str) else "Fn::Transform"
@@ -525,8 +525,8 @@ class _Collection:
         for fact in facts:
             first = kept.setdefault(fact.name, fact)
             if first is not fact:
-                why = f"its name {fact.name} is that of {first.logical_id}, line {first.place.line}"
-                self.left_out.append(LeftOut(fact.place, kind, why))
+                why = f"its name {fact.name} is that of {first.logical_id}, line {first.location.line}"
+                self.left_out.append(LeftOut(fact.location, kind, why))
         return list(kept.values())
 
     def _note(self, properties: Properties) -> None:
@@ -535,5 +535,5 @@ class _Collection:
     def _leave_out(self, path: PropertyPath, kind: str, why: str) -> None:
         document = self.scope.document
         logical_id = str(path[1]) if len(path) > 1 else ""
-        place = TemplateLocation(document.file, document.line(path), logical_id, ".".join(map(str, path)))
-        self.left_out.append(LeftOut(place, str(text_of(kind)), why))
+        location = TemplateLocation(document.file, document.line(path), logical_id, ".".join(map(str, path)))
+        self.left_out.append(LeftOut(location, str(text_of(kind)), why))

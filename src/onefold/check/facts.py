@@ -37,7 +37,7 @@ class Unresolved(msgspec.Struct, frozen=True):
 class LeftOut(msgspec.Struct, frozen=True):
     """A resource or property that is not taken over: its type, and why."""
 
-    place: TemplateLocation
+    location: TemplateLocation
     type: str
     why: str
 
@@ -45,7 +45,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 class RedriveFacts(msgspec.Struct, frozen=True):
     """A queue's redrive policy; `target` is the queue's name, the last part of the ARN."""
 
-    place: TemplateLocation
+    location: TemplateLocation
     target: str
     receives_max: int
 
@@ -57,7 +57,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     included, those that could be resolved. `named` is False when the template gives no name and the logical id is used.
     """
 
-    place: TemplateLocation
+    location: TemplateLocation
     logical_id: str
     name: str
     named: bool
@@ -75,7 +75,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::SQS::QueuePolicy: names of the queues it is for, and the document, `Unresolved` values inside it."""
 
-    place: TemplateLocation
+    location: TemplateLocation
     logical_id: str
     queues: tuple[str, ...]
     document: Any
@@ -98,7 +98,7 @@ class InlineCode(msgspec.Struct, frozen=True):
 class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::Lambda::Function or AWS::Serverless::Function; `code` is Unresolved when it cannot run here."""
 
-    place: TemplateLocation
+    location: TemplateLocation
     logical_id: str
     name: str
     type: str
@@ -118,7 +118,7 @@ class MappingFacts(msgspec.Struct, frozen=True, kw_only=True):
     `queue` and `function` are names, `filters` patterns as JSON text. `window_ms`: the batching window.
     """
 
-    place: TemplateLocation
+    location: TemplateLocation
     logical_id: str
     queue_arn: str
     queue: str

@@ -238,7 +238,7 @@ class Properties:
             found = {}
         self.raw: dict[str, Any] = found
 
-    def place(self, *parts: str | int) -> TemplateLocation:
+    def location(self, *parts: str | int) -> TemplateLocation:
         """Where the resource, or a property of it, is."""
         path = (*self.path, *parts)
         document = self.scope.document
@@ -286,13 +286,13 @@ class Properties:
     def leave_out(self, name: str, why: str) -> None:
         """Note that a property is well understood and has no effect here."""
         if name in self.raw:
-            self._notes.append(LeftOut(self.place(name), self.kind, why))
+            self._notes.append(LeftOut(self.location(name), self.kind, why))
 
     def left_out(self) -> Iterator[LeftOut]:
         """Everything noted, for people."""
         yield from self._notes
         for name, value in self.unresolved.items():
-            yield LeftOut(self.place(*name.split(".")) if name else self.place(), self.kind, value.why)
+            yield LeftOut(self.location(*name.split(".")) if name else self.location(), self.kind, value.why)
 
     def _typed(self, name: str, convert: Any, default: Any) -> Any:
         value = self.get(name)

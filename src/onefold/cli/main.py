@@ -144,15 +144,15 @@ def _damage(error: BaseException) -> errors.StorageError | None:
 
 
 def _defect(error: BaseException) -> errors.InvariantBroken:
-    place = ""
+    where = ""
     if error.__traceback__ is not None:
         last = error.__traceback__
         while last.tb_next is not None:
             last = last.tb_next
-        place = f" at {os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}"
+        where = f" at {os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}"
     what = error.what if isinstance(error, errors.OnefoldError) else f"{type(error).__name__}: {error}"
     return errors.InvariantBroken(
-        f"{what}{place}",
+        f"{what}{where}",
         meaning="This is a defect of onefold, not of your input.",
         todo=f"Run it again with ONEFOLD_DEBUG=1 to see the traceback, and report that at {_ISSUES}.",
     )

@@ -65,7 +65,7 @@ class Measures:
             runtime.engine, runtime.steady, queues=self._queues, jobs=[job.name for job in self._jobs],
             reconciled=sorted({one.of for one in self._app.reconcilers.values()}),
         )  # fmt: skip
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
         with ExitStack() as stack:
             for sink in watches:
                 stack.enter_context(sink.watch(lambda: self._gauges(worker)))
@@ -129,5 +129,5 @@ class Measures:
             Sample(METRICS["onefold.worker.progress.age"], (), snapshot.progress_age_ms / limits.SECOND_MS),
             Sample(METRICS["onefold.events.lost"], (), snapshot.sink_failures),
         ]
-        with self._looking:
+        with self._reading:
             return [*own, *gauges(self._reader.read())]

@@ -12,14 +12,16 @@ from onefold import redact
 from onefold.cli import render
 from onefold.cli.render import Style, line
 from onefold.reconcile.findings import Example, ReconcileOutcome, Verdict
-from onefold.reconcile.survey import Place
+from onefold.reconcile.survey import OperationStateName
 
 VERDICTS: Final[dict[Verdict, tuple[str, Style]]] = {
     "agrees": ("everything that was dispatched is done, and exists once", "green"),
     "late": ("nothing is wrong so far, but it is not all done", "yellow"),
     "disagrees": ("NOT AS IT SHOULD BE", "red"),
 }
-_PLACES: Final[dict[Place, str]] = {"dead": "dead-lettered"}  # other places are shown under their own names
+_STATES: Final[dict[OperationStateName, str]] = {
+    "dead": "dead-lettered"
+}  # other places are shown under their own names
 _KEY_WIDTH: Final = 38  # followed by a message id, a line fits into 80 columns
 
 
@@ -63,7 +65,7 @@ def _figures(outcome: ReconcileOutcome) -> str:
         (outcome.running, "running"),
         (outcome.waiting, "waiting"),
         (outcome.stuck, "stuck"),
-        (outcome.dead, _PLACES["dead"]),
+        (outcome.dead, _STATES["dead"]),
         (outcome.held, "held"),
         (outcome.missing, "missing"),
         (outcome.twice, "completed twice"),
@@ -83,11 +85,11 @@ def draw_examples(examples: Sequence[Example], left_out: int = 0) -> None:
     """
     alike: dict[tuple[str, str, str, str | None, str | None], list[Example]] = {}
     for one in examples:
-        place = "completed twice" if one.twice else "in doubt" if one.doubtful else _PLACES.get(one.place, one.place)
-        alike.setdefault((place, one.why, one.job, one.owner, one.queue), []).append(one)
-    for (place, why, job, owner, queue), some in alike.items():
+        state = "completed twice" if one.twice else "in doubt" if one.doubtful else _STATES.get(one.state, one.state)
+        alike.setdefault((state, one.why, one.job, one.owner, one.queue), []).append(one)
+    for (state, why, job, owner, queue), some in alike.items():
         count = f"{len(some):,} " if len(some) > 1 else ""
-        render.fold(f"{count}{place}: {why}", "  ", "    ")
+        render.fold(f"{count}{state}: {why}", "  ", "    ")
         about = [f"job {job}", f"owner {owner}" if owner else "", f"payload in {queue}" if queue else ""]
         render.fold(", ".join(one for one in about if one), "    ", "    ", "dim")
         names = [f"{one.tenant}/{one.key}" if one.tenant else one.key for one in some]
@@ -102,7 +104,7 @@ def _next(outcome: ReconcileOutcome, *, repairs: bool, is_map: bool) -> list[str
     steps = []
     if outcome.verdict == "disagrees" and outcome.expected is None:
         steps.append(f"onefold runs show {outcome.run}   (how far its dispatch is, and how it goes on)")
-    lost = outcome.missing or any(one.place == "stuck" and one.message_id is None for one in outcome.examples)
+    lost = outcome.missing or any(one.state == "stuck" and one.message_id is None for one in outcome.examples)
     if lost and not repairs:
         steps.append(f"onefold reconcile {outcome.run} --repair   (what would be sent again)")
     if outcome.dead and is_map:
@@ -111,7 +113,7 @@ def _next(outcome: ReconcileOutcome, *, repairs: bool, is_map: bool) -> list[str
         steps.append("onefold dlq list   (fix the cause, then onefold dlq redrive)")
     if outcome.held:
         steps.append("onefold held list   (find out whether the effect happened, then onefold held settle)")
-    if any(one.place == "stuck" and one.message_id is not None for one in outcome.examples):
+    if any(one.state == "stuck" and one.message_id is not None for one in outcome.examples):
         steps.append("onefold status   (is a worker running?)")
     doubted = [one for one in outcome.examples if one.twice or one.doubtful]
     steps += [redact.command("onefold why", one.key, f"--job {one.job}") for one in doubted[:3]]

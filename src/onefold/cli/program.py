@@ -116,10 +116,10 @@ _EXIT_CODES = {
 class Command(click.Command):
     """A command with an example at the end of its help."""
 
-    def __init__(self, *args: Any, example: str, looks: bool = False, **settings: Any) -> None:
+    def __init__(self, *args: Any, example: str, read_only: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.example = example
-        self.looks = looks
+        self.read_only = read_only
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """Write the example, and the exit codes that all commands share."""
@@ -132,13 +132,13 @@ class Command(click.Command):
 
 
 def declared(
-    name: str, *, example: str, looks: bool = False, **settings: Any
+    name: str, *, example: str, read_only: bool = False, **settings: Any
 ) -> Callable[[Callable[..., Answer]], Command]:
     """Make a command from a function that returns an `Answer` or a plain value.
 
     Args:
         name: as typed. example: one or more command lines.
-        looks: it changes nothing, so read access is enough, and an app's declarations need not match the existing queues.
+        read_only: it changes nothing, so read access is enough, and the app's declarations need not match existing queues.
         settings: those of `click.command`.
     """
 
@@ -161,7 +161,7 @@ def declared(
         call.__name__ = function.__name__
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]  # where click keeps them
-        made = click.command(name, cls=Command, example=example, looks=looks, **settings)(call)
+        made = click.command(name, cls=Command, example=example, read_only=read_only, **settings)(call)
         made.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="One JSON document on standard output.")
         )

@@ -96,8 +96,8 @@ class Drawn:
 
         room = options.max_width - 2 * len(self._columns) + 1  # two spaces between columns; rich pads the last one too
         widest = [
-            max([cell_len(column.head), *(_widest_line(row[place]) for row in self._rows)])
-            for place, column in enumerate(self._columns)
+            max([cell_len(column.head), *(_widest_line(row[index]) for row in self._rows)])
+            for index, column in enumerate(self._columns)
         ]
         least = [
             max(min(full, max(cell_len(column.head), _LEAST_CHARACTERS)), min(words, full)) if column.folds else full
@@ -131,8 +131,8 @@ class Drawn:
         from rich.cells import cell_len
 
         return [
-            max((cell_len(word) for row in self._rows for word in row[place].plain.split()), default=0)
-            for place in range(len(self._columns))
+            max((cell_len(word) for row in self._rows for word in row[index].plain.split()), default=0)
+            for index in range(len(self._columns))
         ]
 
     def _as_table(self, widths: Sequence[int]) -> Table:
@@ -156,12 +156,12 @@ class Drawn:
         for number, row in enumerate(self._rows):
             if number:
                 yield Text()
-            for place, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
+            for index, (column, cell) in enumerate(zip(self._columns, row, strict=True)):
                 block = Text(overflow="fold", style=column.style)
                 if column.head:
                     block.append(f"{column.head}: ", style="bold")
                 block.append_text(cell)
-                indent = 2 if place else 0
+                indent = 2 if index else 0
                 for row_of_text, each in enumerate(block.wrap(drawing, width - indent - 2, overflow="fold")):
                     yield Padding(each, (0, 0, 0, indent + 2 * bool(row_of_text)))
 
@@ -176,11 +176,11 @@ def _shared(least: Sequence[int], widest: Sequence[int], room: int) -> list[int]
     """Widths of columns: at least the minimum; the rest is divided evenly among those that need more."""
     widths = list(least)
     left = room - sum(widths)
-    while left > 0 and (short := [place for place, width in enumerate(widths) if width < widest[place]]):
+    while left > 0 and (short := [index for index, width in enumerate(widths) if width < widest[index]]):
         share = max(left // len(short), 1)
-        for place in short[:left]:
-            more = min(share, widest[place] - widths[place])
-            widths[place] += more
+        for index in short[:left]:
+            more = min(share, widest[index] - widths[index])
+            widths[index] += more
             left -= more
     return widths
 

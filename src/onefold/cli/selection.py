@@ -15,7 +15,7 @@ import msgspec
 
 from onefold.admin import dead_letters
 from onefold.admin.dead_letters import Select
-from onefold.admin.reading import Fate
+from onefold.admin.reading import ExpectedOutcome
 from onefold.cli import options, target
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import REASONS
@@ -23,7 +23,7 @@ from onefold.errors import NotFoundError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FATES: Final[dict[Fate, str]] = {
+OUTCOMES: Final[dict[ExpectedOutcome, str]] = {
     "run": "would run.",
     "answered": "would be answered.",
     "waits": "would wait.",

@@ -88,12 +88,12 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
     if not wanted and len(words) == 1:
         return words[0], []
     if len(words) == wanted + 1:
-        forms = [place for place, word in enumerate(words) if is_app(word)]
-        there = [place for place in forms if is_url(words[place]) or _is_module(words[place].partition(":")[0])]
+        forms = [index for index, word in enumerate(words) if is_app(word)]
+        there = [index for index in forms if is_url(words[index]) or _is_module(words[index].partition(":")[0])]
         chosen = there or forms
         if chosen:
-            place = chosen[-1]
-            return words[place], [word for other, word in enumerate(words) if other != place]
+            index = chosen[-1]
+            return words[index], [word for other, word in enumerate(words) if other != index]
         if names and url is None:
             raise not_a_target(words[-1])
     if wanted == 1 and not words:
@@ -146,7 +146,7 @@ def split_ids(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _is_module(name: str) -> bool:
-    _look_here()
+    _find_here()
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):
@@ -158,7 +158,7 @@ def _is_file_here(module: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def _look_here() -> None:
+def _find_here() -> None:
     if sys.path[:1] != [os.getcwd()]:
         sys.path.insert(0, os.getcwd())
 
@@ -189,14 +189,14 @@ class Target:
         """The engine, opened at first use."""
         if self._session is None:
             context = click.get_current_context()
-            looks = bool(getattr(context.command, "looks", False) or context.params.get("dry_run"))
+            read_only = bool(getattr(context.command, "read_only", False) or context.params.get("dry_run"))
             jobs = jobs_of(self.app) if self.app is not None else None
-            if self.app is not None and not looks:
+            if self.app is not None and not read_only:
                 self._session = AdminSession(self.app.runtime(), actor=actor(), jobs=jobs)
                 return self._session
             url = self.app.url if self.app is not None else self._url
             assert url is not None
-            self._session = open_session(url, actor=actor(), jobs=jobs, looks=looks)
+            self._session = open_session(url, actor=actor(), jobs=jobs, read_only=read_only)
             context.call_on_close(self._session.close)
             if self.app is not None and context.command.name != "status":  # which shows it among its warnings
                 for one in queues.drift(self._session, self.app.registry.queue_settings()):
@@ -282,17 +282,17 @@ def actor() -> str:
         return f"person:uid-{os.getuid()}"
 
 
-def session_without_queues(found: Target, *, looks: bool = False) -> AdminSession:
+def session_without_queues(found: Target, *, read_only: bool = False) -> AdminSession:
     """A session on the app's engine that leaves queues as they are, to compare them with the declarations.
 
     Args:
-        looks: nothing will be changed, so read access is enough.
+        read_only: nothing will be changed, so read access is enough.
 
     Raises:
         NotFoundError: the engine does not exist yet.
     """
     assert found.app is not None
-    session = open_session(found.app.url, actor=actor(), looks=looks)
+    session = open_session(found.app.url, actor=actor(), read_only=read_only)
     click.get_current_context().call_on_close(session.close)
     return session
 
@@ -333,7 +333,7 @@ def load(target: str) -> App:
 
 
 def _module(name: str, target: str) -> ModuleType:
-    _look_here()
+    _find_here()
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -363,15 +363,15 @@ def _broken(name: str, error: BaseException) -> UsageError:
     """The error of a module whose import raised, with the last line of the user's own code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     own = [frame for frame in frames if "site-packages" not in frame.filename and _HERE not in frame.filename]
-    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
+    where = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
     if isinstance(error, SyntaxError) and error.filename is not None:
-        place = f"{error.filename}, line {error.lineno}"
+        where = f"{error.filename}, line {error.lineno}"
     if isinstance(error, OnefoldError):  # the error of a declaration that onefold refused says best what to do
-        return UsageError(f"{name} ({place}): {error.what}", meaning=error.meaning, todo=error.todo)
+        return UsageError(f"{name} ({where}): {error.what}", meaning=error.meaning, todo=error.todo)
     line = f": {own[-1].line}" if own and own[-1].line and not isinstance(error, SyntaxError) else ""
     return UsageError(
         f"The module {name} cannot be imported: {type(error).__name__}: {error}",
-        meaning=f"It was raised at {place}{line}",
+        meaning=f"It was raised at {where}{line}",
         todo=f"Correct it; `python -c 'import {name}'` shows the whole traceback.",
     )
 

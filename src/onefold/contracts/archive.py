@@ -1,7 +1,7 @@
 """The Archive contract: events kept by name and time, to be replayed.
 
 An archive keeps the text of envelopes, each once by its event id. It is written in the transaction of the put (calls inside
-`Engine.together`) or of the run that put the event: an outbox item whose queue is `archive_place(name)` is kept there.
+`Engine.together`) or of the run that put the event: an outbox item whose queue is `archive_queue_name(name)` is kept there.
 Never here: which events are kept, patterns, delivery. Invariant: a kept event does not change until its retention ends.
 """
 
@@ -77,11 +77,11 @@ class Archive(Protocol):
         ...
 
 
-def archive_place(name: str) -> str:
+def archive_queue_name(name: str) -> str:
     """The queue name of an outbox item that is to be kept in this archive."""
     return f"{_PLACE}{name}"
 
 
-def archive_of(place: str) -> str | None:
+def archive_of(queue_name: str) -> str | None:
     """The archive that a place names; None for a queue's name."""
-    return place.removeprefix(_PLACE) if place.startswith(_PLACE) else None
+    return queue_name.removeprefix(_PLACE) if queue_name.startswith(_PLACE) else None

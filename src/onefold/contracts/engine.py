@@ -229,7 +229,7 @@ class Engine(Keeper, Protocol):
         """
         ...
 
-    def maintain(self, told: Callable[[str], None]) -> int:
+    def maintain(self, on_dead_owner: Callable[[str], None]) -> int:
         """Free dead owners' work (reported by owner id), remove what expired, continue move tasks; how much was done."""
         ...
 

@@ -1,9 +1,10 @@
 """Sending, the second half of the Queue contract: a message to be sent, its rules, and the queue's answers.
 
 The rules are SQS's, with its codes and texts, from the AWS documentation and from AWS's observed behaviour; every queue
-checks its entries with `check_entry`, so senders need not. An outbox item for an EventBridge bus has `bus_place(name)` in
-place of a queue's name: on AWS a put is a send to that name, and each entry's body is one entry of PutEvents, as JSON. The
-embedded engine does not use such names: its buses are rules of the app (`events/bus.py`). No queue can have such a name.
+checks its entries with `check_entry`, so senders need not. An outbox item for an EventBridge bus has
+`bus_queue_name(name)` as its queue: on AWS a put is a send to that name, and each entry's body is one PutEvents entry, as
+JSON. The embedded engine does not use such names: its buses are rules of the app (`events/bus.py`). No queue can have such
+a name.
 Never here: what was received, when and where to send.
 Invariant: a message that was `Sent` is durable; of one that was `Refused` nothing was stored.
 """
@@ -104,14 +105,14 @@ def from_outbox(item: OutboxItem) -> Entry:
 _PLACE: Final = "bus:"  # no queue's name has a colon
 
 
-def bus_place(name: str) -> str:
+def bus_queue_name(name: str) -> str:
     """The queue name of an outbox item that is to be put on this bus."""
     return f"{_PLACE}{name}"
 
 
-def bus_of(place: str) -> str | None:
+def bus_of(queue_name: str) -> str | None:
     """The bus that a place names; None for a queue's name."""
-    return place.removeprefix(_PLACE) if place.startswith(_PLACE) else None
+    return queue_name.removeprefix(_PLACE) if queue_name.startswith(_PLACE) else None
 
 
 ATTRIBUTE_TYPE_CHARS_MAX: Final = 256  # SQS API, MessageAttributeValue

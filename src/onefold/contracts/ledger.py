@@ -21,7 +21,7 @@ from onefold.contracts.store import RecordKey, ident_of
 _FAMILY_BYTES: Final = 16  # different operations of a run are never mixed up
 History = Literal["off", "brief", "full"]
 
-FATES: Final = frozenset(
+OUTCOME_EVENTS: Final = frozenset(
     {
         "completed", "duplicate", "retry", "dependency-down", "held", "settled", "dead-letter", "quarantine", "conflict",
         "malformed", "group-stopped", "discarded", "redrive", "tick-dropped",
@@ -30,7 +30,7 @@ FATES: Final = frozenset(
 """Events that determine an operation's state. All others are intermediate steps; see `Ledger.tally`."""
 
 DONE: Final = frozenset({"completed", "duplicate"})
-"""Those of `FATES` that are final: another message with the same key changes nothing for the operation."""
+"""Those of `OUTCOME_EVENTS` that are final: another message with the same key changes nothing for the operation."""
 
 
 COUNT_PREFIX: Final = "count."
@@ -71,21 +71,21 @@ class Row(Struct, frozen=True, kw_only=True, gc=False):
     detail: Mapping[str, str | int | bool | None] = {}
 
 
-def tells(event: str, before: str | None) -> bool:
+def replaces(event: str, before: str | None) -> bool:
     """Whether a later row of an operation replaces the row that determined its state so far; see `Ledger.tally`."""
     return before is None or _weight(event) >= _weight(before)
 
 
 def _weight(event: str) -> int:
-    return (event in FATES) + (event in DONE)
+    return (event in OUTCOME_EVENTS) + (event in DONE)
 
 
 def tally_of(rows: Iterable[Row]) -> dict[str, int]:
     """As `Ledger.tally`, from all rows of a run, oldest first; keeps some 140 bytes for each operation in memory."""
-    stands: dict[bytes, str] = {}
+    states: dict[bytes, str] = {}
     for row in rows:
         if row.key is not None:
             operation = ident_of(row.key, _FAMILY_BYTES)
-            if tells(row.event, stands.get(operation)):
-                stands[operation] = intern(row.event)  # decoded row by row: few different texts
-    return dict(Counter(stands.values()))
+            if replaces(row.event, states.get(operation)):
+                states[operation] = intern(row.event)  # decoded row by row: few different texts
+    return dict(Counter(states.values()))

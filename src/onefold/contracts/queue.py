@@ -164,7 +164,7 @@ class RetryIn(Struct, frozen=True, gc=False, tag=True):
     uncounted: bool = False
 
 
-class Bury(Struct, frozen=True, gc=False, tag=True):
+class MoveTo(Struct, frozen=True, gc=False, tag=True):
     """Settle by moving the message, with a reason, to another queue where people handle it.
 
     Args:
@@ -180,7 +180,7 @@ class Leave(Struct, frozen=True, gc=False, tag=True):
     """Settle nothing: another process owns the message's run."""
 
 
-Settle = Ack | RetryIn | Bury | Leave
+Settle = Ack | RetryIn | MoveTo | Leave
 
 
 class Depth(Struct, frozen=True, kw_only=True, gc=False):
@@ -206,7 +206,7 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
         fifo: message groups in order.
         uncounted: can hide a message without the receive having counted.
         run_at: can hold a message until any later instant.
-        atomic_bury: moves to the dead-letter queue in one step.
+        atomic_move: moves to the dead-letter queue in one step.
         waits: a receive costs money and time, so it waits for messages on the server; then it is a `WaitingQueue`.
         inspectable: can report the state of a receipt, when the next message comes, the oldest age, what was dead-lettered,
             and whether a send was a duplicate; can be read without receiving.
@@ -217,7 +217,7 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
     fifo: bool
     uncounted: bool
     run_at: bool
-    atomic_bury: bool
+    atomic_move: bool
     waits: bool = False
     inspectable: bool = True
     in_flight_max: bool = True

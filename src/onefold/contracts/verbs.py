@@ -15,11 +15,11 @@ from typing import Literal, Protocol
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused, Sent
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
+from onefold.contracts.queue import Delivery, Depth, MoveTo, QueueCapabilities, RetryIn
 from onefold.contracts.state import Change, Versioned
 from onefold.contracts.store import Answer, Ask, Claimed, Hold, Outcome, Record, RecordKey, StoreCapabilities
 
-Standing = Literal["in-flight", "visible", "expired", "superseded", "gone"]
+ReceiptState = Literal["in-flight", "visible", "expired", "superseded", "gone"]
 """The state of a message for one receipt: hidden by it; visible again (standard) or expired (FIFO) and not received since;
 received again since; deleted, or moved to another queue."""
 
@@ -73,7 +73,7 @@ class QueueReceiver(Protocol):
         """Delete each receipt's message; False where a FIFO receipt has expired. Deleting again returns True again."""
         ...
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
         """Move each receipt's message to its dead-letter or held queue with the reason; False as for `delete`.
 
         Raises:
@@ -87,7 +87,7 @@ class InspectableQueue(Protocol):
 
     name: str
 
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+    def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
         """The state of each receipt; used after a False. One that is still in flight was refused because of the 12 hours."""
         ...
 
@@ -197,9 +197,9 @@ class Ledger(Protocol):
         """How many operations of a run are in which state: for each event, those whose deciding row it is.
 
         An operation's deciding row is its last one of the run with an event of `DONE`; while it has none, the last one of
-        `FATES`; while it has none of these either, its last row. So once an operation is done, its state is not changed by a
-        late `lease-lost`, by a message that is dispatched a second time, or by the dead letter of another message with the
-        same key. Rows without a key count nowhere.
+        `OUTCOME_EVENTS`; while it has none of these either, its last row. So once an operation is done, its state is not
+        changed by a late `lease-lost`, by a message that is dispatched a second time, or by the dead letter of another
+        message with the same key. Rows without a key are not counted.
         """
         ...
 

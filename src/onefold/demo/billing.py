@@ -108,7 +108,7 @@ class BillingOutcome(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-def perform(settings: BillingSettings, folder: Path, told: Draw) -> BillingOutcome:
+def perform(settings: BillingSettings, folder: Path, on_progress: Draw) -> BillingOutcome:
     """Do the year in a folder of its own.
 
     Raises:
@@ -143,7 +143,9 @@ def perform(settings: BillingSettings, folder: Path, told: Draw) -> BillingOutco
             if not again and made > total // 2:
                 _in_the_shop("fire_again(); app.close()", variables)
                 again = True
-            told("statements", made, total, f"{made:,} of {total:,}, {counted(sum(crew.kills.values()), 'kill')}")
+            on_progress(
+                "statements", made, total, f"{made:,} of {total:,}, {counted(sum(crew.kills.values()), 'kill')}"
+            )
             settled = settled + 1 if _is_over(file, made, total) else 0
             if made > most:
                 most, moved_ms = made, clock.monotonic_ms()
@@ -171,13 +173,13 @@ def _expected() -> dict[str, dict[str, object]]:
     return found
 
 
-def _choose_falls(place: Path, months: Sequence[str], settings: BillingSettings) -> Path:
+def _choose_falls(where: Path, months: Sequence[str], settings: BillingSettings) -> Path:
     """One empty file for each month whose dispatcher is to be killed."""
-    place.mkdir()
+    where.mkdir()
     entropy, left = SeededEntropy(settings.seed), list(months)
     for _ in range(settings.falls):
-        (place / left.pop(int(entropy.fraction() * len(left)))).touch()
-    return place
+        (where / left.pop(int(entropy.fraction() * len(left)))).touch()
+    return where
 
 
 def _prepare(file: Path, variables: Mapping[str, str]) -> None:
@@ -273,8 +275,8 @@ def billing(
     an independent sum of the file, to the penny.
     """
     settings = BillingSettings(kills=kills, falls=falls, seed=seed, plant=plant)
-    with stage(keep) as folder, bar() as told:
-        found = perform(settings, folder, told)
+    with stage(keep) as folder, bar() as on_progress:
+        found = perform(settings, folder, on_progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

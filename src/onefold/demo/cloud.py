@@ -114,9 +114,9 @@ def find_emulator() -> str:
     Raises:
         NotFoundError: it was not found.
     """
-    for place in (Path(sys.executable).parent / "ministack", Path(".venv-tools/bin/ministack").absolute()):
-        if place.exists():
-            return str(place)
+    for where in (Path(sys.executable).parent / "ministack", Path(".venv-tools/bin/ministack").absolute()):
+        if where.exists():
+            return str(where)
     found = shutil.which("ministack")
     if found is None:
         raise NotFoundError(
@@ -131,13 +131,13 @@ def perform(
     settings: CloudSettings,
     folder: Path,
     command: Callable[[Path, Mapping[str, str]], Command],
-    told: Draw,
+    on_progress: Draw,
 ) -> CloudOutcome:
     """Do the run in a folder of its own.
 
     Args:
         command: makes the object that runs commands in a folder and an environment.
-        told: called several times a second with the progress.
+        on_progress: called several times a second with the progress.
 
     Raises:
         OnefoldError: the emulator does not start, a command fails, or there is no progress any more.
@@ -160,7 +160,7 @@ def perform(
             clock = SystemClock()
             since_ms = clock.monotonic_ms()
             messages = stream(data.read_invoices(count_max=settings.rows), SeededEntropy(settings.seed))
-            _until_empty(shop, messages, told)
+            _until_empty(shop, messages, on_progress)
             seconds = (clock.monotonic_ms() - since_ms) / 1000
             calls, met = dict(wire.calls), dict(wire.met)
             wire.rate = 0.0
@@ -287,17 +287,17 @@ def _environment(variables: Mapping[str, str], folder: Path) -> Iterator[Any]:
         os.environ.update(before)
 
 
-def _tell(told: Draw, sent: int, messages: int, left: int) -> None:
-    told("invoices", messages - left, messages, f"{sent:,} sent, {left:,} not finished")
+def _report(on_progress: Draw, sent: int, messages: int, left: int) -> None:
+    on_progress("invoices", messages - left, messages, f"{sent:,} sent, {left:,} not finished")
 
 
-def _until_empty(shop: Any, messages: list[Invoice], told: Draw) -> None:
+def _until_empty(shop: Any, messages: list[Invoice], on_progress: Draw) -> None:
     """Send everything, and wait until the queue is empty."""
     clock, never = SystemClock(), threading.Event()
     for first in range(0, len(messages), 100):
         chunk = [shop.ShopInvoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
         _sent(shop, chunk)
-        _tell(told, first + len(chunk), len(messages), len(messages))
+        _report(on_progress, first + len(chunk), len(messages), len(messages))
     queues = shop.app.runtime().engine.queues
     least, since_ms, empty = len(messages) + 1, clock.monotonic_ms(), 0
     while empty < 3:
@@ -306,7 +306,7 @@ def _until_empty(shop: Any, messages: list[Invoice], told: Draw) -> None:
             depth = queues.depth("invoices")
             left = depth.visible + depth.in_flight + depth.delayed
             empty = empty + 1 if left == 0 else 0
-            _tell(told, len(messages), len(messages), left)
+            _report(on_progress, len(messages), len(messages), left)
             if left < least:
                 least, since_ms = left, clock.monotonic_ms()
         if clock.monotonic_ms() - since_ms > STALL_MS_MAX and not empty:
@@ -393,8 +393,8 @@ def aws(
     ledger is checked as in the other demos.
     """
     settings = CloudSettings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or find_emulator())
-    with stage(keep) as folder, bar() as told:
-        found = perform(settings, folder, _commands(quiet=as_json), told)
+    with stage(keep) as folder, bar() as on_progress:
+        found = perform(settings, folder, _commands(quiet=as_json), on_progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

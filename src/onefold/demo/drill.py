@@ -67,7 +67,7 @@ PARTNER_LEAVE_S_MAX = 35
 _ALL_ROWS = 1 << 40
 _NEVER_MS = 1 << 62
 
-Told = Callable[[DemoProgress], None]
+OnProgress = Callable[[DemoProgress], None]
 
 
 def expected_of(rows: int) -> Figures:
@@ -81,20 +81,20 @@ def expected_of(rows: int) -> Figures:
     return Figures.from_json(found.stdout.decode())
 
 
-def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, told: Told) -> RunOutcome:
+def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, on_progress: OnProgress) -> RunOutcome:
     """Do one run.
 
     Args:
         expected: the figures of the rows that are sent.
         folder: of this run alone; is made, and holds the engine's file, the partner's ledger and the logs.
-        told: called some times a second with the state.
+        on_progress: called some times a second with the state.
 
     Raises:
         OnefoldError: the run came to no end: a worker or the partner ended by itself, or nothing moved any more.
     """
     folder.mkdir(parents=True)
     with ExitStack() as stack:
-        seen = _Drill(run, settings, expected, folder, told, stack).perform()
+        seen = _Drill(run, settings, expected, folder, on_progress, stack).perform()
     return outcome(run, settings, expected, seen, read_ledger(folder / LEDGER))
 
 
@@ -102,10 +102,16 @@ class _Drill:
     """The moving parts of one run. Whatever is started here, `stack` ends, in the opposite order."""
 
     def __init__(
-        self, run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, told: Told, stack: ExitStack
+        self,
+        run: DemoRun,
+        settings: DemoSettings,
+        expected: Figures,
+        folder: Path,
+        on_progress: OnProgress,
+        stack: ExitStack,
     ) -> None:
         self._expected = expected.expected["bookings"]
-        self._told = told
+        self._on_progress = on_progress
         self._clock = SystemClock()
         self._never = threading.Event()
         entropy = SeededEntropy(settings.seed * len(RUNS) + RUNS.index(run))
@@ -138,7 +144,7 @@ class _Drill:
         self._until_empty("under fire")
         settled = PersonAnswers()
         for _ in range(ROUNDS_MAX):
-            said = self._person.settle(lambda held: self._tell("settling", 0, held=held))
+            said = self._person.settle(lambda held: self._report("settling", 0, held=held))
             if said.all == 0:
                 break
             settled += said
@@ -170,7 +176,7 @@ class _Drill:
             killed_at_ms = self._fire.unproved_since_ms()
             if killed_at_ms is not None:
                 self._fire.hear(self._history(killed_at_ms))
-            self._tell(phase, left)
+            self._report(phase, left)
             if self._sending.done and left == 0 and self._fire.unproved_since_ms() is None:
                 return
             self._check_moving(left)
@@ -179,8 +185,8 @@ class _Drill:
         """Owners with work in hand: what is in flight is among the oldest messages."""
         return {one.owner for one in self._engine.queues.peek(QUEUE, limit=1_000) if one.owner is not None}
 
-    def _tell(self, phase: Phase, left: int, *, held: int = 0) -> None:
-        self._told(
+    def _report(self, phase: Phase, left: int, *, held: int = 0) -> None:
+        self._on_progress(
             DemoProgress(
                 phase=phase,
                 bookings=self._courier.health().bookings,
@@ -253,10 +259,10 @@ def stream(rows: Iterable[data.InvoiceRow], entropy: Entropy) -> list[Invoice]:
     """The messages of a run, in the order in which they are sent."""
     invoices = [invoice_of(row) for row in rows]
     placed: list[tuple[float, Invoice]] = list(enumerate(invoices))
-    for place, invoice in enumerate(invoices):
+    for position, invoice in enumerate(invoices):
         if entropy.fraction() < AGAIN_SHARE:
-            far = CLOSE_MESSAGES if entropy.fraction() < 0.5 else len(invoices) - place
-            placed.append((place + far * entropy.fraction(), invoice))
+            far = CLOSE_MESSAGES if entropy.fraction() < 0.5 else len(invoices) - position
+            placed.append((position + far * entropy.fraction(), invoice))
     placed.sort(key=lambda one: one[0])
     return [invoice for _, invoice in placed]
 
@@ -344,11 +350,11 @@ class Person:
         """What is held now."""
         return held.listed(self._session)
 
-    def settle(self, told: Callable[[int], None]) -> PersonAnswers:
+    def settle(self, on_progress: Callable[[int], None]) -> PersonAnswers:
         """Settle everything that is held now; what was not done goes back to the queue.
 
         Args:
-            told: called before each invoice with how many are left.
+            on_progress: called before each invoice with how many are left.
 
         Raises:
             OnefoldError: the partner did not come to rest.
@@ -357,8 +363,8 @@ class Person:
         if waiting:
             self._wait_for_calm()
         settled = PersonAnswers()
-        for place, one in enumerate(waiting):
-            told(len(waiting) - place)
+        for position, one in enumerate(waiting):
+            on_progress(len(waiting) - position)
             bookings = self._courier.look(one.key).bookings
             held.settle(
                 self._session,

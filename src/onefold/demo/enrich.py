@@ -109,7 +109,7 @@ class EnrichOutcome(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
 
 
-def perform(settings: EnrichSettings, folder: Path, told: Draw) -> EnrichOutcome:
+def perform(settings: EnrichSettings, folder: Path, on_progress: Draw) -> EnrichOutcome:
     """Do both rounds in a folder of their own.
 
     Raises:
@@ -128,16 +128,16 @@ def perform(settings: EnrichSettings, folder: Path, told: Draw) -> EnrichOutcome
         app.runtime()
         _make_table(folder / "enrich.db")
     entropy = SeededEntropy(settings.seed)
-    night = _round("night", settings, folder, variables, entropy, told)
+    night = _round("night", settings, folder, variables, entropy, on_progress)
     quarantined = [one["Line"] for one in _records(folder, "QUARANTINED")]
     write_countries(countries, complete=True)
-    again = _round("repair", settings, folder, variables, entropy, told)
+    again = _round("repair", settings, folder, variables, entropy, on_progress)
     return _judged(settings, folder, (night, again), damaged, quarantined)
 
 
 def _round(
     name: Literal["night", "repair"], settings: EnrichSettings, folder: Path, variables: Mapping[str, str], entropy: Entropy,
-    told: Draw,
+    on_progress: Draw,
 ) -> Round:  # fmt: skip
     """One round from its first message to its last, under fire."""
     clock, never = SystemClock(), threading.Event()
@@ -156,7 +156,7 @@ def _round(
             over = found.done + found.failed + found.malformed
             kills = crew.kills["worker"]
             text = f"{over:,} of {found.total:,}, {found.failed:,} failed, {counted(kills, 'kill')}"
-            told(name, over, found.total, text)
+            on_progress(name, over, found.total, text)
             if found.over:
                 break
             if found.done > 0 and kills < settings.kills and entropy.fraction() < _KILL_CHANCE:
@@ -202,9 +202,9 @@ def _make_table(file: Path) -> None:
 
 def _records(folder: Path, kind: str) -> list[dict[str, Any]]:
     """All records of the result files of one kind, by the manifest."""
-    place = folder / "map-runs" / RUN
-    listed = json.loads((place / "manifest.json").read_text())["ResultFiles"].get(kind, [])
-    return [record for one in listed for record in json.loads((place / one["Key"]).read_text())]
+    where = folder / "map-runs" / RUN
+    listed = json.loads((where / "manifest.json").read_text())["ResultFiles"].get(kind, [])
+    return [record for one in listed for record in json.loads((where / one["Key"]).read_text())]
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
@@ -279,12 +279,12 @@ def write_nightly(folder: Path, rows: int) -> list[int]:
     with gzip.open(data.INVOICES, "rb") as file:
         lines = file.read().splitlines()[: rows + 1]
     damaged = list(lines)
-    places = list(range(EVERY, len(lines), EVERY))
-    for number, place in enumerate(places):
-        damaged[place] = _damage(lines[place], number)
+    indexes = list(range(EVERY, len(lines), EVERY))
+    for number, index in enumerate(indexes):
+        damaged[index] = _damage(lines[index], number)
     (folder / "repaired.csv").write_bytes(b"\n".join(lines) + b"\n")
     (folder / "nightly.csv").write_bytes(b"\n".join(damaged) + b"\n")
-    return [place + 1 for place in places]
+    return [index + 1 for index in indexes]
 
 
 def _damage(line: bytes, number: int) -> bytes:
@@ -343,8 +343,8 @@ def enrich(
     file: each invoice once, to the penny.
     """
     settings = EnrichSettings(kills=kills, seed=seed, rows=rows, plant=plant)
-    with stage(keep) as folder, bar() as told:
-        found = perform(settings, folder, told)
+    with stage(keep) as folder, bar() as on_progress:
+        found = perform(settings, folder, on_progress)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

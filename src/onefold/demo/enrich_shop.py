@@ -96,4 +96,4 @@ def enrich(invoice: NightlyInvoice, ctx: onefold.Context) -> dict[str, str]:
 
 def hash_of(text: str) -> int:
     """The same in every process, unlike `hash`."""
-    return sum((place + 1) * ord(sign) for place, sign in enumerate(text))
+    return sum((index + 1) * ord(sign) for index, sign in enumerate(text))

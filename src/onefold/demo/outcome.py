@@ -335,7 +335,7 @@ def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
 
 def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
     """What is wrong with the bookings, in words; the first few of each kind."""
-    twice = [_told_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
+    twice = [_sent_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
     unasked = [
         f"unasked: booking {one.number} is {one.order.kind} {one.order.quantity} at {one.order.unit_price} for invoice "
@@ -349,14 +349,14 @@ def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
     ]
 
 
-def _told_twice(reference: str, ledger: PartnerLedger) -> str:
+def _sent_twice(reference: str, ledger: PartnerLedger) -> str:
     made = [request for request in ledger.requests if request.reference == reference and request.made is not None]
     return (
-        f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_told_booking(one, made[0]) for one in made)}"
+        f"twice: invoice {reference} has {len(made)} bookings: {'; '.join(_sent_booking(one, made[0]) for one in made)}"
     )
 
 
-def _told_booking(request: RequestRow, first: RequestRow) -> str:
+def _sent_booking(request: RequestRow, first: RequestRow) -> str:
     assert request.made is not None
     later_ms = request.decided_at_ms - first.decided_at_ms
     gone = ", its worker dead by then" if request.caller_gone else ""

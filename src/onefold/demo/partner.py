@@ -148,7 +148,7 @@ class Partner:
                 mood = self._weather.next_mood(asked.reference, may_break=action == "book")
             await _pause(mood.before_ms)
             decision = self._decide(asked, mood)
-        told = BROKE if mood.breaks else decision
+        answer = BROKE if mood.breaks else decision
         row = RequestRow(
             received_at_ms=received_at_ms,
             decided_at_ms=_now_ms(),
@@ -157,7 +157,7 @@ class Partner:
             key=asked.key,
             fence=asked.fence,
             outcome=decision.outcome,
-            status=told.status,
+            status=answer.status,
             caller_gone=request.transport is None or request.transport.is_closing(),
             made=decision.made,
         )
@@ -167,7 +167,7 @@ class Partner:
             self.broken.set()
             raise
         await _pause(mood.after_ms)
-        return _answer(told)
+        return _answer(answer)
 
     def _decide(self, asked: ParsedRequest, mood: Mood) -> PartnerDecision:
         if mood.door_status:
@@ -236,11 +236,11 @@ def _fence_of(request: web.Request) -> int | None:
     return int(text)
 
 
-def _answer(told: PartnerDecision) -> web.Response:
-    headers = {"Retry-After": str(DOOR_RETRY_AFTER_S)} if told.status in (429, 503) else None
-    if told.error:
-        return web.json_response({"error": told.error}, status=told.status, headers=headers)
-    return web.json_response({"bookings": [_as_json(booking) for booking in told.told]}, status=told.status)
+def _answer(answer: PartnerDecision) -> web.Response:
+    headers = {"Retry-After": str(DOOR_RETRY_AFTER_S)} if answer.status in (429, 503) else None
+    if answer.error:
+        return web.json_response({"error": answer.error}, status=answer.status, headers=headers)
+    return web.json_response({"bookings": [_as_json(booking) for booking in answer.shown]}, status=answer.status)
 
 
 def _as_json(booking: Booking) -> dict[str, str | int]:

@@ -71,14 +71,14 @@ class PartnerDecision:
             no-fences;
             the partner itself adds turned-away, broke and malformed.
         made: the booking this request made, if it made one.
-        told: bookings the answer shows.
+        shown: bookings the answer shows.
         error: text for the caller when the request was refused, else empty.
     """
 
     status: int
     outcome: str
     made: Booking | None = None
-    told: tuple[Booking, ...] = ()
+    shown: tuple[Booking, ...] = ()
     error: str = ""
 
 
@@ -102,7 +102,7 @@ class PartnerBooks:
         """
         if self.mode == "honours-keys" and key is not None and (first := self._by_key.get(key)):
             if first.order == order:
-                return PartnerDecision(200, "repeated", told=(first,))
+                return PartnerDecision(200, "repeated", shown=(first,))
             return PartnerDecision(
                 422, "other-order", error=f"key {key} was used for another order of {first.order.reference}"
             )
@@ -115,12 +115,12 @@ class PartnerBooks:
         self._by_reference[order.reference].append(booking)
         if key is not None:
             self._by_key[key] = booking
-        return PartnerDecision(201, "booked", made=booking, told=(booking,))
+        return PartnerDecision(201, "booked", made=booking, shown=(booking,))
 
     def look(self, reference: str) -> PartnerDecision:
         """The bookings of `reference` made so far. Says nothing about requests still on their way."""
-        told = tuple(self._by_reference.get(reference, ()))
-        return PartnerDecision(200, "told" if told else "nothing", told=told)
+        shown = tuple(self._by_reference.get(reference, ()))
+        return PartnerDecision(200, "told" if shown else "nothing", shown=shown)
 
     def fence(self, reference: str, fence: int) -> PartnerDecision:
         """Refuse later POSTs of `reference` below `fence` (1 or more), and report what was made."""

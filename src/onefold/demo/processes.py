@@ -125,7 +125,7 @@ class KillPlan:
 
 def _spread(count: int, entropy: Entropy) -> list[float]:
     length = LAST_SHARE - FIRST_SHARE
-    return [FIRST_SHARE + length * (place + entropy.fraction()) / count for place in range(count)]
+    return [FIRST_SHARE + length * (index + entropy.fraction()) / count for index in range(count)]
 
 
 def _take(shares: list[float], share: float) -> int:

@@ -25,7 +25,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from onefold.demo.drill import Told, drill, expected_of
+from onefold.demo.drill import OnProgress, drill, expected_of
 from onefold.demo.outcome import RUNS, DemoProgress, DemoSettings, RunOutcome
 from onefold.demo.stage import stage
 from onefold.observe.wording import counted
@@ -61,8 +61,8 @@ def _perform(settings: DemoSettings, choice: str, folder: Path, *, quiet: bool) 
     expected = expected_of(settings.rows)
     found = []
     for number, run in enumerate(runs, start=1):
-        with shown(f"{number}/{len(runs)} {run.name}", err) as told:
-            found.append(drill(run, settings, expected, folder / run.name, told))
+        with shown(f"{number}/{len(runs)} {run.name}", err) as on_progress:
+            found.append(drill(run, settings, expected, folder / run.name, on_progress))
         if not quiet:
             out.print()
             out.print(table(number, found[-1]))
@@ -112,7 +112,7 @@ def progress_line(now: DemoProgress, per_second: int) -> str:
 
 
 @contextmanager
-def shown(label: str, console: Console) -> Iterator[Told]:
+def shown(label: str, console: Console) -> Iterator[OnProgress]:
     """Show the progress of one run; the value is called with its state."""
     rate = BookingRate()
     if not console.is_terminal:

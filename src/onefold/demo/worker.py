@@ -150,10 +150,10 @@ class NoFenceCommit:
     def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
         """Commit with the record's current hold instead of the asker's; who comes second still has its message settled."""
         verdicts = self._commit.commit([self._believed(one) for one in settlements], now_ms)
-        late = [place for place, verdict in enumerate(verdicts) if not verdict.written]
-        settled = self._commit.commit([replace(settlements[place], write=None) for place in late], now_ms)
-        for place, verdict in zip(late, settled, strict=True):
-            verdicts[place] = verdict
+        late = [index for index, verdict in enumerate(verdicts) if not verdict.written]
+        settled = self._commit.commit([replace(settlements[index], write=None) for index in late], now_ms)
+        for index, verdict in zip(late, settled, strict=True):
+            verdicts[index] = verdict
         return verdicts
 
     def _believed(self, settlement: Settlement) -> Settlement:

@@ -339,18 +339,18 @@ _LOOKS: Final[Mapping[str, str]] = {
 """What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging puts words of its own before."""
 
 
-def of_log(made: Made, function: FunctionPlan, *, looks: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
+def of_log(made: Made, function: FunctionPlan, *, reconciles: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
     """What is counted in a function's log, and the alarms on it.
 
     Args:
-        looks: whether reconciliations run in it.
+        reconciles: whether reconciliations run in it.
     """
     namespace = f"{LOG_NAMESPACE}/{function.name}"
     counts = {
         metric: LogCount(
             id=f"{function.id}{metric}Count", function=function.id, pattern=pattern, namespace=namespace, metric=metric,
         )
-        for metric, pattern in {**_EVENTS, **(_LOOKS if looks else {})}.items()
+        for metric, pattern in {**_EVENTS, **(_LOOKS if reconciles else {})}.items()
     }  # fmt: skip
 
     def alarm(
@@ -366,7 +366,7 @@ def of_log(made: Made, function: FunctionPlan, *, looks: bool) -> tuple[list[Log
         alarm("breaker-open", "Paused", period_ms=alarms.EVENT_MS),
         alarm("timeouts", "TimedOut"),
     ]
-    if looks:
+    if reconciles:
         found += [
             alarm("reconcile-failed", "ReconcileFailed"),
             alarm("missing", "Missing"),

@@ -22,7 +22,7 @@ from onefold import errors, limits
 from onefold.deploy import changes
 from onefold.deploy.changes import ResourceChange, StackEvent, StackFailure, StackState
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Pause = Callable[[int], None]
 Translating = Callable[[str, str], AbstractContextManager[None]]
 """`aws_errors(action, resource)` of the AWS backend: makes AWS's errors inside the block ours."""
@@ -106,7 +106,7 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
 
 
 def upload(
-    s3: Any, bucket: str, key: str, content: bytes, sha256: str, aws_errors: Translating, tell: Tell
+    s3: Any, bucket: str, key: str, content: bytes, sha256: str, aws_errors: Translating, report: Report
 ) -> Uploaded:
     """Put an object there, unless it is there already; S3 checks what arrives against its hash.
 
@@ -130,9 +130,9 @@ def upload(
                 raise
         else:
             if found["ContentLength"] == len(content):
-                tell(f"s3://{bucket}/{key} is there already")
+                report(f"s3://{bucket}/{key} is there already")
                 return Uploaded(bucket=bucket, key=key, fresh=False)
-    tell(f"uploading {len(content) / 1024:,.0f} KB to s3://{bucket}/{key}")
+    report(f"uploading {len(content) / 1024:,.0f} KB to s3://{bucket}/{key}")
     checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
     with aws_errors("s3:PutObject", where):
         s3.put_object(Bucket=bucket, Key=key, Body=content, ChecksumSHA256=checksum)
@@ -140,10 +140,10 @@ def upload(
 
 
 def upload_package(
-    s3: Any, bucket: str, prefix: str, package: Path, sha256: str, aws_errors: Translating, tell: Tell
+    s3: Any, bucket: str, prefix: str, package: Path, sha256: str, aws_errors: Translating, report: Report
 ) -> Uploaded:
     """Upload an archive as `<prefix>/<sha256>.zip`; errors as `upload`."""
-    return upload(s3, bucket, f"{prefix}/{sha256}.zip", package.read_bytes(), sha256, aws_errors, tell)
+    return upload(s3, bucket, f"{prefix}/{sha256}.zip", package.read_bytes(), sha256, aws_errors, report)
 
 
 class LiveStack:
@@ -164,13 +164,13 @@ class LiveStack:
     def _asking(self, action: str) -> AbstractContextManager[None]:
         return self._errors(f"cloudformation:{action}", f"stack {self.name}")
 
-    def standing(self) -> StackState:
+    def stack_state(self) -> StackState:
         """Its state; `ABSENT` when there is no such stack."""
         from botocore.exceptions import ClientError
 
         with self._asking("DescribeStacks"):
             try:
-                return changes.standing(self._client.describe_stacks(StackName=self.name)["Stacks"][0])
+                return changes.stack_state_of(self._client.describe_stacks(StackName=self.name)["Stacks"][0])
             except ClientError as error:
                 if is_absent(error):
                     return StackState(status="ABSENT")
@@ -207,7 +207,7 @@ class LiveStack:
             UsageError: the stack is in a state in which it cannot be deployed to, or the template is refused.
             TransientError: CloudFormation was not done in time or could not be reached.
         """
-        before = self.standing()
+        before = self.stack_state()
         self.refuse(before)
         given: dict[str, Any] = {"TemplateBody": template} if template is not None else {"TemplateURL": template_url}
         with self._asking("CreateChangeSet"):
@@ -237,7 +237,7 @@ class LiveStack:
         """Remove a change set that is not wanted, and with it the empty stack that was made to hold it."""
         with self._asking("DeleteChangeSet"):
             self._client.delete_change_set(ChangeSetName=change_set.arn)
-        if change_set.creates and self.standing().status == "REVIEW_IN_PROGRESS":
+        if change_set.creates and self.stack_state().status == "REVIEW_IN_PROGRESS":
             with self._asking("DeleteStack"):
                 self._client.delete_stack(StackName=self.name)
 
@@ -312,7 +312,7 @@ class LiveStack:
                 for one in self._new_events():
                     seen.append(one)
                     on_event(one)
-                now = self.standing() if self._ended(seen) else None
+                now = self.stack_state() if self._ended(seen) else None
             except errors.TransientError as error:
                 failed += 1
                 if failed > _LOOKS_FAILED_MAX:

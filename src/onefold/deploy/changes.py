@@ -109,7 +109,7 @@ class StackState(Struct, frozen=True, kw_only=True):
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE")
 
 
-def standing(answer: Mapping[str, Any]) -> StackState:
+def stack_state_of(answer: Mapping[str, Any]) -> StackState:
     """One stack of a DescribeStacks answer."""
     return StackState(
         status=answer["StackStatus"],
@@ -369,8 +369,8 @@ def _values(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]
             deeper = f"{path}.{name}" if path else name
             yield from _values(deeper, before.get(name, _ABSENT), after.get(name, _ABSENT))
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from _values(f"{path}[{place}]", old, new)
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _values(f"{path}[{index}]", old, new)
     elif not _equal(before, after):
         yield path, before, after
 

@@ -30,7 +30,7 @@ _REFERENCES: Final = {
 
 def text(value: str) -> str | Json:
     """A pattern as it is written in a template: as it is, or with references put in."""
-    if not names.has_places(value):
+    if not names.has_placeholders(value):
         return value
     return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}
 

@@ -195,7 +195,7 @@ def bucket_arn(payloads: str) -> str:
     return f"arn:{{partition}}:s3:::{payloads.partition('/')[0]}"
 
 
-def has_places(text: str) -> bool:
+def has_placeholders(text: str) -> bool:
     """Whether something is left to be filled in."""
     return _PLACE.search(text) is not None
 

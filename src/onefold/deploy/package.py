@@ -329,8 +329,8 @@ def _missing(outside: Mapping[str, str], dependencies: Iterable[str]) -> list[st
     """Imports of the app that nothing in the archive answers."""
     there = {name.partition("/")[0].partition(".")[0] for name in dependencies} | IN_RUNTIME
     return [
-        f"{place} imports {name}, which is not in the package: add its distribution to --requirements."
-        for name, place in outside.items()
+        f"{path} imports {name}, which is not in the package: add its distribution to --requirements."
+        for name, path in outside.items()
         if name not in there
     ]
 

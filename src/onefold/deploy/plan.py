@@ -361,8 +361,8 @@ def _alarms(
     for function in made:
         subject = about(function.id, function.name, function.name, function.owner, function.jobs)
         found += alarms.of_function(subject, function)
-        looks = not set(reconcilers).isdisjoint(function.jobs)
-        more_counts, more = alarms.of_log(subject, function, looks=looks)
+        reconciles = not set(reconcilers).isdisjoint(function.jobs)
+        more_counts, more = alarms.of_log(subject, function, reconciles=reconciles)
         counts += more_counts
         found += more
     for machine in machines:

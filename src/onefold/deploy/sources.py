@@ -79,13 +79,13 @@ def app_sources(module: str, root: Path, include: Iterable[str] = ()) -> Sources
         modules.append(name)
         found.update(files)
         unread.update(files)
-        for imported, place in sorted(_imports(unread)):
+        for imported, path in sorted(_imports(unread)):
             if imported in modules or imported in waiting or imported in sys.stdlib_module_names:
                 continue
             if not alone and _module_files(root, imported):
                 waiting.append(imported)
             else:
-                outside.setdefault(imported, place)
+                outside.setdefault(imported, path)
         unread = {}
     outside.pop("onefold", None)
     return Sources(files=dict(sorted(found.items())), modules=tuple(modules), outside=dict(sorted(outside.items())))
@@ -120,11 +120,11 @@ def root_of(module: str, file: str | None, folders: Iterable[str] = ()) -> Path:
     Raises:
         UsageError: a module without a place on disk.
     """
-    place = Path(file) if file is not None else next((Path(folder) / "__init__.py" for folder in folders), None)
-    if place is None:
+    path = Path(file) if file is not None else next((Path(folder) / "__init__.py" for folder in folders), None)
+    if path is None:
         raise errors.UsageError(f"The module {module} has no file.", todo="Declare the app in a module on disk.")
-    above = module.count(".") + (place.name == "__init__.py")
-    return place.resolve().parents[above]
+    above = module.count(".") + (path.name == "__init__.py")
+    return path.resolve().parents[above]
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def _named(root: Path, named: str) -> dict[str, Path]:
 def _tree(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
     """Every file below `folder` with its path from `root`; links are followed, each real folder once."""
     seen: set[str] = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
+    for directory, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(directory)
         folders[:] = [] if real in seen else sorted(name for name in folders if not _is_left_out(name))
         if real in seen:
             continue
         seen.add(real)
         for name in sorted(files):
-            path = Path(place, name)
+            path = Path(directory, name)
             if name.startswith(".") or name.endswith(_LEFT_OUT_SUFFIXES):
                 continue
             if not path.is_file():

@@ -151,14 +151,14 @@ def stack_of(url: str) -> Stack:
     """
     if not url.startswith("aws://"):
         return Stack()
-    place = urls.read_aws(url)
+    location = urls.read_aws(url)
     return Stack(
-        prefix=place.prefix,
-        table=None if place.records else place.table,
-        layout=place.layout,
-        records=place.records,
-        later=place.later_group is not None,
-        payloads=f"{place.bucket}/{place.folder}".rstrip("/") if place.bucket else None,
+        prefix=location.prefix,
+        table=None if location.records else location.table,
+        layout=location.layout,
+        records=location.records,
+        later=location.later_group is not None,
+        payloads=f"{location.bucket}/{location.folder}".rstrip("/") if location.bucket else None,
     )
 
 

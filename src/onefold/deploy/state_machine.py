@@ -147,14 +147,14 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
     )
 
 
-def _told(spec: MapSpec) -> list[str]:
+def _operations_queues(spec: MapSpec) -> list[str]:
     """The operations queues, sorted."""
     return sorted({one.queue for one in spec.catch})
 
 
 def as_text(value: Json) -> str:
     """A definition as JSON text: places of a pattern in it are ours; a user's own is escaped and decodes to itself."""
-    return _placed(names.in_json(json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)))
+    return _filled(names.in_json(json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)))
 
 
 _OURS: Final = (
@@ -166,7 +166,7 @@ def _place(name: str) -> str:
     return f"{_OURS}{name}}}"
 
 
-def _placed(text: str) -> str:
+def _filled(text: str) -> str:
     return text.replace(_OURS, "{")
 
 
@@ -180,7 +180,7 @@ def definition(spec: MapSpec, concurrency_max: int | None = None) -> Json:
         concurrency_max: of the function's invocations at one time, which the run keeps to as its queue's mapping does.
     """
     states: Json = {"Item": _item(spec)}
-    states |= {f"Tell-{queue}": _tell(spec, queue) for queue in _told(spec)}
+    states |= {f"Tell-{queue}": _send_state(spec, queue) for queue in _operations_queues(spec)}
     run = {"run.$": f"States.Format('{_quoted(spec.name)}/{{}}', $$.Execution.Name)"}
     items: Json = {
         "Type": "Map",
@@ -297,7 +297,7 @@ def _writer(spec: MapSpec) -> Json:
     }
 
 
-def _tell(spec: MapSpec, queue: str) -> Json:
+def _send_state(spec: MapSpec, queue: str) -> Json:
     message = {
         "Error.$": "$.failure.Error",
         "Cause.$": "$.failure.Cause",
@@ -322,11 +322,11 @@ def _tell(spec: MapSpec, queue: str) -> Json:
 # -- places and permissions ------------------------------------------------------------------------------------------
 
 
-def _s3_of(place: str | None, name: str) -> tuple[str, str]:
-    found = _S3.fullmatch(place or "")
+def _s3_of(url: str | None, name: str) -> tuple[str, str]:
+    found = _S3.fullmatch(url or "")
     if found is None:
         raise errors.UsageError(
-            f"Map {name}: {place!r} names no bucket with something in it.",
+            f"Map {name}: {url!r} names no bucket with something in it.",
             todo="Write for example s3://my-bucket/nightly/customers.csv.",
         )
     return found[1], found[2]
@@ -372,7 +372,7 @@ def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tup
         ),
     ]
     if spec.catch:
-        queues = tuple(names.queue_arn(stack.prefix + queue) for queue in _told(spec))
+        queues = tuple(names.queue_arn(stack.prefix + queue) for queue in _operations_queues(spec))
         found.append(iam.Statement(sid="TellOperations", actions=("sqs:SendMessage",), resources=queues))
     if stack.kms_key is not None:
         use, ours = ("kms:Decrypt", "kms:GenerateDataKey"), (stack.kms_key,)
@@ -403,7 +403,7 @@ def _check(spec: MapSpec) -> None:
                 meaning="Step Functions reads UTF-8, and quotes with the double quote sign alone.",
                 todo="Convert the file, or keep it where it is not in S3 and run onefold map.",
             )
-    for queue in _told(spec):
+    for queue in _operations_queues(spec):
         names.check_length(f"Tell-{queue}", NAME_CHARS_MAX, f"A state of map {spec.name}")
     for one in spec.retry:
         if one.max_delay_ms is not None and seconds_up(one.max_delay_ms) <= seconds_up(one.interval_ms):

@@ -214,7 +214,7 @@ class CompositeEngine:
         """Those of this machine whose ids say which process they were."""
         return owner_process.ended(owners)
 
-    def maintain(self, told: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
+    def maintain(self, on_dead_owner: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
         """Carry message moves by copy forward, and sweep; the servers do the rest."""
         moved = self.queues.step_moves()  # costs nothing while this process copies nothing
         return moved + (self._sweep() if self._sweep is not None else 0)

@@ -69,14 +69,14 @@ def open_engine(
     owner: str,
     file: FileSettings | None = None,
     records_alone: bool = False,
-    looks: bool = False,
+    read_only: bool = False,
 ) -> Engine:
     """Open the backend a URL names, creating its file when it is not there.
 
     Args:
         file: how an embedded engine opens its file; None for what workers use.
         records_alone: also open a store for records, as an engine without queues: for looking at it and settling.
-        looks: nothing will be written: a file that this user may only read is opened for reading.
+        read_only: nothing will be written: a file that this user may only read is opened for reading.
 
     Raises:
         UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
@@ -91,7 +91,7 @@ def open_engine(
             file = replace(file or FOR_WORKERS, adopts=True)
         return SqliteEngine(
             path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
-            settings=file or FOR_WORKERS, looks=looks,
+            settings=file or FOR_WORKERS, read_only=read_only,
         )  # fmt: skip
     if scheme == "aws":
         return _open_aws(url, clock, entropy)

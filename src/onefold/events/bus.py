@@ -25,9 +25,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from onefold import duration, errors, forks, limits
-from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_place
+from onefold.contracts.archive import EXPIRES_ATTRIBUTE, TIME_ATTRIBUTE, Archive, Archived, archive_queue_name
 from onefold.contracts.engine import Engine
-from onefold.contracts.entries import Entry, Refused, Sent, bus_place, check_entry
+from onefold.contracts.entries import Entry, Refused, Sent, bus_queue_name, check_entry
 from onefold.contracts.queue import Attribute
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import OutboxItem
@@ -228,12 +228,12 @@ class Bus:
         inside: context.Context | None,
     ) -> list[PutAnswer]:
         """Put on the server's own bus, whose rules the deployment made from ours; it names the events."""
-        place = bus_place(self.name)
+        queue_name = bus_queue_name(self.name)
         entries = [Entry(body=request_of(event), key=event.id) for event in taken]
         if inside is not None:
-            inside.keep(OutboxItem(queue=place, body=one.body, key=one.key) for one in entries)
+            inside.keep(OutboxItem(queue=queue_name, body=one.body, key=one.key) for one in entries)
             return [one if one.error_code is not None else PutAnswer() for one in answers]
-        sent = iter(runtime.engine.queues.open(place).send(entries) if entries else ())
+        sent = iter(runtime.engine.queues.open(queue_name).send(entries) if entries else ())
         return [one if one.error_code is not None else _answer_of(next(sent)) for one in answers]
 
     def archives_of(self, runtime: Runtime) -> Archive:
@@ -343,14 +343,14 @@ class Bus:
     def _undelivered(self, rule: Rule, queue: str, event: Envelope, code: str, message: str) -> Parcel:
         """The same event as a dead letter: the event as it was, with EventBridge's attributes."""
         target = f"arn:aws:sqs:{self.origin.region}:{self.origin.account}:{queue}"
-        told = {
+        texts = {
             "RULE_ARN": rule.arn,
             "TARGET_ARN": target,
             "ERROR_CODE": code,
             "ERROR_MESSAGE": message[:1000],
             "RETRY_ATTEMPTS": "0",
         }
-        attributes = {name: Attribute(value) for name, value in told.items()}
+        attributes = {name: Attribute(value) for name, value in texts.items()}
         return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
 
     def deliver(self, runtime: Runtime, parcels: Sequence[Parcel]) -> None:
@@ -386,8 +386,9 @@ class Bus:
                 attributes = {TIME_ATTRIBUTE: str(one.time_ms)}
                 if one.expires_at_ms is not None:
                     attributes[EXPIRES_ATTRIBUTE] = str(one.expires_at_ms)
-                place = archive_place(archive.place)
-                yield OutboxItem(queue=place, body=one.text, attributes=attributes, key=one.event_id)
+                yield OutboxItem(
+                    queue=archive_queue_name(archive.place), body=one.text, attributes=attributes, key=one.event_id
+                )
         for parcel in parcels:
             entry = parcel.entry
             texts = {name: str(one.value) for name, one in entry.attributes.items()}

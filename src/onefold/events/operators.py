@@ -181,16 +181,16 @@ def _wildcard(argument: object, path: Sequence[str]) -> Test:
 def _pieces(text: str, path: Sequence[str]) -> list[str]:
     r"""The texts between the stars; `\*` and `\\` are a star and a backslash."""
     pieces, escaped, before = [""], False, ""
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         if escaped:
             if char not in "*\\":
-                raise refused(f"Invalid escape character at pos {place}", path)
+                raise refused(f"Invalid escape character at pos {index}", path)
             pieces[-1] += char
             escaped, before = False, ""
             continue
         if char == "*":
             if before == "*":
-                raise refused(f"Consecutive wildcard characters at pos {place}", path)
+                raise refused(f"Consecutive wildcard characters at pos {index}", path)
             pieces.append("")
         elif char != "\\":
             pieces[-1] += char

@@ -168,8 +168,8 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
             for one in value:
                 name, argument = next(iter(one.items())) if isinstance(one, dict) and len(one) == 1 else ("", None)
                 if name in names or (name == "anything-but" and isinstance(argument, dict)):
-                    told = f"anything-but/{next(iter(argument), '')}" if isinstance(argument, dict) else name
-                    raise refused(f"Unrecognized match type {told}", path, f"{where} does not know this operator.")
+                    named = f"anything-but/{next(iter(argument), '')}" if isinstance(argument, dict) else name
+                    raise refused(f"Unrecognized match type {named}", path, f"{where} does not know this operator.")
         elif isinstance(value, dict):
             waiting.extend((below, (*path, name)) for name, below in value.items())
 
@@ -200,7 +200,7 @@ def absent_in(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
     """The leaves that are satisfied because their path is absent from the event, and from every element of an array."""
     if not pattern.absent:
         return _NONE
-    return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path))
+    return frozenset(leaf for path, leaf in pattern.absent if not _exists(event, path))
 
 
 _NONE: Final[frozenset[Leaf]] = frozenset()
@@ -258,7 +258,7 @@ def undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
     return made
 
 
-def _stands(event: EventView, path: Sequence[str]) -> bool:
+def _exists(event: EventView, path: Sequence[str]) -> bool:
     """Whether a path leads to a value that is not an object, in any element of arrays on the way."""
     found: list[object] = [event.value]
     for name in path:
@@ -299,7 +299,7 @@ class BodyFilters(Struct, frozen=True, eq=False):
 
 
 def _absent_below(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
-    return frozenset(leaf for path, leaf in pattern.absent if not _stands(event, path[1:]))
+    return frozenset(leaf for path, leaf in pattern.absent if not _exists(event, path[1:]))
 
 
 def _keeps(root: Node, event: EventView, absent: frozenset[Leaf], is_json: bool) -> bool:
@@ -416,8 +416,8 @@ def _walk_list(node: Node, value: list[object], absent: frozenset[Leaf], dotted:
         closest = min(
             (list(_walk(node, one, absent, dotted, f"{path}[{at}]")) for at, one in enumerate(several)), key=len
         )
-        told = "; ".join(str(one) for one in closest)
-        yield Mismatch(path, "a list with one element that has everything", f"the closest has not: {told}")
+        missing = "; ".join(str(one) for one in closest)
+        yield Mismatch(path, "a list with one element that has everything", f"the closest has not: {missing}")
     else:
         yield from _walk(node, ABSENT, absent, dotted, path)
 

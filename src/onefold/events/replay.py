@@ -111,11 +111,11 @@ def begin(
         started_at_ms=runtime.clock.now_ms(),
     )
     state = runtime.engine.state
-    state.put([Change(_place(wanted), msgspec.json.encode(wanted), 0)])
-    standing = _read(state, _place(wanted))
-    if standing is None:
+    state.put([Change(_state_name(wanted), msgspec.json.encode(wanted), 0)])
+    stored = _read(state, _state_name(wanted))
+    if stored is None:
         raise errors.StorageBusy(f"Replay {name} was removed while it was begun.", todo="Begin it again.")
-    found = standing[0]
+    found = stored[0]
     same = ("archive", "from_ms", "to_ms", "rules")
     if any(getattr(found, field) != getattr(wanted, field) for field in same) or found.state != "running":
         raise errors.ConflictError(
@@ -139,7 +139,7 @@ def step(bus: Bus, runtime: Runtime, name: str) -> Replay:
         if before.state != "running":
             return before
         after = _deliver(bus, runtime, before)
-        if not runtime.engine.state.put([Change(_place(before), msgspec.json.encode(after), version)])[0]:
+        if not runtime.engine.state.put([Change(_state_name(before), msgspec.json.encode(after), version)])[0]:
             raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
         return after
 
@@ -218,11 +218,11 @@ def _unknown(bus: Bus, name: str) -> errors.NotFoundError:
     return errors.NotFoundError(f"Bus {bus.name} has no replay {name!r:.80}.", todo="See `onefold events replays`.")
 
 
-def _place(replay: Replay) -> str:
+def _state_name(replay: Replay) -> str:
     return f"{_PREFIX}{replay.bus}/{replay.name}"
 
 
-def _read(state: State, place: str) -> tuple[Replay, int] | None:
-    value: Versioned | None = state.get([place])[0]
-    replay = None if value is None else decode(place, value.value, _replay_of)
+def _read(state: State, state_name: str) -> tuple[Replay, int] | None:
+    value: Versioned | None = state.get([state_name])[0]
+    replay = None if value is None else decode(state_name, value.value, _replay_of)
     return None if value is None or replay is None else (replay, value.version)

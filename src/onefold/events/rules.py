@@ -212,11 +212,11 @@ def _check_dead_letter(rule: str, queue: Queue) -> None:
 
 
 class NumberRange(NamedTuple):
-    """From `low` to `high`, both inside; infinities for no bound. `place` is the caller's."""
+    """From `low` to `high`, both inside; infinities for no bound. `rule` is the caller's."""
 
     low: float
     high: float
-    place: int
+    rule: int
 
 
 class NumberRangeTree:
@@ -245,13 +245,13 @@ class NumberRangeTree:
             for one in self._by_low:
                 if one.low > number:
                     break
-                found.add(one.place)
+                found.add(one.rule)
             farther = self._below
         else:
             for one in self._by_high:
                 if one.high < number:
                     break
-                found.add(one.place)
+                found.add(one.rule)
             farther = self._above
         if farther is not None:
             farther.find(number, found)
@@ -276,15 +276,15 @@ class Router(Generic[T]):
         crowd = Counter(_shared(anchor) for offer in offers for anchors in offer for anchor in anchors)
         self._always: list[int] = []
         self._root = _Shelf()
-        for place, offer in enumerate(offers):
+        for index, offer in enumerate(offers):
             if not offer:
-                self._always.append(place)
+                self._always.append(index)
                 continue
             for path, sign in min(offer, key=lambda anchors: _cost(anchors, crowd)):
                 shelf = self._root
                 for name in path:
                     shelf = shelf.below.setdefault(name, _Shelf())
-                shelf.file(sign, place)
+                shelf.file(sign, index)
 
     @property
     def always(self) -> int:
@@ -296,7 +296,7 @@ class Router(Generic[T]):
         event = view_of(value)
         found = set(self._always)
         _collect(self._root, event.value, event.dotted, found)
-        return [self._rules[place][1] for place in sorted(found) if matches(self._rules[place][0], event)]
+        return [self._rules[index][1] for index in sorted(found) if matches(self._rules[index][0], event)]
 
 
 class _Shelf:
@@ -312,13 +312,13 @@ class _Shelf:
         self._ranges: list[NumberRange] = []
         self._tree: NumberRangeTree | None = None
 
-    def file(self, sign: Sign, place: int) -> None:
+    def file(self, sign: Sign, index: int) -> None:
         """File a pattern's place under a sign; all of it before anything is looked for."""
         if sign[0] == "range":
             low, high = sign[1]
-            self._ranges.append(NumberRange(low, high, place))
+            self._ranges.append(NumberRange(low, high, index))
             return
-        self.filed.setdefault(sign, []).append(place)
+        self.filed.setdefault(sign, []).append(index)
         kind, value = sign
         self.folds = self.folds or kind == "folded"
         if kind == "prefix":

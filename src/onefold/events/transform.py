@@ -196,10 +196,10 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
     if not 1 <= len(template) <= TEMPLATE_CHARS_MAX:
         raise UsageError("An input template has 1 to 8,192 characters.", todo="Shorten it.")
     pieces: list[str | _Hole] = []
-    place, quoted = 0, False
+    position, quoted = 0, False
     is_json = template.lstrip()[:1] in ("{", "[")
     for match in re.finditer(_PLACEHOLDER, template):
-        quoted = _add_text(pieces, template[place : match.start()], quoted, squeezed=is_json)
+        quoted = _add_text(pieces, template[position : match.start()], quoted, squeezed=is_json)
         name = match[1]
         if name not in paths and name not in PREDEFINED:
             raise UsageError(
@@ -213,8 +213,8 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
                 todo=f'Write it without quotes, for example {{"event": <{name}>}}.',
             )
         pieces.append(_Hole(name, quoted))
-        place = match.end()
-    _add_text(pieces, template[place:], quoted, squeezed=is_json)
+        position = match.end()
+    _add_text(pieces, template[position:], quoted, squeezed=is_json)
     _check_template(pieces)
     return tuple(pieces)
 
@@ -293,10 +293,10 @@ def text_at(path: Path, event: Envelope) -> str | None:
 
 def at_path(path: Path, value: Any) -> Any:
     """The value at a path; an object of its own where there is none."""
-    for place, step in enumerate(path):
+    for position, step in enumerate(path):
         if step == "*":
             below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            found = [at_path(path[place + 1 :], one) for one in below]
+            found = [at_path(path[position + 1 :], one) for one in below]
             return [one for one in found if one is not _NOTHING]
         if isinstance(step, int):
             if not isinstance(value, list) or step >= len(value):

@@ -87,7 +87,7 @@ class _Refused(Exception):
 
     def __init__(self, kind: str, message: str, trace: list[str]) -> None:
         super().__init__(message)
-        self.told = {"type": kind, "message": message, "trace": trace}
+        self.details = {"type": kind, "message": message, "trace": trace}
 
 
 class _Control:
@@ -109,13 +109,13 @@ class _Control:
         head = self._exactly(int.from_bytes(sizes[:4], "big"))
         return json.loads(head), self._exactly(int.from_bytes(sizes[4:], "big"))
 
-    def tell(self, head: dict[str, Any], payload: bytes = b"") -> None:
+    def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
         """Write one frame. Ends the process instead when it is not the one that was started, or nobody listens."""
         _flush()
         if os.getpid() != self._pid:  # the handler forked, and both came back from it: one answers
             os._exit(0)
-        told = json.dumps(head).encode()
-        rest = memoryview(len(told).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + told + payload)
+        details = json.dumps(head).encode()
+        rest = memoryview(len(details).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + details + payload)
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
@@ -143,7 +143,7 @@ def main() -> None:
     control = _Control(descriptor)
     del sys.argv[1:]
     _die_with(lifeline)
-    control.tell({"kind": "begun", "pid": os.getpid()})
+    control.send({"kind": "begun", "pid": os.getpid()})
     hello, _ = control.take()
     own_kib, data_kib = _size("VmRSS:"), _size("VmData:")
     _limit(data_kib * 1024 + hello["memory_bytes"])
@@ -153,16 +153,16 @@ def main() -> None:
     try:
         handler = _load(hello["handler"])
     except _Refused as refused:
-        control.tell({"kind": "failed", "own_kib": own_kib, **refused.told})
+        control.send({"kind": "failed", "own_kib": own_kib, **refused.details})
         os._exit(1)
-    control.tell({"kind": "ready", "own_kib": own_kib})
+    control.send({"kind": "ready", "own_kib": own_kib})
     while True:
         invoke, event = control.take()
         noted.request_id = invoke["id"]
         if invoke["tells_start"]:
-            control.tell({"kind": "started", "id": invoke["id"]})
+            control.send({"kind": "started", "id": invoke["id"]})
         head, payload = _call(handler, invoke, event)
-        control.tell({"id": invoke["id"], **head}, payload)
+        control.send({"id": invoke["id"], **head}, payload)
 
 
 def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str, Any], bytes]:
@@ -174,9 +174,9 @@ def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str,
     try:
         payload = _to_json(handler(json.loads(event), LambdaContext(invoke)))
     except _Refused as refused:
-        head = {"kind": "error", **refused.told}
+        head = {"kind": "error", **refused.details}
     except Exception as error:  # noqa: BLE001 - a handler may raise anything; what ends a process may end this one
-        head = {"kind": "error", **_told(error)}
+        head = {"kind": "error", **_details(error)}
     if len(payload) > _ANSWER_BYTES_MAX:
         head, payload = {"kind": "too-large", "bytes": len(payload)}, b""
     head["took_us"] = (time.monotonic_ns() - began_ns) // 1000  # noqa: TID251 - no onefold in here
@@ -320,11 +320,11 @@ def _load(handler: str) -> Any:
         raise _Refused("Runtime.ImportModuleError", text, _trace(error.__traceback__)) from None
     except SyntaxError as error:
         text = f"Syntax error in module '{module_name}': {_text(error)}"
-        place = [f'  File "{error.filename}" Line {error.lineno}\n    {(error.text or "").rstrip()}\n']
-        raise _Refused("Runtime.UserCodeSyntaxError", text, place) from None
+        where = [f'  File "{error.filename}" Line {error.lineno}\n    {(error.text or "").rstrip()}\n']
+        raise _Refused("Runtime.UserCodeSyntaxError", text, where) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
-        told = _told(error)
-        raise _Refused(told["type"], told["message"], told["trace"]) from None
+        details = _details(error)
+        raise _Refused(details["type"], details["message"], details["trace"]) from None
     try:
         for name in attribute.split("."):
             found = getattr(found, name)
@@ -383,7 +383,7 @@ def _size(name: str) -> int:
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _details(error: BaseException) -> dict[str, Any]:
     return {"type": type(error).__name__, "message": _text(error), "trace": _trace(error.__traceback__)}
 
 

@@ -51,8 +51,8 @@ class Channel:
 
     def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
         """Write one frame; what the socket does not take at once follows when it can."""
-        told = msgspec.json.encode(head)
-        frame = len(told).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + told + payload
+        text = msgspec.json.encode(head)
+        frame = len(text).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + text + payload
         self._unsent = memoryview(bytes(self._unsent) + frame if self._unsent else frame)
         self._write()
 
@@ -150,13 +150,13 @@ class Output:
     def _cut(self, part: bytes) -> None:
         *whole, rest = (self._started + part).split(b"\n")
         for line in whole:
-            self._tell(line)
+            self._emit(line)
         while len(rest) > LINE_BYTES_MAX:
-            self._tell(rest[:LINE_BYTES_MAX])
+            self._emit(rest[:LINE_BYTES_MAX])
             rest = rest[LINE_BYTES_MAX:]
         self._started = rest
 
-    def _tell(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         for first in range(0, max(len(line), 1), LINE_BYTES_MAX):
             self._on_line(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
 
@@ -165,7 +165,7 @@ class Output:
         self.pump()
         if self._started:
             started, self._started = self._started, b""
-            self._tell(started)
+            self._emit(started)
 
     def close(self) -> None:
         """Stop reading, reporting what is left; harmless twice."""

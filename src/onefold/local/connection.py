@@ -97,12 +97,12 @@ class BusyPoll:
             self._rest -= 1
         else:
             self._left = POLL_TURNS
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._read_more)
 
-    def _look(self) -> None:
+    def _read_more(self) -> None:
         self._left -= 1
         if self._left:
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._read_more)
         else:
             self._rest = self._rest_next
             self._rest_next = min(2 * self._rest_next, POLL_REST_MAX)

@@ -96,14 +96,14 @@ class Container:
         self._request_id = ""
         self._pending: asyncio.Future[Outcome] | None = None
         self._deadline_ms = 0
-        self._look: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._verdict: Outcome | None = None
         self._kill: Kill | None = None
         self._kill_in_ms = 0
         self._took_ms: float | None = None  # of the invocation that runs, once it is known
         self._init_ms: float | None = None
         self._peak_kib = 0
-        self._looks = 0
+        self._check_count = 0
         self._pid = 0  # of the handler's process, once it has begun; then its descriptor, and that of its status
         self._pid_fd: int | None = None
         self._status_fd: int | None = None
@@ -246,9 +246,9 @@ class Container:
         self._pending = self._loop.create_future()
         if self._gone.done():
             self._settle(self._crashed())
-        if self._look is not None:
-            self._look.cancel()
-        self._look = self._loop.call_later(min(_LOOK_MS, timeout_ms) / 1000, self._look_after)
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        self._check_timer = self._loop.call_later(min(_LOOK_MS, timeout_ms) / 1000, self._supervise)
         try:
             return await self._pending
         except asyncio.CancelledError:
@@ -256,13 +256,13 @@ class Container:
             raise
         finally:
             self._pending = None
-            self._look.cancel()
+            self._check_timer.cancel()
             if self.alive:
-                self._look = self._loop.call_later(_IDLE_LOOK_MS / 1000, self._look_at_idle, _IDLE_LOOK_MS)
+                self._check_timer = self._loop.call_later(_IDLE_LOOK_MS / 1000, self._check_idle, _IDLE_LOOK_MS)
             if self._took_ms is None:
                 self._took_ms = float(self._clock.monotonic_ms() - began_ms)
 
-    def _look_after(self) -> None:
+    def _supervise(self) -> None:
         """The deadline and the memory of a running invocation."""
         if self._gone.done():
             return
@@ -272,9 +272,9 @@ class Container:
         elif self._over_memory():
             self._condemn(self._out_of_memory())
         else:
-            self._look = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._look_after)
+            self._check_timer = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._supervise)
 
-    def _look_at_idle(self, after_ms: int) -> None:
+    def _check_idle(self, after_ms: int) -> None:
         """The memory between two invocations: a thread or a process that the handler left behind may take some."""
         if not self.alive or self._pending is not None:
             return
@@ -284,7 +284,7 @@ class Container:
                 self._log("platform", line)
         else:
             next_ms = min(2 * after_ms, _IDLE_LOOK_MS_MAX)
-            self._look = self._loop.call_later(next_ms / 1000, self._look_at_idle, next_ms)
+            self._check_timer = self._loop.call_later(next_ms / 1000, self._check_idle, next_ms)
 
     def _over_memory(self, *, whole: bool = False) -> bool:
         """Whether the handler's process uses too much, or, now and then and with `whole`, all of its processes together."""
@@ -295,8 +295,8 @@ class Container:
                 rest = b""
             if rest:  # a process that is ending has no memory any more
                 self._peak_kib = int(rest.split(None, 1)[0])
-        self._looks += 1
-        if whole or self._looks % _GROUP_LOOKS == 0:
+        self._check_count += 1
+        if whole or self._check_count % _GROUP_LOOKS == 0:
             self._peak_kib = max(self._peak_kib, memory_below(self._process.pid))
         return self._peak_kib - self.own_kib > self.settings.memory_mib * 1024
 
@@ -378,8 +378,8 @@ class Container:
     def _exited(self) -> None:
         """All of its processes have ended: hear what was said last."""
         self._loop.remove_reader(self._exit_fd)
-        if self._look is not None:
-            self._look.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         self._channel.pump()
         if self._pid_fd is not None and not self._has_ended():  # it has killed its supervisor
             for pid in [*bootstrap.descendants(self._pid), self._pid]:

@@ -317,7 +317,7 @@ class CodeWatch:
         self._changed = changed
         self._seen = scan(folder)
         self._timer: Timer | None = None
-        self._look: asyncio.Future[Seen] | None = None
+        self._scan: asyncio.Future[Seen] | None = None
         self._closed = False
         self._arm()
 
@@ -325,8 +325,8 @@ class CodeWatch:
         self._timer = self._timers.call_at(self._timers.now_ms() + LOOK_MS, self._begin)
 
     def _begin(self) -> None:
-        self._look = self._timers.loop.run_in_executor(None, scan, self._folder)
-        self._look.add_done_callback(self._compare)
+        self._scan = self._timers.loop.run_in_executor(None, scan, self._folder)
+        self._scan.add_done_callback(self._compare)
 
     def _compare(self, look: asyncio.Future[Seen]) -> None:
         if self._closed or look.cancelled():

@@ -176,7 +176,7 @@ class Mapping:
         self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch
         self._waits: set[asyncio.Future[list[Delivery]]] = set()  # for more of a batch that has begun
         self._scale: Scale | None = None
-        self._look: Timer | None = None
+        self._rescale_timer: Timer | None = None
         self._seen = {"messages": 0, "errors": 0, "throttles": 0}
         self._counts = dict.fromkeys(("received", "invoked", "deleted", "failed", "filtered", "dropped"), 0)
         self._problem = ""
@@ -190,7 +190,7 @@ class Mapping:
             now_ms = self._queues.timers.now_ms()
             self._scale = deciding.first_scale(now_ms, self.settings.concurrency_max, fifo=self._fifo)
             self._hire()
-            self._look_later()
+            self._rescale_later()
 
     async def stop(self, *, drain: bool = True) -> None:
         """End polling.
@@ -200,8 +200,8 @@ class Mapping:
                 when their visibility is over.
         """
         self._stopping = True
-        if self._look is not None:
-            self._look.cancel()
+        if self._rescale_timer is not None:
+            self._rescale_timer.cancel()
         for poller, busy in list(self._pollers.items()):
             if not busy or not drain:
                 poller.cancel()
@@ -248,11 +248,11 @@ class Mapping:
         if not poller.cancelled() and (error := poller.exception()) is not None:
             raise error  # a defect: the loop reports it
 
-    def _look_later(self) -> None:
-        self._look = self._queues.timers.call_at(self._queues.timers.now_ms() + LOOK_MS, self._rescale)
+    def _rescale_later(self) -> None:
+        self._rescale_timer = self._queues.timers.call_at(self._queues.timers.now_ms() + LOOK_MS, self._rescale)
 
     def _rescale(self) -> None:
-        self._look = None
+        self._rescale_timer = None
         if self._scale is None or self._stopping:
             return
         before, busy = self._scale, bool(self._pollers) and all(self._pollers.values())
@@ -272,13 +272,13 @@ class Mapping:
         self._hire()
         idles = self._scale.at_ms - self._scale.quiet_since_ms >= deciding.IDLE_MS
         if not (quiet and idles and before.concurrency == self._scale.concurrency):  # else the next message begins anew
-            self._look_later()
+            self._rescale_later()
 
     def _wake(self) -> None:
         """A message came: work the concurrency out again, the time without any left aside."""
-        if self._look is None and self._scale is not None and not self._stopping:
+        if self._rescale_timer is None and self._scale is not None and not self._stopping:
             self._scale = structs.replace(self._scale, at_ms=self._queues.timers.now_ms())
-            self._look_later()
+            self._rescale_later()
 
     # -- one poller ------------------------------------------------------------------------------------------------------
 
@@ -325,9 +325,9 @@ class Mapping:
             taken = await self._filtered(found)
             if taken and first_at_ms is None:
                 first_at_ms = timers.now_ms()
-            for place, one in enumerate(taken):
+            for index, one in enumerate(taken):
                 if batch and event_size([*sizes, len(one.record)]) > self._rule.event_bytes_max:
-                    return batch, taken[place:]
+                    return batch, taken[index:]
                 batch.append(one)
                 sizes.append(len(one.record))
             if found and not batch:
@@ -365,7 +365,9 @@ class Mapping:
                 taken.append(_Taken(delivery, record_bytes(delivery, self._addresses)))
             else:
                 others.append(delivery)
-                self._tell(delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted")
+                self._record(
+                    delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted"
+                )
         if others:
             self._counts["filtered"] += len(others)
             await self._delete(others)
@@ -374,7 +376,7 @@ class Mapping:
     async def _delete(self, deliveries: Sequence[Delivery]) -> None:
         await self._queues.delete(self.settings.queue, [one.receipt for one in deliveries], via=self._via)
 
-    def _tell(self, delivery: Delivery, what: str, *, why: str = "", **detail: str | int) -> None:
+    def _record(self, delivery: Delivery, what: str, *, why: str = "", **detail: str | int) -> None:
         self._queues.history.record(
             delivery.queue, delivery.message_id, "invoked" if what == "invoked" else "answered",
             at_ms=self._queues.timers.now_ms(), why=why, via=self._via, function=self.settings.function, **detail,
@@ -389,7 +391,7 @@ class Mapping:
         if outcome is None:
             self._counts["dropped"] += len(batch)
             for delivery in deliveries:
-                self._tell(
+                self._record(
                     delivery, "answered", outcome="throttled until its visibility was over", request_id=request_id
                 )
             return
@@ -404,7 +406,7 @@ class Mapping:
         failed = set(ids) if verdict.kind == "none" else verdict.failed
         done = [one for identifier, one in ids.items() if identifier not in failed]
         for identifier, delivery in ids.items():
-            self._tell(
+            self._record(
                 delivery,
                 "answered",
                 outcome=f"failed: {why}; {_stays(delivery)}" if identifier in failed else "done",
@@ -428,7 +430,7 @@ class Mapping:
         timers, tries = self._queues.timers, 0
         until_ms = _visible_at_ms(batch) or 0
         for one in batch:
-            self._tell(one.delivery, "invoked", request_id=request_id, messages=len(batch))
+            self._record(one.delivery, "invoked", request_id=request_id, messages=len(batch))
         self._counts["invoked"] += len(batch)
         faults = self._queues.faults
         while True:

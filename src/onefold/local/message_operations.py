@@ -478,7 +478,7 @@ async def change_message_visibility_batch(sqs: SqsService, params: Any, caller: 
 async def _why_not(sqs: SqsService, queue: str, handle: str, receipt: str, seconds: int) -> AwsError:
     """The error that says why a visibility was not changed."""
     admin = sqs.queues.engine.queues
-    (standing,) = await sqs.queues.call(lambda: admin.open(queue).standing([receipt]), synced=False)
+    (standing,) = await sqs.queues.call(lambda: admin.open(queue).receipt_states([receipt]), synced=False)
     if standing == "in-flight" or (standing == "superseded" and not queue.endswith(_FIFO)):
         return aws_errors.invalid_value(
             seconds,

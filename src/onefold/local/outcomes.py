@@ -152,12 +152,12 @@ def error_payload(outcome: Outcome, request_id: str) -> bytes | None:
     """The JSON that Lambda gives to the caller of Invoke in place of an answer; None for an answer."""
     if isinstance(outcome, Answered):
         return None
-    told: dict[str, Any] = {"errorType": kind_of(outcome), "errorMessage": message_of(outcome)}
+    answer: dict[str, Any] = {"errorType": kind_of(outcome), "errorMessage": message_of(outcome)}
     if isinstance(outcome, TimedOut | Crashed):
-        told["errorMessage"] = f"RequestId: {request_id} Error: {told['errorMessage']}"
+        answer["errorMessage"] = f"RequestId: {request_id} Error: {answer['errorMessage']}"
     if isinstance(outcome, FunctionError):
-        told |= {"requestId": request_id, "stackTrace": list(outcome.trace)}
-    return msgspec.json.encode(told)
+        answer |= {"requestId": request_id, "stackTrace": list(outcome.trace)}
+    return msgspec.json.encode(answer)
 
 
 def summary(outcome: Outcome) -> str:

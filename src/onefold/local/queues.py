@@ -361,7 +361,7 @@ class LocalQueues:
             elif done:
                 self.history.record(queue, message_id, "deleted", at_ms=now_ms, via=via)
             else:
-                standing = self._queue(queue).standing([receipts[index]])[0]
+                standing = self._queue(queue).receipt_states([receipts[index]])[0]
                 self.history.record(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
         if queue.endswith(_FIFO) or queue in self._full or any(plans):
             self.changed(queue)  # the next of a group, room under the limit, or a message that a fault made visible
@@ -381,7 +381,9 @@ class LocalQueues:
                 continue
             if not change.delay_ms:
                 self.history.record(queue, message_id, "released", at_ms=now_ms, via=via)
-            elif queue.endswith(_FIFO) or self._queue(queue).standing([receipt]) != ["visible"]:  # else: no effect
+            elif queue.endswith(_FIFO) or self._queue(queue).receipt_states([receipt]) != [
+                "visible"
+            ]:  # else: no effect
                 self.history.record(queue, message_id, "hidden", at_ms=now_ms, via=via, visible_ms=change.delay_ms)
             self._waiters.retry_at(queue, now_ms + change.delay_ms)
         return answers

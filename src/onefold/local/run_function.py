@@ -332,6 +332,6 @@ async def _first_of(*waits: Coroutine[Any, Any, object]) -> int:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    place = next(place for place, task in enumerate(tasks) if not task.cancelled())
-    tasks[place].result()
-    return place
+    index = next(index for index, task in enumerate(tasks) if not task.cancelled())
+    tasks[index].result()
+    return index

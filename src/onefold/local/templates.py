@@ -74,13 +74,13 @@ async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline:
     )  # between functions and mappings: stored mappings are resumed first, so they are changed, not duplicated
     made = []
     for mapping in facts.mappings_that_run:
-        await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.place))
+        await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.location))
         made.append(f"{mapping.queue} -> {mapping.function}")
     return Planted(
         queues=tuple(one.name for one in facts.queues),
         functions=tuple(one.name for one in facts.functions_that_run),
         mappings=tuple(made),
-        left_out=tuple(f"{one.place}: {one.type} {one.place.logical_id}: {one.why}" for one in facts.left_out),
+        left_out=tuple(f"{one.location}: {one.type} {one.location.logical_id}: {one.why}" for one in facts.left_out),
         problems=tuple(problems),
     )
 
@@ -99,7 +99,7 @@ async def _queue(sqs: SqsService, queue: QueueFacts) -> None:
             await OPERATIONS["SetQueueAttributes"](sqs, SimpleNamespace(QueueUrl=url, Attributes=changed), caller)
     except AwsError as error:
         raise errors.UsageError(
-            f"{queue.place}: queue {queue.logical_id} cannot be made: {error.message}",
+            f"{queue.location}: queue {queue.logical_id} cannot be made: {error.message}",
             meaning=f"SQS would refuse it too ({error.shape}).",
             todo="Correct the template.",
         ) from error
@@ -110,7 +110,7 @@ def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> Fu
     if isinstance(code, InlineCode):
         if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes the name of a folder
             raise errors.UsageError(
-                f"{function.place}: {function.logical_id!r} is not a logical id.",
+                f"{function.location}: {function.logical_id!r} is not a logical id.",
                 meaning="CloudFormation takes letters and digits only.",
                 todo="Rename the resource.",
             )
@@ -139,7 +139,7 @@ def _changes(mapping: object) -> dict[str, object]:
 
 
 async def _mapping(
-    registry: FunctionRegistry, queue: str, function: str, changes: Mapping[str, object], place: str
+    registry: FunctionRegistry, queue: str, function: str, changes: Mapping[str, object], location: str
 ) -> None:
     known = registry.entries(queue=queue, function=function)
     try:
@@ -148,4 +148,4 @@ async def _mapping(
         else:
             await registry.create(function, queue, **changes)
     except errors.UsageError as error:
-        raise errors.UsageError(f"{place}: {error.what}", meaning=error.meaning, todo=error.todo) from error
+        raise errors.UsageError(f"{location}: {error.what}", meaning=error.meaning, todo=error.todo) from error

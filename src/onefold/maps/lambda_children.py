@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.contracts.queue import JOB_ATTRIBUTE, Bury, Delivery
+from onefold.contracts.queue import JOB_ATTRIBUTE, Delivery, MoveTo
 from onefold.maps.jobs import MapJob
 from onefold.maps.rules import BUSY, ItemFailures, MapSpec
 from onefold.maps.sources import Item, Position
@@ -118,14 +118,14 @@ def error_name(spec: MapSpec, failed: Failed) -> str:
 class StepFunctionsQueue(HeldQueue):
     """The queue of a map's job, for a child that is in no queue: settling changes nothing."""
 
-    def __init__(self, queue: QueueReceiver, buried: list[Bury]) -> None:
+    def __init__(self, queue: QueueReceiver, moved: list[MoveTo]) -> None:
         super().__init__(queue)
-        self._buried = buried
+        self._moved = moved
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
         """Note why; the state machine's result has the item."""
-        self._buried.extend(burial for _, burial in burials)
-        return [True] * len(burials)
+        self._moved.extend(move for _, move in moves)
+        return [True] * len(moves)
 
 
 class StepFunctionsChildren:
@@ -158,7 +158,7 @@ class StepFunctionsChildren:
         self._entropy = entropy
         self._one_at_a_time = threading.Lock()
         self._noted: list[Failed] = []
-        self._buried: list[Bury] = []
+        self._moved: list[MoveTo] = []
         self._jobs: dict[str, Job[Any, Any]] = {}
 
     def handle(self, event: ChildEvent, context: object = None) -> Any:
@@ -184,11 +184,11 @@ class StepFunctionsChildren:
     def _answer(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> Any:
         with self._one_at_a_time:
             is_done = self._perform(mapping, outgoing, remaining_ms)
-            noted, buried = list(self._noted), list(self._buried)
+            noted, moved = list(self._noted), list(self._moved)
         if noted:
             raise _named(error_name(mapping.spec, noted[-1]), noted[-1].summary)
-        if buried:
-            reason = buried[-1].reason
+        if moved:
+            reason = moved[-1].reason
             raise _named((reason.error or _PERMANENT).rpartition(".")[2], reason.summary)
         if not is_done:
             raise _named(BUSY, f"{outgoing.record.key} runs elsewhere, or no time was left for it.")
@@ -198,7 +198,7 @@ class StepFunctionsChildren:
     def _perform(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> bool:
         """Whether it is done."""
         self._noted.clear()
-        self._buried.clear()
+        self._moved.clear()
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
         delivery = self._delivery(outgoing, remaining_ms)
         if mapping.job.name not in self._jobs:
@@ -231,7 +231,7 @@ class StepFunctionsChildren:
         return self._jobs[str(delivery.attributes[JOB_ATTRIBUTE].value)]
 
     def _child_queue(self, queue: Queue) -> QueueReceiver:
-        return StepFunctionsQueue(queue, self._buried)
+        return StepFunctionsQueue(queue, self._moved)
 
     def _counting_no_runs(self, mapping: MapJob) -> Job[Any, Any]:
         """The map's job, without its own rules of retries."""

@@ -101,12 +101,12 @@ class Mapper:
         token = runtime.entropy.token()
         self._chain = chain if chain is not None else token
         self._token = f"{self._chain}/{token}"
-        self._standing = map_state.must_read(self._engine.state, run)
+        self._stored = map_state.must_read(self._engine.state, run)
         self.moved: bool = False
         self._span = Span(self.state.settled_children)
         self._cursor = 0
         self._noted_ms = self._clock.monotonic_ms()
-        self._stands_since(still)
+        self._note_progress(still)
         if self.state.over:
             return
         check_shape(mapping, self.state)
@@ -118,7 +118,7 @@ class Mapper:
     @property
     def state(self) -> MapState:
         """The run's state."""
-        return self._standing.state
+        return self._stored.state
 
     @property
     def over(self) -> bool:
@@ -131,7 +131,7 @@ class Mapper:
         ahead_ms, empty_ms = self._clock.now_ms() - self._clock.monotonic_ms(), self._empty_since_ms
         return Still(self._moved_ms + ahead_ms, None if empty_ms is None else empty_ms + ahead_ms)
 
-    def _stands_since(self, still: Still) -> None:
+    def _note_progress(self, still: Still) -> None:
         self._wait_ms = _WAIT_MS_MIN
         moved_at_ms, empty_at_ms = still.moved_at_ms, still.empty_at_ms
         self._moved_ms = self._clock.monotonic_ms() if moved_at_ms is None else self._elapsed(moved_at_ms)
@@ -163,7 +163,7 @@ class Mapper:
             return 0
         if self.state.clearing:
             self._clear()
-        self.moved = self._look()
+        self.moved = self._check_progress()
         self._judge()
         if self.state.ending is None and self._send():
             self.moved = True
@@ -210,13 +210,13 @@ class Mapper:
         """
         if engine is not self._engine:
             return False
-        before, standing = self.state, map_state.must_read(engine.state, self.state.run)
-        now = standing.state
+        before, stored = self.state, map_state.must_read(engine.state, self.state.run)
+        now = stored.state
         ahead = now.sent.index - before.sent.index
         if now.over or now.round != before.round or ahead not in range(SPAN_MAX + 1):
             return False
-        self._standing, self._cursor, self.moved = standing, 0, False
-        self._stands_since(still)
+        self._stored, self._cursor, self.moved = stored, 0, False
+        self._note_progress(still)
         if self._stamp is None or self._source.stamp() != self._stamp:
             self._stamp = check_source(self._source, now, self._mapping)
         if now.settled.index < before.sent.index:
@@ -269,7 +269,7 @@ class Mapper:
 
     # -- look and judge ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> bool:
+    def _check_progress(self) -> bool:
         """See which children are over; whether any is."""
         if self._cursor >= self._span.open:
             self._cursor = 0
@@ -315,18 +315,18 @@ class Mapper:
                 meaning="It is shorter than it was when the run was started.",
                 todo=f"Put the file back and run `onefold map resume {self.state.run}`, or start another run.",
             )
-        told = self._records(some) if self.state.round else [(child, None) for child in some]
-        self._write(told)
-        for child, record in told:
+        with_records = self._records(some) if self.state.round else [(child, None) for child in some]
+        self._write(with_records)
+        for child, record in with_records:
             self._add(child, record, record.fence if record is not None else 0)
         return True
 
-    def _write(self, told: Sequence[tuple[MapChild, Record | None]]) -> None:
+    def _write(self, with_records: Sequence[tuple[MapChild, Record | None]]) -> None:
         """Rows, messages and the checkpoint."""
         now_ms, run = self._clock.now_ms(), self.state.run
         outgoing: list[Outgoing] = []
         rows: list[Row] = []
-        for child, record in told:
+        for child, record in with_records:
             rows += [self._row_of(bad, now_ms) for bad in child.malformed]
             if child.outgoing is None or (record is not None and is_over(child, record)):
                 continue
@@ -342,12 +342,12 @@ class Mapper:
                 )
             )  # fmt: skip
         before = self._counted()
-        met = sum(child.items for child, record in told if record is not None and record.status == "completed")
+        met = sum(child.items for child, record in with_records if record is not None and record.status == "completed")
         after = replace(
             before,
-            sent=told[-1][0].end,
-            children=before.children + sum(child.outgoing is not None for child, _ in told),
-            malformed=before.malformed + sum(len(child.malformed) for child, _ in told),
+            sent=with_records[-1][0].end,
+            children=before.children + sum(child.outgoing is not None for child, _ in with_records),
+            malformed=before.malformed + sum(len(child.malformed) for child, _ in with_records),
             passed=before.passed + met,
             seen_done=before.seen_done + met,
             driver=self._token,
@@ -358,9 +358,9 @@ class Mapper:
                 self._engine.ledger.append(rows)
             if outgoing:
                 self._runtime.send(outgoing)
-            return map_state.write(self._engine.state, after, self._standing.version)
+            return map_state.write(self._engine.state, after, self._stored.version)
 
-        self._standing = transaction(self._engine, write)
+        self._stored = transaction(self._engine, write)
         self._noted_ms = self._clock.monotonic_ms()
 
     def _row_of(self, bad: Malformed, now_ms: int) -> Row:
@@ -399,9 +399,9 @@ class Mapper:
         status = "succeeded" if state.ending is None else state.ending
         now_ms = self._clock.now_ms()
         after = replace(state, status=status, ended_at_ms=now_ms)
-        place = result_location(after.results, self._runtime.s3_client)
+        location = result_location(after.results, self._runtime.s3_client)
         try:
-            write_results(self._mapping, after, self._source, self._engine.store, place)
+            write_results(self._mapping, after, self._source, self._engine.store, location)
         except OSError as error:
             self._put(state)
             raise errors.UsageError(
@@ -444,13 +444,13 @@ class Mapper:
             )
         seen_done, seen_failed = state.done + self._span.done, state.failed + self._span.failed
         state = replace(state, seen_done=seen_done, seen_failed=seen_failed)
-        self._standing = VersionedMapState(state, self._standing.version)
+        self._stored = VersionedMapState(state, self._stored.version)
         return state
 
     def _put(self, after: MapState) -> None:
         mine = replace(after, driver=self._token)
-        version = self._standing.version
-        self._standing = transaction(self._engine, lambda: map_state.write(self._engine.state, mine, version))
+        version = self._stored.version
+        self._stored = transaction(self._engine, lambda: map_state.write(self._engine.state, mine, version))
         self._noted_ms = self._clock.monotonic_ms()
 
 
@@ -531,10 +531,10 @@ class Turns:
 
 
 def _refuse_other(engine: Engine, mapping: MapJob, run: str) -> None:
-    standing = map_state.read(engine.state, run)
-    if standing is not None and standing.state.map != mapping.name:
+    stored = map_state.read(engine.state, run)
+    if stored is not None and stored.state.map != mapping.name:
         raise errors.PayloadError(
-            f"The message is a turn of a run of map {standing.state.map}, and its queue's job drives {mapping.name}.",
+            f"The message is a turn of a run of map {stored.state.map}, and its queue's job drives {mapping.name}.",
             meaning="Driven here the run would stop, or be other work than it is.",
             todo="Let `onefold map resume` send a turn to the queue of its own map.",
         )
@@ -559,12 +559,12 @@ def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
 
 def halt(engine: Engine, run: str, error: errors.UsageError) -> None:
     """Note that a run is halted until a person has done something, and what."""
-    standing = map_state.read(engine.state, run)
-    if standing is None or standing.state.over:
+    stored = map_state.read(engine.state, run)
+    if stored is None or stored.state.over:
         return
     why = " ".join(str(error).split())[:1_000]
     try:
-        map_state.write(engine.state, replace(standing.state, status="halted", failure=why), standing.version)
+        map_state.write(engine.state, replace(stored.state, status="halted", failure=why), stored.version)
     except OtherDriverError:
         return
     runs.note(engine.state, run, failure=why[:500])

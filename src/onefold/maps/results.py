@@ -117,9 +117,9 @@ _FILES_MAX: Final = 1_000
 class _File:
     """The files of one kind, each an array; the next one is begun when one is full."""
 
-    def __init__(self, kind: Kind, place: ResultLocation, bytes_max: int) -> None:
+    def __init__(self, kind: Kind, location: ResultLocation, bytes_max: int) -> None:
         self._kind = kind
-        self._place = place
+        self._location = location
         self._bytes_max = bytes_max
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
@@ -130,7 +130,7 @@ class _File:
         if self._file is not None and self._size + len(value) > self._bytes_max:
             self._finish()
         if self._file is None:
-            self._file = self._stack.enter_context(self._place.writing(f"{self._kind}_{len(self.written)}.json"))
+            self._file = self._stack.enter_context(self._location.writing(f"{self._kind}_{len(self.written)}.json"))
             self._size = self._file.write(b"[")
         else:
             self._size += self._file.write(b",")
@@ -142,7 +142,7 @@ class _File:
         name = f"{self._kind}_{len(self.written)}.json"
         self._file = None
         self._stack.close()
-        prefix = f"{self._place.prefix}/" if self._place.prefix else ""
+        prefix = f"{self._location.prefix}/" if self._location.prefix else ""
         self.written.append((prefix + name, self._size))
 
     def abandon(self, error: BaseException) -> None:
@@ -156,12 +156,12 @@ class _File:
         if self._file is not None:
             self._finish()
         for number in range(len(self.written), _FILES_MAX):
-            if not self._place.remove(f"{self._kind}_{number}.json"):
+            if not self._location.remove(f"{self._kind}_{number}.json"):
                 break
 
 
 def write_results(
-    mapping: MapJob, state: MapState, source: Source, store: Store, place: ResultLocation, *,
+    mapping: MapJob, state: MapState, source: Source, store: Store, location: ResultLocation, *,
     bytes_max: int = FILE_BYTES_MAX,
 ) -> None:  # fmt: skip
     """Write all files of a run, the manifest last; what an earlier round wrote is replaced.
@@ -172,7 +172,7 @@ def write_results(
     Raises:
         OSError: the location cannot be written. As `formats.read`.
     """
-    files = {kind: _File(kind, place, bytes_max) for kind in KINDS}
+    files = {kind: _File(kind, location, bytes_max) for kind in KINDS}
     stream = children(mapping, state.run, source, Position())
     try:
         while some := taken(stream, _BATCH):
@@ -184,8 +184,8 @@ def write_results(
         for file in files.values():
             file.abandon(error)
         raise
-    listed = manifest(state.map, state.id, place.bucket, {kind: file.written for kind, file in files.items()})
-    with place.writing(MANIFEST) as file:
+    listed = manifest(state.map, state.id, location.bucket, {kind: file.written for kind, file in files.items()})
+    with location.writing(MANIFEST) as file:
         file.write(json.encode(listed))
 
 

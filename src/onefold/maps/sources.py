@@ -313,23 +313,23 @@ class _Unpacked(gzip.GzipFile):
         self._packed.close()
 
 
-def source_of(place: str, s3_client: Callable[[], Any] | None = None) -> Source:
+def source_of(location: str, s3_client: Callable[[], Any] | None = None) -> Source:
     """The source that a path or URL names.
 
     Args:
-        place: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's for S3, where it is needed.
+        location: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's for S3, where it is needed.
 
     Raises:
         UsageError: another scheme, or S3 without a client.
     """
-    if place.startswith("s3://"):
+    if location.startswith("s3://"):
         if s3_client is None:
-            raise errors.UsageError(f"{place} needs an S3 client.", todo="pip install 'onefold[aws]'.")
-        return S3Source(place, s3_client())
-    scheme, there, _ = place.partition("://")
+            raise errors.UsageError(f"{location} needs an S3 client.", todo="pip install 'onefold[aws]'.")
+        return S3Source(location, s3_client())
+    scheme, there, _ = location.partition("://")
     if there:
-        raise errors.UsageError(f"{place} has the scheme {scheme!r}.", todo="Give a path or an s3:// URL.")
-    return LocalSource(place)
+        raise errors.UsageError(f"{location} has the scheme {scheme!r}.", todo="Give a path or an s3:// URL.")
+    return LocalSource(location)
 
 
 def changed(before: SourceIdentity, now: SourceIdentity) -> str | None:
@@ -472,6 +472,6 @@ def _refusals() -> Iterator[None]:
         raise OSError(f"{answer['Error']['Code']}: {answer['Error']['Message']}") from error
 
 
-def result_location(place: str, s3_client: Callable[[], Any]) -> ResultLocation:
+def result_location(location: str, s3_client: Callable[[], Any]) -> ResultLocation:
     """The folder or bucket that a path or an s3:// URL names."""
-    return S3Results(place, s3_client()) if place.startswith("s3://") else FolderResults(place)
+    return S3Results(location, s3_client()) if location.startswith("s3://") else FolderResults(location)

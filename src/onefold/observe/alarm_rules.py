@@ -128,7 +128,7 @@ def _of_queue(settings: QueueSettings, numbers: AppNumbers) -> Iterator[Rule]:
         subject=name,
         expression=f"({visible} > 0 and {oldest} >= {after_ms // limits.SECOND_MS} "
         f"unless (sum(increase({done}[{after}])) > 0 or sum({done} unless {done} offset {after}) > 0)) "
-        f"or (sum(absent_over_time(onefold_queue_messages{{{here}}}[{after}])) and on () {_looked(after)})",
+        f"or (sum(absent_over_time(onefold_queue_messages{{{here}}}[{after}])) and on () {_checked(after)})",
     )
     yield Rule(
         alarm="drain",
@@ -146,7 +146,7 @@ def _of_companions(name: str, dead_retention_ms: int) -> Iterator[Rule]:
         yield Rule(alarm=alarm, subject=name, expression=f"{oldest} >= {limit_ms // limits.SECOND_MS}")
 
 
-def _looked(since: str) -> str:
+def _checked(since: str) -> str:
     """Whether the server has looked at anything so long ago."""
     return f"count(up offset {since}) > 0"
 
@@ -159,16 +159,16 @@ def _of_schedule(schedule: Schedule, numbers: AppNumbers, now_ms: int) -> Iterat
     range_ms = gap_ms + alarms.TICK_LATE_MS
     sent = f'onefold_schedule_ticks_total{{job="{schedule.name}",outcome="sent"}}'
     wide = duration.to_text(range_ms - range_ms % limits.MINUTE_MS)
-    yield from _of_looks(schedule.name, gap_ms, numbers)
+    yield from _of_checks(schedule.name, gap_ms, numbers)
     yield Rule(
         alarm="no-tick",
         subject=schedule.name,
-        expression=f"((sum(increase({sent}[{wide}])) or vector(0)) == 0 and on () {_looked(wide)}) "
+        expression=f"((sum(increase({sent}[{wide}])) or vector(0)) == 0 and on () {_checked(wide)}) "
         f"unless sum({sent} unless {sent} offset {wide}) > 0",
     )
 
 
-def _of_looks(schedule: str, gap_ms: int, numbers: AppNumbers) -> Iterator[Rule]:
+def _of_checks(schedule: str, gap_ms: int, numbers: AppNumbers) -> Iterator[Rule]:
     """No reconciliation that agrees since the run before the last one that should have been looked at."""
     after_ms = numbers.reconcile_after_ms.get(schedule)
     if after_ms is None:

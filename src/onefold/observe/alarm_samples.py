@@ -86,7 +86,7 @@ class LateTick(Struct, frozen=True, kw_only=True):
     due_at_ms: int
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class Snapshot(Struct, frozen=True, kw_only=True):
     """All that alarms are evaluated from.
 
     Args:
@@ -159,30 +159,30 @@ def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 
-def samples(look: Look) -> Iterator[Sample]:
+def samples(snapshot: Snapshot) -> Iterator[Sample]:
     """A sample of each alarm for each subject that it can be said of."""
-    done = {one.job: one for one in look.readings.jobs}
-    for queue in look.readings.queues:
-        yield from _of_queue(look, queue, done)
-    for job in look.readings.jobs:
+    done = {one.job: one for one in snapshot.readings.jobs}
+    for queue in snapshot.readings.queues:
+        yield from _of_queue(snapshot, queue, done)
+    for job in snapshot.readings.jobs:
         paused = job.paused_until_ms is not None
         yield _sample(
-            look, "breaker-open", job.job, paused, not paused, "it is paused" if paused else "it is not paused"
+            snapshot, "breaker-open", job.job, paused, not paused, "it is paused" if paused else "it is not paused"
         )
-    yield from _of_events(look)
-    yield from _of_ticks(look)
-    yield from _of_runs(look)
+    yield from _of_events(snapshot)
+    yield from _of_ticks(snapshot)
+    yield from _of_runs(snapshot)
 
 
-def _sample(look: Look, alarm: str, subject: str, begins: bool, ends: bool, text: str) -> Sample:
-    return Sample(alarm=alarm, subject=subject, begins=begins, ends=ends, text=text, owner=look.owner(subject))
+def _sample(snapshot: Snapshot, alarm: str, subject: str, begins: bool, ends: bool, text: str) -> Sample:
+    return Sample(alarm=alarm, subject=subject, begins=begins, ends=ends, text=text, owner=snapshot.owner(subject))
 
 
-def _of_queue(look: Look, queue: QueueReading, done: Mapping[str, JobReading]) -> Iterator[Sample]:
+def _of_queue(snapshot: Snapshot, queue: QueueReading, done: Mapping[str, JobReading]) -> Iterator[Sample]:
     name, settings = queue.queue, queue.settings
 
     def sample(alarm: str, begins: bool, ends: bool, text: str) -> Sample:
-        return _sample(look, alarm, name, begins, ends, text)
+        return _sample(snapshot, alarm, name, begins, ends, text)
 
     def rising(alarm: str, value: float, limit: float, text: str, band: float = alarms.BAND) -> Sample:
         return sample(alarm, value >= limit, value < limit * band, text)
@@ -204,7 +204,7 @@ def _of_queue(look: Look, queue: QueueReading, done: Mapping[str, JobReading]) -
         )
     oldest_ms = queue.oldest_age_ms or 0
     yield rising("oldest", oldest_ms, oldest_limit_ms(settings), f"the oldest message waits for {age(oldest_ms)}")
-    own = look.numbers.queues.get(name)
+    own = snapshot.numbers.queues.get(name)
     mine = done.values() if own is None else [done[job] for job in own.jobs if job in done]
     finished = sum(one.done_last_30_minutes for one in mine)
     after_ms = stalled_after_ms(own.timeout_ms if own is not None else 0)
@@ -220,9 +220,9 @@ def _of_queue(look: Look, queue: QueueReading, done: Mapping[str, JobReading]) -
     yield rising("in-flight-cap", ratio, alarms.IN_FLIGHT_RATIO, f"{queue.in_flight:,} in flight, {ratio:.0%}", 0.9)
 
 
-def _of_events(look: Look) -> Iterator[Sample]:
-    at_ms = look.readings.at_ms
-    for (event, subject), instants in look.events.items():
+def _of_events(snapshot: Snapshot) -> Iterator[Sample]:
+    at_ms = snapshot.readings.at_ms
+    for (event, subject), instants in snapshot.events.items():
         quarter = _within(instants, at_ms - alarms.EVENT_MS)
         hour = _within(instants, at_ms - alarms.HOUR_MS)
         for alarm in EVENTS.get(event, ()):
@@ -231,24 +231,24 @@ def _of_events(look: Look) -> Iterator[Sample]:
             else:
                 least = alarms.REFUSED_MIN if alarm == "tick-refused" else 1
                 bad, good, count, what = quarter >= least, not quarter, quarter, "15 minutes"
-            yield _sample(look, alarm, subject, bad, good, f"{counted(count, 'event')} within {what}")
+            yield _sample(snapshot, alarm, subject, bad, good, f"{counted(count, 'event')} within {what}")
 
 
 def _within(instants: Iterable[int], from_ms: int) -> int:
     return sum(1 for at_ms in instants if at_ms > from_ms)
 
 
-def _of_ticks(look: Look) -> Iterator[Sample]:
-    for one in look.late:
-        late_ms = look.readings.at_ms - one.due_at_ms
-        text = f"its tick is {age(max(look.readings.at_ms - one.planned_at_ms, 0))} late"
-        yield _sample(look, "no-tick", one.schedule, late_ms >= alarms.TICK_LATE_MS, False, text)
+def _of_ticks(snapshot: Snapshot) -> Iterator[Sample]:
+    for one in snapshot.late:
+        late_ms = snapshot.readings.at_ms - one.due_at_ms
+        text = f"its tick is {age(max(snapshot.readings.at_ms - one.planned_at_ms, 0))} late"
+        yield _sample(snapshot, "no-tick", one.schedule, late_ms >= alarms.TICK_LATE_MS, False, text)
 
 
-def _of_runs(look: Look) -> Iterator[Sample]:
+def _of_runs(snapshot: Snapshot) -> Iterator[Sample]:
     """Samples of the runs of each schedule or map that are in the look: its latest, and open ones."""
     titles: dict[str, list[tuple[bool, int, int, bool]]] = {}
-    for one in look.readings.runs:
+    for one in snapshot.readings.runs:
         disagrees = one.reconciled_at_ms is not None and not one.agrees
         missing, twice = max(one.missing or 0, one.own_missing or 0), max(one.duplicates or 0, one.own_duplicates or 0)
         facts = one.failure is not None, missing, twice, disagrees
@@ -262,9 +262,9 @@ def _of_runs(look: Look) -> Iterator[Sample]:
     for title, facts_of_runs in titles.items():
         for alarm, index, text in rows:
             count = sum(int(facts[index]) for facts in facts_of_runs)
-            yield _sample(look, alarm, title, count > 0, not count, text(count))
-    for reconciliation in look.readings.reconciliations:
-        after_ms = look.numbers.reconcile_after_ms.get(reconciliation.title)
+            yield _sample(snapshot, alarm, title, count > 0, not count, text(count))
+    for reconciliation in snapshot.readings.reconciliations:
+        after_ms = snapshot.numbers.reconcile_after_ms.get(reconciliation.title)
         if after_ms is not None:
             waits_ms = reconciliation.waiting_ms
             said = (
@@ -272,4 +272,4 @@ def _of_runs(look: Look) -> Iterator[Sample]:
                 if waits_ms
                 else "every run was looked at"
             )
-            yield _sample(look, "reconcile-late", reconciliation.title, waits_ms > 2 * after_ms, not waits_ms, said)
+            yield _sample(snapshot, "reconcile-late", reconciliation.title, waits_ms > 2 * after_ms, not waits_ms, said)

@@ -92,8 +92,8 @@ def checked_targets(
     addresses = email.split(",") if isinstance(email, str) else email
     variables = command_env.split(",") if isinstance(command_env, str) else command_env
     return AlarmTargets(
-        slack=_place(slack, "slack", "env:SLACK_WEBHOOK_URL"),
-        webhook=_place(webhook, "webhook", "https://alerts.example.com/onefold"),
+        slack=_checked_address(slack, "slack", "env:SLACK_WEBHOOK_URL"),
+        webhook=_checked_address(webhook, "webhook", "https://alerts.example.com/onefold"),
         email=_texts(addresses, "email", "oncall@example.com", lambda one: "@" in one and one.isprintable()),
         command=_texts(words, "command", "/usr/local/bin/notify", bool),
         command_env=_texts(variables, "command_env", "PAGER_TOKEN", lambda one: re.fullmatch(_VARIABLE, one)),
@@ -101,7 +101,7 @@ def checked_targets(
     )
 
 
-def _place(value: object, what: str, example: str) -> str | None:
+def _checked_address(value: object, what: str, example: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str) and (outbound.url_parts(value, _HTTP) or _reference(value) is not None):

@@ -118,19 +118,19 @@ def emf_lines(
     Args:
         counted: since the last lines. samples: gauges of this moment.
     """
-    places: dict[tuple[str, str], dict[str, tuple[Metric, list[float]]]] = defaultdict(dict)
+    subjects: dict[tuple[str, str], dict[str, tuple[Metric, list[float]]]] = defaultdict(dict)
     gauges = [(one.metric, one.labels, [one.value]) for one in samples if not isinstance(one.value, Histogram)]
     for metric, labels, values in (*counted, *gauges):
         said = dict(labels)
-        place = places[said.get("job", ""), said.get("queue", "")]
-        _, known = place.setdefault(emf_name(metric, labels), (metric, []))
+        subject = subjects[said.get("job", ""), said.get("queue", "")]
+        _, known = subject.setdefault(emf_name(metric, labels), (metric, []))
         if metric.instrument == "counter" and known:  # of several kinds of failure
             known[0] += sum(values)
         else:
             known += values
     return [
-        _line(namespace, at_ms, place, part)
-        for place, metrics in places.items()
+        _line(namespace, at_ms, subject, part)
+        for subject, metrics in subjects.items()
         for part in _parts(metrics)
     ]  # fmt: skip
 
@@ -144,8 +144,8 @@ def _parts(metrics: dict[str, tuple[Metric, list[float]]]) -> Iterable[dict[str,
         metrics = {**rest, **dict(list(metrics.items())[METRICS_MAX:])}
 
 
-def _line(namespace: str, at_ms: int, place: tuple[str, str], metrics: dict[str, tuple[Metric, list[float]]]) -> str:
-    dimensions = {name: value for name, value in zip(_DIMENSIONS, place, strict=True) if value}
+def _line(namespace: str, at_ms: int, subject: tuple[str, str], metrics: dict[str, tuple[Metric, list[float]]]) -> str:
+    dimensions = {name: value for name, value in zip(_DIMENSIONS, subject, strict=True) if value}
     sets = [["job"], ["job", "queue"]] if len(dimensions) == len(_DIMENSIONS) else [list(dimensions)]
     directive = {
         "Namespace": namespace,

@@ -106,12 +106,12 @@ class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.alarm}/{self.subject}/{self.began_at_ms}"
 
     @property
-    def place(self) -> str:
+    def state_name(self) -> str:
         """Its name in State."""
-        return place_of(self.alarm, self.subject)
+        return state_name_of(self.alarm, self.subject)
 
 
-def place_of(alarm: str, subject: str) -> str:
+def state_name_of(alarm: str, subject: str) -> str:
     """The name in State of an alarm's incident."""
     return bounded_name(PREFIX, f"{alarm}/{subject}")
 

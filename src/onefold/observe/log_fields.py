@@ -262,8 +262,8 @@ def words(fields: Mapping[str, Value]) -> str:
         rest["summary"] = " | ".join(said)
     if fields["level"] in ("error", "critical") and (frames := _frames(trace[:at])):
         rest["frames"] = " > ".join(frames)
-    told = ", ".join(f"{name}={value}" for name, value in rest.items())
-    return wording.one_line(" ".join(parts) + (f": {told}" if told else ""), _PLAIN_CHARS_MAX)
+    others = ", ".join(f"{name}={value}" for name, value in rest.items())
+    return wording.one_line(" ".join(parts) + (f": {others}" if others else ""), _PLAIN_CHARS_MAX)
 
 
 def _frames(trace: str) -> list[str]:

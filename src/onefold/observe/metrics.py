@@ -283,8 +283,8 @@ class Meter:
             self._observe("onefold.queue.wait", where, event.wait_ms)
 
     def _count(self, name: str, labels: Labels, by: float = 1) -> None:
-        place = name, labels
-        self._counters[place] = self._counters.get(place, 0) + by
+        series = name, labels
+        self._counters[series] = self._counters.get(series, 0) + by
 
     def _observe(self, name: str, labels: Labels, value_ms: int) -> None:
         if value_ms < 0:

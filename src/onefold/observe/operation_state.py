@@ -26,12 +26,12 @@ class OperationState(Struct, frozen=True, kw_only=True):
     """The state of an operation.
 
     Args:
-        place: its name, one word.
+        state: its name, one word.
         text: the sentence.
         todo: commands or advice, in order; empty when nothing is to be done.
     """
 
-    place: StateName
+    state: StateName
     text: str
     todo: tuple[str, ...] = ()
 
@@ -79,7 +79,7 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
     if dead:
         text += f". {counted(len(dead), 'message')} of this key in a dead-letter queue"
         todo += (f"onefold dlq show {dead[0].message_id}",)
-    return OperationState(place="done", text=text + ".", todo=todo)
+    return OperationState(state="done", text=text + ".", todo=todo)
 
 
 def _held(record: Record, evidence: Evidence) -> OperationState:
@@ -90,7 +90,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
         which = f" --job {redact.shell_word(record.key.job)}{tenant}"
     if record.failure is not None and record.failure.took_effect:
         return OperationState(
-            place="held",
+            state="held",
             text=f"Held since {evidence.say(record.updated_at_ms)}: the effect happened, and its result could not be"
             f" recorded.{why}",
             todo=(
@@ -99,7 +99,7 @@ def _held(record: Record, evidence: Evidence) -> OperationState:
             ),
         )
     return OperationState(
-        place="held",
+        state="held",
         text=f"Held since {evidence.say(record.updated_at_ms)}: it is unknown whether the effect happened.{why}",
         todo=(
             "Find out from the other system whether it happened, then run one of",
@@ -118,9 +118,9 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
         return _ended(what, record, live, left_ms, evidence)
     if evidence.stopped_process is not None:
         return OperationState(
-            place="silent",
+            state="silent",
             text=f"Silent: {what} by owner {record.owner} (fence {record.fence}) has not renewed its lease for "
-            f"{age(-left_ms)}: its {stands_still(evidence.stopped_process)}.",
+            f"{age(-left_ms)}: its {paused_text(evidence.stopped_process)}.",
             todo=what_of_stopped(evidence.stopped_process),
         )
     if left_ms > 0:
@@ -134,9 +134,9 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
             )
         timeout_ms = _passed_timeout_ms(record, evidence) if started else None
         if timeout_ms is None:
-            return OperationState(place="running", text=text)
+            return OperationState(state="running", text=text)
         return OperationState(
-            place="running",
+            state="running",
             text=f"{text} Its handler has passed its timeout of {pause(timeout_ms)} and has not ended; until it does, the "
             "run keeps its key and its message, and nothing else runs this key.",
             todo=(HANGS,),
@@ -147,20 +147,20 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
             f"visible again in {pause(wait_ms)}" if wait_ms else f"visible, {counted(live[0].receive_count, 'receive')}"
         )
         return OperationState(
-            place="silent",
+            state="silent",
             text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. "
             f"The next delivery takes it over; its message {live[0].message_id} is {back}.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
     if evidence.not_asked and record.message_id is not None:
         return OperationState(
-            place="silent",
+            state="silent",
             text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}. {_COMES_BACK} "
             f"{evidence.not_asked}",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
     return OperationState(
-        place="silent",
+        state="silent",
         text=f"Silent: {what} by owner {record.owner} has not renewed its lease for {age(-left_ms)}, and no message is left "
         "that would take it over (a call under @once, or its message was removed or has expired).",
         todo=(_repeat(record),),
@@ -182,7 +182,7 @@ def _repeat(record: Record) -> str:
     return f"{who[0]} it again with the same key; the on_unknown policy of the {who[1]} decides what happens then."
 
 
-def stands_still(process: int) -> str:
+def paused_text(process: int) -> str:
     """What is said of a run whose process lives and does nothing."""
     return f"process {process} stands still, and goes on with it when it does; nothing runs this key until then"
 
@@ -205,13 +205,13 @@ def _ended(what: str, record: Record, live: list[Peeked], left_ms: int, evidence
     text = f"Silent: the process of {what}, owner {record.owner} (fence {record.fence}), has ended"
     if live:
         return OperationState(
-            place="silent",
+            state="silent",
             text=f"{text}; a worker on this machine frees its message {live[0].message_id} and takes it over.",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
     if evidence.not_asked and record.message_id is not None:
         return OperationState(
-            place="silent",
+            state="silent",
             text=f"{text}. {_COMES_BACK} {evidence.not_asked}",
             todo=("Is a worker running? Start one: onefold worker <module>:<app>",),
         )
@@ -222,7 +222,7 @@ def _ended(what: str, record: Record, live: list[Peeked], left_ms: int, evidence
         else ""
     )
     return OperationState(
-        place="silent",
+        state="silent",
         text=f"{text}, and no message is left that would take it over.{wait}",
         todo=(_repeat(record),),
     )
@@ -234,35 +234,35 @@ def _waiting(record: Record | None, message: Peeked, evidence: Evidence) -> Oper
     receives = f" ({counted(message.receive_count, 'receive')} so far)" if message.receive_count else ""
     if not evidence.is_declared:
         return OperationState(
-            place="waiting",
+            state="waiting",
             text=f"Waiting for a worker that declares the job {evidence.key.job}: this app does not; {where}{receives}.",
             todo=(_renamed(evidence),),
         )
     if not evidence.is_received:
         return OperationState(
-            place="waiting",
+            state="waiting",
             text=f"Waiting, and no worker of this app receives it: the app declares the job on another queue; {where}.",
             todo=(QUEUE_RENAMED,),
         )
     if record is not None and record.status in ("failed", "unknown") and wait_ms > 0:
         return OperationState(
-            place="retrying",
+            state="retrying",
             text=f"Retrying: {counted(record.attempts, 'run')} failed, the next in {pause(wait_ms)}, {where}.",
         )
     if message.state == "delayed":
         return OperationState(
-            place="waiting",
+            state="waiting",
             text=f"Waiting: not before {evidence.say(message.visible_at_ms)}, in {pause(wait_ms)}; {where}.",
         )
     if message.state == "in_flight":
         return OperationState(
-            place="waiting",
+            state="waiting",
             text=f"Waiting: received, and hidden for another {pause(wait_ms)} unless settled or extended; "
             f"{where}{receives}.",
         )
     since_ms = max(evidence.now_ms - message.visible_at_ms, 0)
     return OperationState(
-        place="waiting",
+        state="waiting",
         text=f"Waiting for a worker for {age(since_ms)}; {where}{receives}.",
         todo=("Is a worker running? See `onefold status`.",) if since_ms >= _LONG_MS else (),
     )
@@ -284,7 +284,7 @@ _LONG_MS = 60_000  # a visible message that nobody took for this long is worth a
 def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> OperationState:
     job = evidence.key.job
     return OperationState(
-        place="waiting",
+        state="waiting",
         text=f"Waiting: job {job} is paused by its circuit breaker, next try in {age(until_ms - evidence.now_ms)}; "
         f"message {message.message_id} on {message.queue}.",
         todo=("Fix what it depends on. To try at once:", f"onefold resume {job}"),
@@ -303,7 +303,7 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
     elif reason is not None and reason.kind in ("malformed", "conflict"):  # as it is, it would come back
         todo = (edit,)
     return OperationState(
-        place="dead",
+        state="dead",
         text=f"In the dead-letter queue {message.queue}, expires in {age(message.expires_at_ms - evidence.now_ms)}."
         f"{why}{owner}",
         todo=(f"onefold dlq show {message.message_id}", *todo),
@@ -326,7 +326,7 @@ def _not_asked(record: Record | None, evidence: Evidence) -> OperationState:
     failed = record is not None and record.status == "failed"
     said = f"its record says {record.status}" if record is not None else "nothing is recorded under its key yet"
     return OperationState(
-        place="retrying" if failed else "waiting",
+        state="retrying" if failed else "waiting",
         text=f"Not done: {said}. {evidence.not_asked}",
         todo=("Is a worker running? See `onefold status`.",),
     )
@@ -350,7 +350,7 @@ def _lost(evidence: Evidence) -> OperationState:
         " from a backup or expired). It may have taken effect; the next call or message with this key runs it."
     )
     return OperationState(
-        place="gone",
+        state="gone",
         text=text if is_call(evidence) else f"{text} {evidence.not_asked}".rstrip(),
         todo=("Find out from the other system whether the effect happened before you call or send it again.",),
     )
@@ -360,7 +360,7 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
     ended = next((row for row in reversed(evidence.rows) if row.event in ("removed", "purge")), None)
     if record is None and not evidence.rows:
         return OperationState(
-            place="unseen",
+            state="unseen",
             text="No message, no record and no history of this key."
             if not evidence.not_asked
             else f"No record and no history of this key. {evidence.not_asked}",
@@ -375,20 +375,20 @@ def _gone(record: Record | None, evidence: Evidence) -> OperationState:
                 f"Unknown: the outcome of the last call was not recorded{why}; it may have taken effect. The next call"
             )
             text += " with this key runs it again, or asks its probe."
-            return OperationState(place="gone", text=text, todo=())
+            return OperationState(state="gone", text=text, todo=())
         words = (
             f"The last call failed{why}"
             if record.status == "failed"
             else f"Not done; the record says {record.status}{why}"
         )
-        return OperationState(place="gone", text=f"{words}; the next call with this key runs it.", todo=())
+        return OperationState(state="gone", text=f"{words}; the next call with this key runs it.", todo=())
     if record is None and is_call(evidence):
         text = "No record of this key is left (expired, deleted, flushed); the next call with this key runs it."
-        return OperationState(place="gone", text=text, todo=())
+        return OperationState(state="gone", text=text, todo=())
     who = f" {ended.actor} removed it at {evidence.say(ended.at_ms)}." if ended is not None else ""
     status = f"its record says {record.status}" if record is not None else "nothing is recorded under its key"
     return OperationState(
-        place="gone",
+        state="gone",
         text=f"Not done, and no message is left: {status}.{who}",
         todo=(_again(record, evidence),),
     )

@@ -133,8 +133,8 @@ class _Counting(Meter):
                 )
         self._attributes: dict[tuple[str, Labels], dict[str, str]] = {}
         self._system = "onefold"
-        self._looking = threading.Lock()
-        self._looked: tuple[int, list[Sample]] | None = None
+        self._reading = threading.Lock()
+        self._read_at: tuple[int, list[Sample]] | None = None
         self._samples: Callable[[], Iterable[Sample]] | None = None
         self._is_watched = False
         self._clock = SystemClock()
@@ -180,7 +180,7 @@ class _Counting(Meter):
     @contextmanager
     def watch(self, samples: Callable[[], Iterable[Sample]]) -> Iterator[None]:
         """As `OpenTelemetry.watch`."""
-        self._samples, self._looked = samples, None
+        self._samples, self._read_at = samples, None
         if not self._is_watched:
             self._is_watched = True
             for one in METRICS.values():
@@ -191,24 +191,24 @@ class _Counting(Meter):
         try:
             yield
         finally:
-            with self._looking:  # a look under way needs the engine, which is about to be closed
-                self._samples = self._looked = None
+            with self._reading:  # a look under way needs the engine, which is about to be closed
+                self._samples = self._read_at = None
 
     def _observed(self, metric: Metric) -> Callable[[CallbackOptions], Any]:
         def observe(_: CallbackOptions) -> list[Observation]:
             return [
                 Observation(one.value, self._of(metric.name, one.labels))
-                for one in self._look()
+                for one in self._read()
                 if one.metric is metric and not isinstance(one.value, Histogram)
             ]
 
         return observe
 
-    def _look(self) -> list[Sample]:
-        with self._looking:
+    def _read(self) -> list[Sample]:
+        with self._reading:
             if self._samples is None:
                 return []
             now_ms = self._clock.monotonic_ms()
-            if self._looked is None or now_ms - self._looked[0] >= _FRESH_MS:
-                self._looked = now_ms, list(self._samples())
-            return self._looked[1]
+            if self._read_at is None or now_ms - self._read_at[0] >= _FRESH_MS:
+                self._read_at = now_ms, list(self._samples())
+            return self._read_at[1]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.contracts.verbs import Ledger
     from onefold.outside import Clock
-    from onefold.runner.runs import RunState, Standing
+    from onefold.runner.runs import RunState, VersionedRun
 
 T = TypeVar("T")
 _PAGE: Final = 5_000  # rows of the history that are read at once
@@ -177,7 +177,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     days: tuple[DayReading, ...] = ()
 
 
-def look_at_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[QueueReading, ...]:
+def read_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[QueueReading, ...]:
     """The queues of an engine now, by name, without dead-letter and held queues.
 
     Args:
@@ -222,7 +222,7 @@ class Reader:
         self._clock = clock
         self._named = jobs
         self._reconciled = reconciled
-        self._queues = _Kept(clock, lambda _: look_at_queues(engine, queues))
+        self._queues = _Kept(clock, lambda _: read_queues(engine, queues))
         self._jobs = _Kept(clock, self._look_at_jobs)
         self._runs = _Kept(clock, self._look_at_runs)
         self._day = _Kept(clock, _Day(engine).look)
@@ -282,7 +282,7 @@ class Reader:
         self._ended = {name: kept for name, kept in self._ended.items() if name in chosen}
         return tuple(found), tuple(latest)
 
-    def _run(self, stored: Standing) -> RunReading:
+    def _run(self, stored: VersionedRun) -> RunReading:
         """One run; one that has ended is counted once, and again when its value or its reconciliation changes."""
         run = stored.run
         outcome = findings.read(self._engine.state, run.name)

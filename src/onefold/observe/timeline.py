@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from onefold.contracts.admin import Peeked
@@ -372,7 +372,7 @@ class Line(Struct, frozen=True, kw_only=True):
         text: what happened.
         rule: what decided it; empty where nothing had to be decided.
         message_id, actor: which message, and who did it.
-        told_by: where it is known from.
+        source: where it is known from.
         trace: where its exception was raised, frames without locals; None where nothing was raised or it is not known.
     """
 
@@ -383,16 +383,16 @@ class Line(Struct, frozen=True, kw_only=True):
     rule: str
     message_id: str | None
     actor: str | None
-    told_by: Literal["record", "ledger", "message"]
+    source: Literal["record", "ledger", "message"] = field(name="told_by")  # the name in JSON
     trace: str | None = None
 
 
 def lines(evidence: Evidence) -> list[Line]:
     """The story, oldest first."""
     rows = _counted_on(evidence.rows, evidence.record)
-    told = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in rows]
-    told += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
-    return [line for _, line in sorted(told, key=lambda one: (one[1].at_ms, one[0]))]
+    lines = [(_rank(row.event, of_run="attempt" in row.detail), _of_row(row, evidence)) for row in rows]
+    lines += [(_rank(line.event), line) for line in (*_of_record(evidence), *_of_messages(evidence))]
+    return [line for _, line in sorted(lines, key=lambda one: (one[1].at_ms, one[0]))]
 
 
 def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
@@ -402,15 +402,15 @@ def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
     """
     found: list[Row] = []
     before, last, sent_back = 0, 0, False
-    last_back = max((place for place, row in enumerate(rows) if row.event in ("redrive", "settled")), default=len(rows))
-    for place, row in enumerate(rows):
+    last_back = max((index for index, row in enumerate(rows) if row.event in ("redrive", "settled")), default=len(rows))
+    for index, row in enumerate(rows):
         attempt = row.detail.get("attempt")
         if row.event in ("redrive", "settled"):
             sent_back = True
         elif isinstance(attempt, int):
             if sent_back and attempt <= last:
                 before, last = before + last, 0
-            if place > last_back and record is not None:
+            if index > last_back and record is not None:
                 before = max(before, record.attempts_total - record.attempts)
             last, sent_back = max(last, attempt), False
             found.append(replace(row, detail={**row.detail, "number": before + attempt}))
@@ -475,7 +475,7 @@ def _line(
     rule: str,
     message_id: str | None,
     actor: str | None,
-    told_by: Literal["record", "ledger", "message"],
+    source: Literal["record", "ledger", "message"],
     trace: str | None = None,
 ) -> Line:
     return Line(
@@ -486,7 +486,7 @@ def _line(
         rule=one_line(rule),
         message_id=message_id,
         actor=actor,
-        told_by=told_by,
+        source=source,
         trace=trace,
     )
 
@@ -504,46 +504,46 @@ def _of_record(evidence: Evidence) -> list[Line]:
     if record is None:
         return []
     names = {row.event for row in evidence.rows}
-    told: list[Line] = []
+    lines: list[Line] = []
 
-    def tell(at_ms: int, event: str, text: str, rule: str = "", *, fence: int | None = record.fence) -> None:
+    def add(at_ms: int, event: str, text: str, rule: str = "", *, fence: int | None = record.fence) -> None:
         """`fence`: of the claim that it is about. Of the last one the record knows message and owner, of no other."""
         message_id, owner = (record.message_id, record.owner) if fence == record.fence else (None, None)
-        told.append(_line(at_ms, event, text, rule, message_id, owner if event != "sent" else None, "record"))
+        lines.append(_line(at_ms, event, text, rule, message_id, owner if event != "sent" else None, "record"))
 
     moves = [row for row in evidence.rows if row.event == "redrive"]
     sent_back = {row.detail.get("new_message_id") for row in moves}
     first = next((row.message_id for row in moves if row.message_id not in sent_back), None)
     by_worker = [row.message_id for row in evidence.rows[:1] if row.event not in ("redrive", "edit")]
     if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
-        tell(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
+        add(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
     elif "sent" not in names and first is not None and by_worker == [first]:  # its run made the record
         rule = "at this time or before: the record keeps only when it was sent last"
         at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
-        told.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
+        lines.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
     if "received" not in names:
         rule = "there was no record of this key before"
         if record.sent_at_ms is None and not record.attempts_total and not is_call(evidence):
             rule = f"{rule}; its job is unique, and nothing has claimed it yet"
-            tell(record.created_at_ms, "reserved", "reserved by send", rule, fence=1)
+            add(record.created_at_ms, "reserved", "reserved by send", rule, fence=1)
         else:
-            tell(record.created_at_ms, "claimed", "claimed for the first time", rule, fence=1)
+            add(record.created_at_ms, "claimed", "claimed for the first time", rule, fence=1)
     run = f"run {record.attempts_total}" if record.attempts_total else "the run"
     if record.started_at_ms is not None and "started" not in names:
         before = record.attempts_total - record.attempts
         earlier = f"; {counted(before, 'run')} before this budget" if before else ""
         rule = f"fence {record.started_fence}{earlier}"
-        tell(record.started_at_ms, "started", f"{run} started", rule, fence=record.started_fence)
+        add(record.started_at_ms, "started", f"{run} started", rule, fence=record.started_fence)
     by_hand = any(row.event == "settled" and row.detail.get("done") for row in evidence.rows)
     if record.status == "completed" and "completed" not in names and not by_hand:
-        tell(record.updated_at_ms, "completed", f"{run} completed; its record is kept", lifetime(evidence))
+        add(record.updated_at_ms, "completed", f"{run} completed; its record is kept", lifetime(evidence))
     failed = record.status in ("failed", "unknown") and record.failure is not None
     since_ms = record.started_at_ms or record.created_at_ms
     if failed and not any(row.event in _FAILED_ROWS and row.at_ms >= since_ms for row in evidence.rows):
         assert record.failure is not None
         text = f"failed: {cause(record.failure.error, record.failure.summary)}"
-        tell(record.updated_at_ms, "failed", text, f"kind {record.failure.kind}")
-    return told
+        add(record.updated_at_ms, "failed", text, f"kind {record.failure.kind}")
+    return lines
 
 
 # -- from the messages -----------------------------------------------------------------------------------------------
@@ -554,17 +554,17 @@ def _of_messages(evidence: Evidence) -> list[Line]:
     record = evidence.record  # that of a send knows the id, and not when it was sent
     by_record = record.message_id if record is not None and record.sent_at_ms is not None else None
     known = {(row.event, row.message_id) for row in evidence.rows}
-    told = []
+    lines = []
     for message in evidence.messages:
         waits = message.queue not in evidence.dead and message.queue not in evidence.held
         if waits and message.message_id != by_record and ("sent", message.message_id) not in known:
             text, rule = f"sent to {message.queue}", _not_before(message, evidence)
-            told.append(_line(message.sent_at_ms, "sent", text, rule, message.message_id, None, "message"))
+            lines.append(_line(message.sent_at_ms, "sent", text, rule, message.message_id, None, "message"))
         elif message.queue in evidence.dead and not any(
             row.message_id == message.message_id and row.event in _DEAD_LETTERED for row in evidence.rows
         ):
-            told.append(_dead_lettered(message))
-    return told
+            lines.append(_dead_lettered(message))
+    return lines
 
 
 _DEAD_LETTERED = frozenset(

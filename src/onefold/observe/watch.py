@@ -23,7 +23,7 @@ from onefold.contracts.documents import change, reader
 from onefold.contracts.state import Change
 from onefold.interrupts import ignored
 from onefold.observe import alarms, incidents
-from onefold.observe.alarm_samples import EVENTS, AppNumbers, LateTick, Look, numbers_of, samples
+from onefold.observe.alarm_samples import EVENTS, AppNumbers, LateTick, Snapshot, numbers_of, samples
 from onefold.observe.alarm_targets import outgoing
 from onefold.observe.incidents import Incident, Report
 from onefold.observe.readings import Reader
@@ -165,13 +165,13 @@ class Watch:
         changed = self._evaluate(state, before, self.see())
         return self._hand_over(state, changed)
 
-    def see(self) -> Look:
+    def see(self) -> Snapshot:
         """What the alarms are evaluated from."""
         state = self._runtime.engine.state
         readings = self._reader.read()
         events = noted(state, readings.at_ms)
         late = tuple(self._late(state, readings.at_ms))
-        return Look(readings=readings, events=events, late=late, numbers=self.numbers)
+        return Snapshot(readings=readings, events=events, late=late, numbers=self.numbers)
 
     def _has_ended(self, owner: str) -> bool:
         return bool(self._runtime.engine.dead([owner]))
@@ -192,39 +192,39 @@ class Watch:
                 yield LateTick(schedule=schedule, planned_at_ms=found.next_ms, due_at_ms=due_ms)
 
     def _evaluate(
-        self, state: State, before: Mapping[str, tuple[Incident | None, int]], look: Look
+        self, state: State, before: Mapping[str, tuple[Incident | None, int]], snapshot: Snapshot
     ) -> dict[str, tuple[Incident, int]]:
         """Advance and write each incident; returns those that owe a report, with the version that was written."""
-        now_ms = look.readings.at_ms
+        now_ms = snapshot.readings.at_ms
         silences = incidents.silences(state, now_ms)
         known = {(one.alarm, one.subject) for one, _ in before.values() if one is not None}
         named = {
-            incidents.place_of(one.alarm, one.subject): one
-            for one in samples(look)
+            incidents.state_name_of(one.alarm, one.subject): one
+            for one in samples(snapshot)
             if one.begins or (one.alarm, one.subject) in known
         }
         after: dict[str, Incident | None] = {}
-        for place in {**before, **named}:
-            incident, _ = before.get(place, (None, 0))
-            sample = named.get(place)
+        for state_name in {**before, **named}:
+            incident, _ = before.get(state_name, (None, 0))
+            sample = named.get(state_name)
             name = sample.alarm if sample is not None else incident.alarm if incident is not None else ""
             alarm = alarms.ALARMS.get(name)
             if alarm is None:
-                after[place] = None  # of another version, or unreadable
+                after[state_name] = None  # of another version, or unreadable
                 continue
             subject = sample.subject if sample is not None else incident.subject if incident is not None else ""
             silenced = any(one.covers(name, subject, now_ms) for one in silences)
-            after[place] = incidents.step(incident, alarm, sample, now_ms, silenced=silenced)
+            after[state_name] = incidents.step(incident, alarm, sample, now_ms, silenced=silenced)
         changes = [
-            Change(place, None if now is None else incidents.encoded(now), before.get(place, (None, 0))[1])
-            for place, now in after.items()
-            if now is not before.get(place, (None, 0))[0] or (now is None and place in before)
+            Change(state_name, None if now is None else incidents.encoded(now), before.get(state_name, (None, 0))[1])
+            for state_name, now in after.items()
+            if now is not before.get(state_name, (None, 0))[0] or (now is None and state_name in before)
         ]
         written = dict(zip((one.name for one in changes), state.put(changes) if changes else (), strict=True))
         return {
-            place: (now, before.get(place, (None, 0))[1] + int(place in written))
-            for place, now in after.items()
-            if now is not None and now.owed and written.get(place, True)
+            state_name: (now, before.get(state_name, (None, 0))[1] + int(state_name in written))
+            for state_name, now in after.items()
+            if now is not None and now.owed and written.get(state_name, True)
         }
 
     def _hand_over(self, state: State, owing: Mapping[str, tuple[Incident, int]]) -> list[Report]:
@@ -238,8 +238,8 @@ class Watch:
             self._runtime.send([one for report in wanted for one in outgoing(self._runtime, self.targets, report)])
         state.put(
             [
-                Change(place, incidents.encoded(replace(incident, owed=())), version)
-                for place, (incident, version) in owing.items()
+                Change(state_name, incidents.encoded(replace(incident, owed=())), version)
+                for state_name, (incident, version) in owing.items()
             ]
         )
         return reports

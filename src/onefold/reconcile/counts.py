@@ -84,8 +84,8 @@ class Own(Struct, frozen=True, kw_only=True):
             f"{self.duplicate:,} too many" if self.duplicate else "",
             f"{self.unexpected:,} that were never dispatched" if self.unexpected else "",
         ]
-        told = ", ".join(part for part in parts if part)
-        return f"Your own check expected {self.expected:,} {self.what} and found {self.found:,}: {told}."
+        counts = ", ".join(part for part in parts if part)
+        return f"Your own check expected {self.expected:,} {self.what} and found {self.found:,}: {counts}."
 
 
 def compare(answer: Any, pages: Callable[[], Iterator[list[str]]]) -> Own:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from onefold import errors
@@ -25,7 +25,7 @@ from onefold.contracts.ledger import Row
 from onefold.contracts.state import VALUE_BYTES_MAX
 from onefold.contracts.store import RecordKey
 from onefold.reconcile.counts import Own
-from onefold.reconcile.survey import Place, Survey, SurveyedOperation
+from onefold.reconcile.survey import OperationStateName, Survey, SurveyedOperation
 from onefold.runner import runs
 from onefold.runner.runs import RunState
 from onefold.runtime.events import Event, Sinks
@@ -44,7 +44,7 @@ class Example(Struct, frozen=True, kw_only=True):
     job: str
     tenant: str
     key: str
-    place: Place
+    state: OperationStateName = field(name="place")  # the name in JSON
     why: str
     message_id: str | None = None
     queue: str | None = None
@@ -154,9 +154,9 @@ def _wrong(survey: Survey, run: RunState | None, own: Own | None) -> Iterator[st
         yield f"Its dispatch failed: {run.failure}"
     if run is not None and run.expected is not None and run.expected > survey.dispatched:
         yield f"It dispatched {run.expected:,}; the ledger names {survey.dispatched:,}."
-    for place, text in _WRONG.items():
-        if counts.get(place):
-            yield f"{counts[place]:,} {text}"
+    for state, text in _WRONG.items():
+        if counts.get(state):
+            yield f"{counts[state]:,} {text}"
     if survey.twice:
         yield f"{survey.twice:,} completed more than once."
     unfinished = survey.dispatched - counts.get("done", 0)
@@ -166,7 +166,7 @@ def _wrong(survey: Survey, run: RunState | None, own: Own | None) -> Iterator[st
         yield own.text(unfinished)
 
 
-_WRONG: Final[Mapping[Place, str]] = {
+_WRONG: Final[Mapping[OperationStateName, str]] = {
     "missing": "missing: dispatched, not done, and no message of it is left.",
     "stuck": "stuck: a run of it went silent and was not taken over.",
     "dead": "in a dead-letter queue.",
@@ -188,7 +188,7 @@ def example_of(item: SurveyedOperation) -> Example:
         job=item.key.job,
         tenant=item.key.scope,
         key=item.key.key,
-        place=item.place,
+        state=item.state,
         why=item.why,
         message_id=item.message_id,
         queue=item.queue,
@@ -245,7 +245,7 @@ def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sink
 def _rows(outcome: ReconcileOutcome, actor: str) -> Iterator[Row]:
     """The missing, each in its own history too, so that `onefold why` of its key says who found it."""
     for one in outcome.examples:
-        if one.place == "missing":
+        if one.state == "missing":
             yield Row(
                 at_ms=outcome.at_ms,
                 event="missing",

@@ -54,7 +54,7 @@ _TIMEOUT: Final = (
 _AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # ours: later than that its queue would not keep a message either
 
 
-class LookMessage(Struct, frozen=True, kw_only=True):
+class ReconcileMessage(Struct, frozen=True, kw_only=True):
     """The payload of a reconciliation's message.
 
     Args:
@@ -118,7 +118,7 @@ class ReconcilePass:
     """
 
     def __init__(
-        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], due: LookMessage, *, name: str, now_ms: int,
+        self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], due: ReconcileMessage, *, name: str, now_ms: int,
         zones: Callable[[str], str] = lambda _: "UTC",
     ) -> None:  # fmt: skip
         self._engine = engine
@@ -136,9 +136,9 @@ class ReconcilePass:
             self._concerned += 1
             if len(self._items) < findings.EXAMPLES_MAX:
                 self._items.append(item)
-        standing = runs.read(self._engine.state, self._due.run)
-        title = standing.run.title if standing is not None else self._due.run.partition("/")[0]
-        nominal_at_ms = standing.run.nominal_at_ms if standing is not None else None
+        stored = runs.read(self._engine.state, self._due.run)
+        title = stored.run.title if stored is not None else self._due.run.partition("/")[0]
+        nominal_at_ms = stored.run.nominal_at_ms if stored is not None else None
         return Reconciliation(
             self._engine,
             self._due.run,
@@ -151,8 +151,8 @@ class ReconcilePass:
 
     def outcome(self, own: Own | None) -> ReconcileOutcome:
         """What both parts give together."""
-        standing = runs.read(self._engine.state, self._due.run)
-        run = standing.run if standing is not None else None
+        stored = runs.read(self._engine.state, self._due.run)
+        run = stored.run if stored is not None else None
         return findings.assemble(
             self._survey, self._items, run, own, concerned=self._concerned, name=self._name, look=self._due.look,
             now_ms=self._now_ms,
@@ -185,7 +185,7 @@ class Reconciler:
         self.after_ms = after_ms
         self.function: Callable[..., Any] | None = None
         self._runtime = runtime
-        self._job: Job[LookMessage, Any] | None = None
+        self._job: Job[ReconcileMessage, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<onefold reconciliation {self.name} of {self.of}>"
@@ -222,7 +222,7 @@ class Reconciler:
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
         """The message that is to be sent together with a run."""
         assert self._job is not None
-        return self._job.message(LookMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
+        return self._job.message(ReconcileMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
 
     def _as_late(self, at_ms: int) -> datetime:
         """The instant, or the latest before it until which the queue can hold a message."""
@@ -232,7 +232,7 @@ class Reconciler:
             at_ms = min(at_ms, self._runtime.now_ms() + limits.DELAY_MS_MAX)
         return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
 
-    def reconcile(self, due: LookMessage, *, actor: str | None = None) -> ReconcileOutcome:
+    def reconcile(self, due: ReconcileMessage, *, actor: str | None = None) -> ReconcileOutcome:
         """Look, and write down what was found.
 
         Args:
@@ -279,15 +279,15 @@ class Reconciler:
         )
         self._job = job(self._run)
 
-    def _run(self, due: LookMessage) -> dict[str, Any]:
+    def _run(self, due: ReconcileMessage) -> dict[str, Any]:
         """The handler.
 
         Raises:
             PayloadError: the run is one that this reconciliation is not for; nothing is written down.
         """
-        standing = runs.read(self._runtime.engine.state, due.run)
-        title = standing.run.title if standing is not None else due.run.partition("/")[0]
-        known = standing is not None or title in self._runtime.registry.schedules  # a map's run may have any name
+        stored = runs.read(self._runtime.engine.state, due.run)
+        title = stored.run.title if stored is not None else due.run.partition("/")[0]
+        known = stored is not None or title in self._runtime.registry.schedules  # a map's run may have any name
         if known and not self.is_for(due.run, title):
             raise errors.PayloadError(
                 f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
@@ -299,25 +299,25 @@ class Reconciler:
             self._send(replace(due, at_ms=at_ms, hop=due.hop + 1), at_ms)
             return {"verdict": "not yet"}
         outcome = self.reconcile(due)
-        self._look_again(outcome)
+        self._check_again(outcome)
         return summary_of(outcome)
 
-    def _due_ms(self, due: LookMessage) -> int:
+    def _due_ms(self, due: ReconcileMessage) -> int:
         if due.at_ms:
             return due.at_ms
-        standing = runs.read(self._runtime.engine.state, due.run)
-        return standing.run.started_at_ms + self.after_ms if standing is not None else 0
+        stored = runs.read(self._runtime.engine.state, due.run)
+        return stored.run.started_at_ms + self.after_ms if stored is not None else 0
 
-    def _send(self, due: LookMessage, at_ms: int) -> None:
+    def _send(self, due: ReconcileMessage, at_ms: int) -> None:
         """Send on from the handler: the message leaves with the record of its run."""
         assert self._job is not None
         self._job.send(due, run_at=self._as_late(at_ms))
 
-    def _look_again(self, outcome: ReconcileOutcome) -> None:
+    def _check_again(self, outcome: ReconcileOutcome) -> None:
         """Work that is only late is checked again later."""
         if outcome.verdict == "late" and outcome.look < LOOKS_MAX:
             at_ms = outcome.at_ms + self.after_ms
-            self._send(LookMessage(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
+            self._send(ReconcileMessage(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
 
 
 def declare(
@@ -342,7 +342,7 @@ def declare(
     return reconciler
 
 
-def _key_of(due: LookMessage) -> str:
+def _key_of(due: ReconcileMessage) -> str:
     look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # checks by hand have no message
     return f"{look}+{due.hop}" if due.hop else look
 

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from onefold.contracts.admin import Peeked
 from onefold.contracts.engine import Engine
-from onefold.contracts.ledger import Row, tells
+from onefold.contracts.ledger import Row, replaces
 from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
 from onefold.record.delivery import Policy
@@ -39,7 +39,7 @@ from onefold.runner import runs
 if TYPE_CHECKING:
     from onefold.contracts.verbs import Ledger
 
-Place = Literal["done", "running", "waiting", "stuck", "dead", "held", "missing"]
+OperationStateName = Literal["done", "running", "waiting", "stuck", "dead", "held", "missing"]
 
 DISPATCHED: Final = "dispatched"
 PAGE: Final = 1_000  # ledger rows, and so keys, that are in memory at one time
@@ -52,7 +52,7 @@ class SurveyedOperation(Struct, frozen=True, kw_only=True):
     """One dispatched operation that is not simply done.
 
     Args:
-        key: the operation. place: its state, as above.
+        key: the operation. state: its state, as above.
         why: one sentence.
         message_id, queue: where its payload is; None where no message is left.
         owner: of the fix, where it is known.
@@ -62,7 +62,7 @@ class SurveyedOperation(Struct, frozen=True, kw_only=True):
     """
 
     key: RecordKey
-    place: Place
+    state: OperationStateName
     why: str
     dispatched_at_ms: int
     message_id: str | None = None
@@ -96,7 +96,7 @@ class Survey:
     def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
         self.run = run
         self.dispatched = self.twice = self.doubtful = 0
-        self.counts: dict[Place, int] = {}
+        self.counts: dict[OperationStateName, int] = {}
         self._engine = engine
         self._now_ms = now_ms
         self._policies = policies
@@ -113,9 +113,9 @@ class Survey:
 
     def walk(self) -> Iterator[SurveyedOperation]:
         """Everything that is not simply done once, in the order of its rows; at the end all counts are complete."""
-        standing = runs.read(self._engine.state, self.run)
-        if standing is not None and standing.run.kind == "tick":  # it was not dispatched: it is the operation itself
-            run, key = standing.run, RecordKey("", standing.run.title, self.run)
+        stored = runs.read(self._engine.state, self.run)
+        if stored is not None and stored.run.kind == "tick":  # it was not dispatched: it is the operation itself
+            run, key = stored.run, RecordKey("", stored.run.title, self.run)
             queue = self._policies[run.title].queue if run.title in self._policies else None
             row = Row(at_ms=run.started_at_ms, event=DISPATCHED, key=key, queue=queue, run=run.name)
             yield from self._page([row])
@@ -126,7 +126,7 @@ class Survey:
             self._refused.update(row.key for row in rows if row.event == "conflict" and row.key is not None)
         tally = self._engine.ledger.tally(self.run)
         self._count_once(tally)
-        done = sum(count for event, count in tally.items() if runs.fate_of(event) == "done")
+        done = sum(count for event, count in tally.items() if runs.outcome_of(event) == "done")
         if self.counts.get("done", 0) > done:
             yield from self._done_before()
 
@@ -149,26 +149,26 @@ class Survey:
                 history = self._history(key)
                 if self._is_not_by_it(row, record, history):
                     item = self._item(row, key, record, self._message_of_run(key), history)
-                    if item.place != "done":
+                    if item.state != "done":
                         self._count("done", -1)
-                        self._count(item.place, 1)
+                        self._count(item.state, 1)
                         yield item
 
     def _is_not_by_it(self, row: Row, record: Record, history: Sequence[Row]) -> bool:
         """Whether a complete record is another message's: no row of this run says that the operation is done."""
-        told = self._told(history)
-        is_so = told == "conflict" or (record.created_at_ms < row.at_ms and runs.fate_of(told) != "done")
+        event = self._deciding_event(history)
+        is_so = event == "conflict" or (record.created_at_ms < row.at_ms and runs.outcome_of(event) != "done")
         if is_so:
             self._not_by_it.add(record.key)
         return is_so
 
-    def _told(self, history: Sequence[Row]) -> str:
+    def _deciding_event(self, history: Sequence[Row]) -> str:
         """The event of this run that decides an operation's state."""
-        told: str | None = None
+        event: str | None = None
         for row in history:
-            if row.run == self.run and tells(row.event, told):
-                told = row.event
-        return told or DISPATCHED
+            if row.run == self.run and replaces(row.event, event):
+                event = row.event
+        return event or DISPATCHED
 
     def _message_of_run(self, key: RecordKey) -> Peeked | None:
         """This run's message of a key, if it is anywhere; rather the one that may still run."""
@@ -185,8 +185,8 @@ class Survey:
             key = row.key
             if row.event != "completed" or key is None or key in self._twice:
                 continue
-            place = crc32(f"{key.scope}\0{key.job}\0{key.key}".encode()) & (1 << _TABLE_BITS) - 1
-            byte, bit = place >> 3, 1 << (place & 7)
+            bit_index = crc32(f"{key.scope}\0{key.job}\0{key.key}".encode()) & (1 << _TABLE_BITS) - 1
+            byte, bit = bit_index >> 3, 1 << (bit_index & 7)
             if not self._completed[byte] & bit:
                 self._completed[byte] |= bit
                 continue
@@ -196,7 +196,7 @@ class Survey:
                 self.twice += 1
                 why = f"completed {len(times)} times, {times[-1] - times[0]} ms apart"
                 yield SurveyedOperation(
-                    key=key, place="done", why=why, dispatched_at_ms=row.at_ms, owner=self._owner(key), twice=True
+                    key=key, state="done", why=why, dispatched_at_ms=row.at_ms, owner=self._owner(key), twice=True
                 )
 
     def _history(self, key: RecordKey) -> list[Row]:
@@ -230,17 +230,17 @@ class Survey:
                 continue
             record = records[key]
             is_not_by_it = record is not None and _is_complete(record) and self._is_not_by_it(row, record, history)
-            is_another = is_not_by_it or self._told(history) == "conflict"
+            is_another = is_not_by_it or self._deciding_event(history) == "conflict"
             message = self._message_of_run(key) if is_another else known
             item = self._item(row, key, record, message, history)
-            self._count(item.place, 1)
+            self._count(item.state, 1)
             self.doubtful += item.doubtful
-            if item.place != "done" or item.doubtful:
+            if item.state != "done" or item.doubtful:
                 yield item
 
-    def _count(self, place: Place, count: int) -> None:
+    def _count(self, state: OperationStateName, count: int) -> None:
         if count:
-            self.counts[place] = self.counts.get(place, 0) + count
+            self.counts[state] = self.counts.get(state, 0) + count
             self.dispatched += count
 
     def _is_repeat(self, row: Row, history: Sequence[Row]) -> bool:
@@ -287,24 +287,24 @@ class Survey:
     def _item(
         self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
     ) -> SurveyedOperation:
-        place, why = self._place(row, key, record, message, history)
+        state, why = self._state(row, key, record, message, history)
         reason = message.reason if message is not None else None
         return SurveyedOperation(
             key=key,
-            place=place,
+            state=state,
             why=why,
             dispatched_at_ms=row.at_ms,
             message_id=message.message_id if message is not None else None,
             queue=message.queue if message is not None else None,
             owner=self._owner(key) or (reason.owner if reason is not None else None),
-            doubtful=place == "done" and record is not None and _is_doubtful(record, self._policies.get(key.job)),
+            doubtful=state == "done" and record is not None and _is_doubtful(record, self._policies.get(key.job)),
         )
 
-    def _place(
+    def _state(
         self, row: Row, key: RecordKey, record: Record | None, message: Peeked | None, history: Sequence[Row]
-    ) -> tuple[Place, str]:
+    ) -> tuple[OperationStateName, str]:
         is_open = key in self._not_by_it and (message is not None or self._waits_unseen(row.queue))
-        if is_open or self._told(history) == "conflict":
+        if is_open or self._deciding_event(history) == "conflict":
             record = None  # it is about another message, and another payload perhaps
         if record is not None and record.status == "completed":
             return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} of which died"
@@ -317,8 +317,10 @@ class Survey:
             )
         if record is not None and record.status == "in_progress" and record.lease_until_ms > self._now_ms:
             return "running", f"run {record.attempts} is under way"
-        buried = message is not None and message.queue in self._dead  # by the queue, perhaps: no record says that
-        if record is not None and record.status == "in_progress" and not buried:
+        dead_lettered = (
+            message is not None and message.queue in self._dead
+        )  # by the queue, perhaps: no record says that
+        if record is not None and record.status == "in_progress" and not dead_lettered:
             after = "no message is left to take it over"
             if message is not None:
                 after = "its message comes back and takes it over"

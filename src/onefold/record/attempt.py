@@ -5,7 +5,7 @@
 `runner/runner.py` performs a step, fills in its reply and resumes the script; the worker, the guard alone and inline runs
 are loops around the same script. Every decision about a delivery is made here, even when a step is refused (a limit, a busy
 backend, no time left), or when a settlement turns out to be impossible and another one replaces it. The crash test crashes
-before and after every step. Scripts are flat: the rules are in `guard.py` and `fates.py`, the actions in the runner.
+before and after every step. Scripts are flat: the rules are in `guard.py` and `decisions.py`, the actions in the runner.
 Invariant: the last step is always a Commit; a second Commit follows only if the first can never be carried out.
 """
 
@@ -17,15 +17,15 @@ from msgspec import Struct
 
 from onefold.contracts import store
 from onefold.contracts.queue import Ack
-from onefold.record import delivery, fates, guard
+from onefold.record import decisions, delivery, guard
+from onefold.record.decisions import decision_of
 from onefold.record.delivery import Decision, Note, NotStarted, Policy
-from onefold.record.fates import decision_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from onefold.record.decisions import ProbeAnswer
     from onefold.record.delivery import Outcome
-    from onefold.record.fates import ProbeAnswer
 
 
 MalformedKind = Literal["malformed", "untrusted", "no-job"]
@@ -133,7 +133,7 @@ def attempt(facts: Facts, policy: Policy) -> Iterator[Step]:
         if commit.instead is None:
             return
         assert claimed is not None
-        decision = fates.settle(
+        decision = decisions.settle(
             commit.instead, policy, claimed, decided.number, facts.receive_count, commit.now_ms, commit.fraction
         )
 
@@ -147,7 +147,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
     claim = Claim()
     yield claim
     if claim.refused is not None:
-        return Decided(fates.not_admitted(claim.refused, policy))
+        return Decided(decisions.not_admitted(claim.refused, policy))
     assert claim.found is not None
     go = guard.answer(claim.found, policy, claim.now_ms, facts.key.key, facts.fingerprint)
     if not isinstance(claim.found, store.Claimed):
@@ -161,7 +161,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
         probe = Probe(claimed=claimed)
         yield probe
         if probe.refused is not None:
-            return Decided(fates.not_started(probe.refused, policy, probe.now_ms), claimed, claimed.attempts)
+            return Decided(decisions.not_started(probe.refused, policy, probe.now_ms), claimed, claimed.attempts)
         assert probe.answer is not None
         known = decision_of(probe.answer, policy, claimed, probe.now_ms)
         notes = (Note("probe", {"answer": probe.answer.verdict}),)
@@ -171,7 +171,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
         start = Start(hold=claimed.hold)
         yield start
         if start.refused is not None:
-            return Decided(fates.not_started(start.refused, policy, start.now_ms), claimed, claimed.attempts, notes)
+            return Decided(decisions.not_started(start.refused, policy, start.now_ms), claimed, claimed.attempts, notes)
         if not start.held:
             return Decided(delivery.lease_lost(claimed.attempts), claimed, claimed.attempts, notes)
     number = claimed.attempts if claimed.started else claimed.attempts + 1
@@ -179,7 +179,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
     yield call
     outcome = call.refused or call.outcome
     assert outcome is not None
-    decision = fates.settle(outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
+    decision = decisions.settle(outcome, policy, claimed, number, facts.receive_count, call.now_ms, call.fraction)
     return Decided(decision, claimed, number, notes)
 
 
@@ -188,9 +188,9 @@ def _unread(facts: Facts, policy: Policy) -> Decision | None:
     if facts.discard is not None:
         return Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),))
     if facts.malformed is not None or facts.key is None:
-        return fates.malformed(facts.malformed or "The message has no key.", policy, facts.kind)
+        return decisions.malformed(facts.malformed or "The message has no key.", policy, facts.kind)
     if facts.stopped is not None:
-        return fates.stopped(facts.stopped, facts.key.key, policy)
+        return decisions.stopped(facts.stopped, facts.key.key, policy)
     return None
 
 

@@ -110,8 +110,8 @@ class BreakerRuling(Struct, frozen=True):
     event: Event | None = None
 
 
-class Told(Struct, frozen=True):
-    """The result of `told`: the value to be stored when it is another object, and what to report."""
+class BreakerUpdate(Struct, frozen=True):
+    """The result of `after_run`: the value to be stored when it is another object, and what to report."""
 
     breaker: Breaker
     event: Event | None = None
@@ -136,7 +136,7 @@ def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) 
     return BreakerRuling(True, probing, event="probing")
 
 
-def told(
+def after_run(
     breaker: Breaker,
     policy: BreakerPolicy,
     operation: str,
@@ -145,7 +145,7 @@ def told(
     *,
     retry_in_ms: int | None = None,
     summary: str = "",
-) -> Told:
+) -> BreakerUpdate:
     """A run of `operation` has ended.
 
     Args:
@@ -157,25 +157,25 @@ def told(
     """
     if breaker.is_open:
         if breaker.probe != operation:
-            return Told(breaker)  # it began before the pause; only the probe decides
+            return BreakerUpdate(breaker)  # it began before the pause; only the probe decides
         if answer == "answered":
             kept = tuple(one for one in breaker.suspects if one != operation)
-            return Told(Breaker(suspects=kept), "resumed")
+            return BreakerUpdate(Breaker(suspects=kept), "resumed")
         if answer == "none":
-            return Told(msgspec.structs.replace(breaker, probe="", probe_until_ms=0))
+            return BreakerUpdate(msgspec.structs.replace(breaker, probe="", probe_until_ms=0))
         return _pause(breaker, policy, operation, now_ms, retry_in_ms, summary)
     if answer == "answered":
         if not breaker.failures and operation not in breaker.suspects:
-            return Told(breaker)
-        return Told(Breaker(suspects=tuple(one for one in breaker.suspects if one != operation)))
+            return BreakerUpdate(breaker)
+        return BreakerUpdate(Breaker(suspects=tuple(one for one in breaker.suspects if one != operation)))
     if answer == "none":
-        return Told(breaker)
+        return BreakerUpdate(breaker)
     failures = breaker.failures + 1
     if answer == "down" or (policy.in_a_row is not None and failures >= policy.in_a_row):
         return _pause(breaker, policy, operation, now_ms, retry_in_ms, summary)
     if policy.in_a_row is None:
-        return Told(breaker)  # not counted
-    return Told(msgspec.structs.replace(breaker, failures=failures))
+        return BreakerUpdate(breaker)  # not counted
+    return BreakerUpdate(msgspec.structs.replace(breaker, failures=failures))
 
 
 def _pause(
@@ -185,12 +185,12 @@ def _pause(
     now_ms: int,
     retry_in_ms: int | None,
     summary: str,
-) -> Told:
+) -> BreakerUpdate:
     grown_ms = policy.pause_ms << min(breaker.pauses, 32)
     pause_ms = max(min(grown_ms, policy.pause_ms_max), min(retry_in_ms or 0, limits.VISIBILITY_MS_MAX))
     suspects = (*(one for one in breaker.suspects if one != operation), operation)[-_SUSPECTS_MAX:]
     paused = Breaker(pauses=breaker.pauses + 1, until_ms=now_ms + pause_ms, suspects=suspects, summary=summary[:200])
-    return Told(paused, "paused")
+    return BreakerUpdate(paused, "paused")
 
 
 def is_to_blame(breaker: Breaker, operation: str) -> bool:
@@ -201,6 +201,6 @@ def is_to_blame(breaker: Breaker, operation: str) -> bool:
     return not breaker.is_open and operation in breaker.suspects
 
 
-def resume(breaker: Breaker) -> Told:
+def resume(breaker: Breaker) -> BreakerUpdate:
     """Close the breaker because a person says so."""
-    return Told(CLOSED, "resumed") if breaker.is_open else Told(breaker)
+    return BreakerUpdate(CLOSED, "resumed") if breaker.is_open else BreakerUpdate(breaker)

@@ -1,7 +1,7 @@
 """A job's settings (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
 
 The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is done. What failures
-lead to is in `fates.py`; the meaning of exceptions in `failures.py`; decisions before the handler runs (duplicates,
+lead to is in `decisions.py`; the meaning of exceptions in `failures.py`; decisions before the handler runs (duplicates,
 takeovers) in `guard.py`; the order of the steps in `attempt.py`. The pauses between retries are computed here (`Backoff`),
 for retries between deliveries and inside a call (`IN_CALL`); random numbers are passed in as fractions. Outcomes are sent
 between a worker and its child processes, so each has a tag.
@@ -185,7 +185,7 @@ def completion(result: bytes, policy: Policy, now_ms: int, outbox: list[store.Ou
 
 
 def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
-    """Decide a delivery whose handler returned. Arguments as `fates.settle`."""
+    """Decide a delivery whose handler returned. Arguments as `decisions.settle`."""
     write = completion(outcome.result, policy, now_ms, outcome.outbox)
     detail: Detail = {"attempt": attempt}
     if outcome.counts:

@@ -486,10 +486,10 @@ def _wrapped(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Rul
         return None
     for cls in type(error).__mro__:
         short = _short(cls)
-        place = WRAPPERS.get(short) or WRAPPERS_DOWN.get(short)
-        if place is None:
+        attribute = WRAPPERS.get(short) or WRAPPERS_DOWN.get(short)
+        if attribute is None:
             continue
-        inner = (error.args or (None,))[0] if place == "args" else getattr(error, place, None)
+        inner = (error.args or (None,))[0] if attribute == "args" else getattr(error, attribute, None)
         if isinstance(inner, BaseException) and inner is not error:
             ruling = _judge(inner, now_ms, lists, depth + 1)
             useful = ruling.listed if short in WRAPPERS else ruling.kind == "dependency-down"

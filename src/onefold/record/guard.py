@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from onefold import limits
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.contracts.queue import Ack, MoveTo, Reason, RetryIn
+from onefold.record.decisions import conflict, dead_letter_failed, park
 from onefold.record.delivery import WAIT_MS_MAX, Decision, Detail, Failed, Note, Policy
-from onefold.record.fates import conflict, dead_letter_failed, park
 
 _STOPPED_MS: Final = 5 * limits.SECOND_MS  # a process that stands still mostly does for longer
 _UNREADABLE_MS: Final = 5 * limits.MINUTE_MS  # a person, or the end of an upgrade, makes the record readable
@@ -73,7 +73,7 @@ def answer(
             )
             return Decision(
                 write=None,
-                settle=Bury("held", reason),
+                settle=MoveTo("held", reason),
                 notes=(Note("held", {"since_ms": found.since_ms, "summary": "behind an unsettled run"}),),
             )
         case store.Unreadable():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.runner.handlers import Job
 
-Tell = Callable[[str, Execution, Detail], None]
+Report = Callable[[str, Execution, Detail], None]
 
 SLOTS: Final = "slots/"
 BUCKETS: Final = "rate/"
@@ -108,7 +108,7 @@ class Admission:
         seen = self._current(breaker_name(run.job.name))
         return seen is not None and breaker.is_to_blame(seen, _operation(run))
 
-    def settled(self, run: Execution, decision: Decision, tell: Tell) -> None:
+    def settled(self, run: Execution, decision: Decision, report: Report) -> None:
         """A run was settled: release its slot, and update the breaker with how the dependency responded."""
         self._release(run)
         name = breaker_name(run.job.name)
@@ -125,14 +125,14 @@ class Admission:
         asked_ms = decision.settle.delay_ms if answer == "down" and isinstance(decision.settle, RetryIn) else None
 
         def decide(value: Breaker) -> tuple[Breaker, str | None]:
-            found = breaker.told(
+            found = breaker.after_run(
                 value, self._policy, _operation(run), answer, now_ms, retry_in_ms=asked_ms, summary=summary
             )
             return found.breaker, found.event
 
         changed, event = change(self._state, name, breaker_of, breaker.CLOSED, decide)
         if event is not None:
-            tell(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
+            report(event, run, {"summary": changed.summary, "until_ms": changed.until_ms, "pauses": changed.pauses})
         self._remember(name, changed)
 
     def renew(self) -> None:

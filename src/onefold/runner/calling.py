@@ -2,7 +2,7 @@
 
 A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
 serve the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
-Never here: scripts, storage, deadlines, what a probe's answer decides (`record/fates.py`). Invariant: whatever a handler
+Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant: whatever a handler
 does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never taken for
 "not done".
 """
@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from onefold import errors, forks
 from onefold.interrupts import let_through, stems_from_signal
-from onefold.record import delivery as fate
+from onefold.record import delivery as outcomes
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, LeaseGone, Unstorable
-from onefold.record.fates import ProbeAnswer
 from onefold.runner import context
 from onefold.runtime.events import is_kept, kept_text
 from onefold.runtime.outgoing import Outgoing
@@ -124,7 +124,7 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
         return _unsent(job, value) or _unstorable("", error)
     except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
         return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
-    return fate.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
+    return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
 
 
 def _unsent(job: Job[Any, Any], value: object) -> Outcome | None:

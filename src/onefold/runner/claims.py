@@ -71,9 +71,9 @@ class Claims:
         if self._ledger is None:
             answers = self._store.claim(asks, now_ms)
             noticed = [
-                event_of(place, note)
-                for place, found in enumerate(answers)
-                for note in guard.noticed(found, policies[place])
+                event_of(index, note)
+                for index, found in enumerate(answers)
+                for note in guard.noticed(found, policies[index])
             ]
             return answers, noticed, {}
         events: dict[int, list[Event]] = {}
@@ -81,29 +81,29 @@ class Claims:
         joint = self._store.capabilities.notes_claims
         if joint:
 
-            def rows_of(place: int, found: Claimed) -> list[Row]:
-                events[place] = [event_of(place, note) for note in guard.noticed(found, policies[place])]
-                return [event.row() for event in events[place]]
+            def rows_of(index: int, found: Claimed) -> list[Row]:
+                events[index] = [event_of(index, note) for note in guard.noticed(found, policies[index])]
+                return [event.row() for event in events[index]]
 
             answers = self._store.claim(asks, now_ms, rows_of)
         else:
             answers = self._store.claim(asks, now_ms)
-        for place, found in enumerate(answers):
+        for index, found in enumerate(answers):
             if type(found) is not Claimed or found.found == "absent":
                 continue
-            notes = () if joint else guard.noticed(found, policies[place])
+            notes = () if joint else guard.noticed(found, policies[index])
             try:
-                keys = {found.hold.key: None, (noted_as and noted_as[place]) or found.hold.key: None}
-                notes = (*self._unreported(self._ledger, found, policies[place], now_ms, keys, joint=joint), *notes)
-                late = [event_of(place, note) for note in notes]
+                keys = {found.hold.key: None, (noted_as and noted_as[index]) or found.hold.key: None}
+                notes = (*self._unreported(self._ledger, found, policies[index], now_ms, keys, joint=joint), *notes)
+                late = [event_of(index, note) for note in notes]
                 if late:
                     self._ledger.append([event.row() for event in late])
             except errors.OnefoldError as error:
                 let_through(error)
-                refused[place] = error
+                refused[index] = error
             else:
-                events[place] = [*late, *events.get(place, ())]
-        return answers, [event for place in sorted(events) for event in events[place]], refused
+                events[index] = [*late, *events.get(index, ())]
+        return answers, [event for index in sorted(events) for event in events[index]], refused
 
     def _unreported(
         self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, keys: Iterable[RecordKey], *, joint: bool

@@ -115,7 +115,7 @@ class Closer:
         self._engine = engine
         self._jobs = jobs
         self._clock = clock
-        self._looking = Lock()
+        self._checking = Lock()
         self._lock = Lock()
         self._touched: set[str] = set()
         self._took_ms: dict[str, int] = {}  # by the last tally of a run
@@ -127,7 +127,7 @@ class Closer:
         with self._lock:
             self._touched.add(name)
 
-    def look(self, *, turns: bool = True) -> int:
+    def check(self, *, turns: bool = True) -> int:
         """Close the complete runs among those that were touched, and now and then among all; returns how many were closed.
 
         Args:
@@ -137,44 +137,44 @@ class Closer:
         Raises:
             TransientError: the engine could not be read; the touched runs are checked the next time.
         """
-        with self._looking:
+        with self._checking:
             now_ms = self._clock.monotonic_ms()
             if now_ms >= self._all_at_ms or not turns:
                 self._all_at_ms = now_ms + ALL_MS
-                self._look_for_open(now_ms)
+                self._find_open(now_ms)
             with self._lock:
                 touched = sorted(self._touched)
-            return sum(self._look_at(name, turns) for name in touched)
+            return sum(self._check(name, turns) for name in touched)
 
-    def _look_for_open(self, now_ms: int) -> None:
+    def _find_open(self, now_ms: int) -> None:
         for name in runs.open_names(self._engine.state):
             self.touch(name)
         if now_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = now_ms
             runs.sweep(self._engine.state, self._clock.now_ms())
 
-    def _look_at(self, name: str, turns: bool) -> bool:
-        place = runs.OPEN_PREFIX + name
-        standing = self._engine.state.get([place])[0]
+    def _check(self, name: str, turns: bool) -> bool:
+        state_name = runs.OPEN_PREFIX + name
+        stored = self._engine.state.get([state_name])[0]
         try:
             found = runs.read(self._engine.state, name)
         except errors.StorageError:  # commands that show this run say why; the other runs are not affected
             self._forget(name)
             return False
-        if standing is None or (found is not None and found.run.title not in self._jobs):
+        if stored is None or (found is not None and found.run.title not in self._jobs):
             self._forget(name)
             return False
         if found is not None and found.run.expected is None:
             if found.run.failure is not None:  # its dispatch continues later, and then touches it again
                 self._forget(name)
             return False
-        turn, now_ms = _turn_of(standing.value), self._clock.now_ms()
+        turn, now_ms = _turn_of(stored.value), self._clock.now_ms()
         if turns and now_ms < turn.not_before_ms <= now_ms + _PAUSE_MS_MAX:
             return False
         took_ms = max(self._took_ms.get(name, 0), turn.took_ms)
         pause_ms = min(took_ms * _PAUSE_FACTOR, _PAUSE_MS_MAX) if took_ms >= _LONG_MS else 0
         mine = _Turn(not_before_ms=now_ms + pause_ms, took_ms=took_ms)
-        if not self._engine.state.put([Change(place, msgspec.json.encode(mine), standing.version)])[0]:
+        if not self._engine.state.put([Change(state_name, msgspec.json.encode(mine), stored.version)])[0]:
             return False  # another process checks it
         with self._lock:
             self._touched.discard(name)  # operations that are settled from now on cause another check
@@ -195,8 +195,8 @@ class Closer:
     def _cannot(self, name: str, error: errors.UsageError) -> bool:
         """The jobs that wait for a run cannot be sent: it stays open with the reason; other runs are not affected."""
         why = f"What waits for it cannot be sent: {error}"[:500]
-        standing = runs.read(self._engine.state, name)
-        if standing is not None and standing.run.failure != why:
+        stored = runs.read(self._engine.state, name)
+        if stored is not None and stored.run.failure != why:
             runs.note(self._engine.state, name, failure=why)
         self._forget(name)
         return False
@@ -212,22 +212,22 @@ class Closer:
         Raises:
             TransientError: the engine could not be asked or written. PayloadError: a queue does not take the message.
         """
-        standing = runs.read(self._engine.state, name)
+        stored = runs.read(self._engine.state, name)
         opened = self._engine.state.get([runs.OPEN_PREFIX + name])[0]
-        if standing is None or standing.run.ended_at_ms is not None:
+        if stored is None or stored.run.ended_at_ms is not None:
             if opened is not None:  # another took a turn while the run was closed
                 self._engine.state.put([Change(runs.OPEN_PREFIX + name, None, opened.version)])
             return False
-        if standing.run.expected is None:
+        if stored.run.expected is None:
             return False
-        if not runs.is_over(standing.run, runs.count(self._engine.ledger, standing.run)):
+        if not runs.is_over(stored.run, runs.count(self._engine.ledger, stored.run)):
             return False
-        after = replace(standing.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
+        after = replace(stored.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
 
         def write() -> None:
-            if not standing.run.joined:  # otherwise: a run that was resumed after its end
-                self._start(standing.run)
-            changes = [Change(runs.place(name), runs.encode(after), standing.version)]
+            if not stored.run.joined:  # otherwise: a run that was resumed after its end
+                self._start(stored.run)
+            changes = [Change(runs.state_name(name), runs.encode(after), stored.version)]
             if opened is not None:
                 changes.append(Change(runs.OPEN_PREFIX + name, None, opened.version))
             if not self._engine.state.put(changes)[0]:

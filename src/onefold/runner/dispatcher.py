@@ -83,21 +83,21 @@ class Dispatch:
         self._engine, self._clock, self._owner = runtime.engine, runtime.clock, runtime.owner
         self._batch_max = batch
         try:
-            self._standing = runs.begin_followed(runtime, run)
+            self._stored = runs.begin_followed(runtime, run)
         except errors.StorageError as error:
             if not isinstance(error.__cause__, msgspec.MsgspecError | UnicodeDecodeError):
                 raise
             # Only this run's value cannot be read, not the file: this tick fails, and other ticks are not affected.
             raise errors.TransientError(error.what, meaning=error.meaning, todo=error.todo) from error
-        self.over = self._standing.run.expected is not None
+        self.over = self._stored.run.expected is not None
         if self.over:
             self._ended()
-        self._from_start(self._standing.run.dispatched)
+        self._from_start(self._stored.run.dispatched)
 
     @property
     def run(self) -> RunState:
         """The run as it is."""
-        return self._standing.run
+        return self._stored.run
 
     def _from_start(self, passed_over: int) -> None:
         self._pass_over = passed_over
@@ -198,23 +198,23 @@ class Dispatch:
 
     def _put(self, after: RunState) -> None:
         """Write the run's value, unless another process has."""
-        value, name, state = runs.encode(after), runs.place(after.name), self._engine.state
-        if state.put([Change(name, value, self._standing.version)])[0]:
-            self._standing = runs.Standing(after, self._standing.version + 1)
+        value, name, state = runs.encode(after), runs.state_name(after.name), self._engine.state
+        if state.put([Change(name, value, self._stored.version)])[0]:
+            self._stored = runs.VersionedRun(after, self._stored.version + 1)
             return
         found = state.get([name])[0]
         if found is None or found.value != value:  # otherwise: written by a try whose answer was lost
             raise errors.LeaseLost(
                 f"Run {after.name} is dispatched by another process.", todo="Stop here; the other one goes on."
             )
-        self._standing = runs.Standing(after, found.version)
+        self._stored = runs.VersionedRun(after, found.version)
 
     def _together(self, write: Callable[[], None]) -> None:
-        before = self._standing
+        before = self._stored
         try:
             transaction(self._engine, write)
         except BaseException:
-            self._standing = before
+            self._stored = before
             raise
 
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.store import Claimed, RecordKey
 from onefold.record import attempt as script
-from onefold.record import delivery as fate
-from onefold.record.fates import ProbeAnswer
+from onefold.record import delivery as outcomes
+from onefold.record.decisions import ProbeAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -157,7 +157,7 @@ class Execution:
 
     def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
         """Tell the script that the handler cannot be started now: its message comes back after `delay_ms`."""
-        self.step.refused = fate.NotStarted(why[:500], delay_ms)
+        self.step.refused = outcomes.NotStarted(why[:500], delay_ms)
         self.advance(now_ms)
 
     def decide_again(self, outcome: Outcome, now_ms: int, fraction: float) -> None:
@@ -166,7 +166,7 @@ class Execution:
         self.step.instead, self.step.fraction = outcome, fraction
         self.advance(now_ms)
 
-    def decided(self) -> fate.Decision:
+    def decided(self) -> outcomes.Decision:
         """The decision about the delivery; only after the script's last step was reached."""
         assert isinstance(self.step, script.Commit)
         assert self.step.decision is not None
@@ -309,13 +309,13 @@ class InFlight:
                 if held is not None:
                     held.run = run
 
-    def over(self, deliveries: Iterable[Delivery], told: Iterable[str] = ()) -> None:
-        """Deliveries were settled or returned to their queue; `told`: the names of the events that report their outcomes."""
+    def over(self, deliveries: Iterable[Delivery], reported: Iterable[str] = ()) -> None:
+        """Deliveries were settled or returned to their queue; `reported`: names of the events that report their outcomes."""
         with self._lock:
             for one in deliveries:
                 self._held.pop(one.receipt, None)
                 self._returned.discard(one.receipt)
-            self._counts.update(told)
+            self._counts.update(reported)
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
         """Deliveries could not be begun because the backend failed; the worker takes them back into its buffer."""

@@ -31,7 +31,7 @@ from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown, Unreadable
 from onefold.interrupts import ignored, is_of_a_signal, let_through, stems_from_signal
 from onefold.options import check_choice
-from onefold.record import fates, guard
+from onefold.record import decisions, guard
 from onefold.record.attempt import Commit, Facts
 from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
 from onefold.record.failures import classify
@@ -91,7 +91,7 @@ class _Calls(Job[Any, Any]):
 class GuardedFunction:
     """The state of `once` for one function. Internal."""
 
-    look_again_ms = 100  # how often a waiting duplicate checks again
+    check_again_ms = 100  # how often a waiting duplicate checks again
 
     def __init__(
         self,
@@ -216,12 +216,12 @@ class GuardedFunction:
         """
         if not self._is_named:
             self._take_name()
-        told, named = self._bound(args, kwargs)
-        told = {one: value for one, value in told.items() if one not in self._ignored} if self._ignored else told
+        given, named = self._bound(args, kwargs)
+        given = {one: value for one, value in given.items() if one not in self._ignored} if self._ignored else given
         try:
-            fingerprint = digest(outline(told))
+            fingerprint = digest(outline(given))
         except errors.PayloadError as error:
-            raise once_reports.without_form(self.name, told, error) from None
+            raise once_reports.without_form(self.name, given, error) from None
         now_ms = self._lease_from_ms()
         ask = Ask(
             key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
@@ -238,7 +238,7 @@ class GuardedFunction:
         try:
             found = self._ask(ask, now_ms) if self._is_noted else self.store.claim((ask,), now_ms)[0]
             if isinstance(found, Conflict) and once_reports.is_alike(
-                told, fingerprint, found.fingerprint, self._defaults
+                given, fingerprint, found.fingerprint, self._defaults
             ):
                 ask = replace(ask, fingerprint=found.fingerprint)
                 found = self._ask(ask, now_ms)
@@ -424,7 +424,7 @@ class GuardedFunction:
             now_ms = self.clock.now_ms()
             try:
                 if self.store.write(((begun.hold, completion(result, self._policy, now_ms, [])),), now_ms)[0]:
-                    self._look_at_replay(value, result)
+                    self._check_replay(value, result)
                     return
             except errors.TransientError as error:
                 let_through(error)
@@ -451,9 +451,9 @@ class GuardedFunction:
             )
         if isinstance(begun, Execution) and isinstance(begun.decided().write, Unknown):  # as above
             raise self._unknown(begun.hold.key, self.clock.now_ms())
-        self._look_at_replay(value, result)
+        self._check_replay(value, result)
 
-    def _look_at_replay(self, value: object, result: bytes) -> None:
+    def _check_replay(self, value: object, result: bytes) -> None:
         replays = self._replays
         if replays is not None and not replays.is_over and type(value) not in replays.same:
             replays.look(value, self._result.decode_result(result))
@@ -508,7 +508,7 @@ class GuardedFunction:
         if isinstance(found, Claimed | Execution):
             self._over(found.hold)
             now_ms = self.clock.now_ms()
-            release = fates.not_started(NotStarted("the call did not start"), self._policy, now_ms).write
+            release = decisions.not_started(NotStarted("the call did not start"), self._policy, now_ms).write
             assert release is not None
             with ignored(errors.TransientError):  # then it is free when its lease ends
                 self.store.write(((found.hold, release),), now_ms)

@@ -31,8 +31,8 @@ from onefold.contracts.queue import (
 )
 from onefold.contracts.store import RecordKey
 from onefold.record.attempt import Facts, MalformedKind
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, Outcome, Policy
-from onefold.record.fates import ProbeAnswer
 from onefold.record.keys import KeyRule
 from onefold.record.rate import Limit
 from onefold.runner import context

@@ -298,14 +298,16 @@ class Watchdog:
 
     Args:
         stop: stops a handler whose time is over.
-        told: reports it; again while it still runs after two timeouts, four, eight and so on.
+        on_overrun: reports it; again while it still runs after two timeouts, four, eight and so on.
     """
 
-    def __init__(self, in_flight: InFlight, *, clock: Clock, stop: Stop, told: Callable[[Execution], None]) -> None:
+    def __init__(
+        self, in_flight: InFlight, *, clock: Clock, stop: Stop, on_overrun: Callable[[Execution], None]
+    ) -> None:
         self._in_flight = in_flight
         self._clock = clock
         self._stop = stop
-        self._told = told
+        self._on_overrun = on_overrun
         self._next_ms = _LATER_MS
 
     def expects(self, at_ms: int) -> bool:
@@ -337,7 +339,7 @@ class Watchdog:
                 held.report_in_ms = 2 * held.report_in_ms + timeout_ms
             next_ms = min(next_ms, deadline_ms + held.report_in_ms)
         for run in late:
-            self._told(run)
+            self._on_overrun(run)
         self._next_ms = next_ms
         return max(next_ms - self._clock.monotonic_ms(), 0)
 
@@ -365,7 +367,9 @@ class Beside:
         self._executors, self._drain, self._lease_ms = executors, drain, lease_ms
         self.fault: errors.OnefoldError | None = None
         self._clock, self._reports = runner.clock, runner.reports
-        self._watchdog = Watchdog(runner.in_flight, clock=self._clock, stop=executors.stop, told=self._reports.overrun)
+        self._watchdog = Watchdog(
+            runner.in_flight, clock=self._clock, stop=executors.stop, on_overrun=self._reports.overrun
+        )
         reported = self._reports.thread_failed
         self._watching = Periodic("watchdog", self._watchdog.look, self._clock, self._failed, reported)
         self._mark = mark

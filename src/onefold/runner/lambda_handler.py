@@ -99,7 +99,7 @@ class LambdaAdapter:
         closer = pool.runner.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
             with suppress(errors.OnefoldError):  # they stay open, and are checked again
-                closer.look()
+                closer.check()
 
     # -- in ----------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from onefold import errors
 from onefold.contracts.entries import Entry, Sent
-from onefold.contracts.queue import Bury, Delivery, Reason, RetryIn
+from onefold.contracts.queue import Delivery, MoveTo, Reason, RetryIn
 from onefold.limits import DELAY_MS_MAX
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lam
 _LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner proves nothing: another consumer may have it
 _LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
 _LOOK_MAX: Final = 10  # of a queue; one call
-_LOST: Final = Bury(
+_LOST: Final = MoveTo(
     "dead-letter",
     Reason(
         kind="mapping",
@@ -202,16 +202,16 @@ class MappedQueue(HeldQueue):
         self._answered.note_done(self.name, receipts)
         return super().delete(receipts)
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
         """Move them; what was moved is done. What cannot be moved stays."""
         try:
-            moved = self._queue.bury(burials)
+            answers = self._queue.move_aside(moves)
         except errors.OnefoldError as error:
-            self._failed(self.name, len(burials), error)
-            return [False] * len(burials)
-        buried = [receipt for (receipt, _), ok in zip(burials, moved, strict=True) if ok]
-        self._answered.note_done(self.name, buried, gone=True)
-        return moved
+            self._failed(self.name, len(moves), error)
+            return [False] * len(moves)
+        moved = [receipt for (receipt, _), ok in zip(moves, answers, strict=True) if ok]
+        self._answered.note_done(self.name, moved, gone=True)
+        return answers
 
     def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
         """Replace messages by delayed copies; the receipts of those that were."""
@@ -281,7 +281,7 @@ class IgnoredAnswers:
                 self._respects[name] = not gone
                 if gone:
                     reports.of_process("answer-ignored", {"queue": name, "messages": len(gone)})
-                    queue.bury([(one.receipt, _LOST) for one in gone])
+                    queue.move_aside([(one.receipt, _LOST) for one in gone])
             except errors.OnefoldError as error:
                 reports.busy(error, queue=name, messages=len(named))
 
@@ -334,40 +334,40 @@ def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict
         )
     found: dict[str, list[Record]] = {}
     known: dict[str, str] = {}
-    for place, record in enumerate(records):
-        arn = _arn_of(record, place)
+    for index, record in enumerate(records):
+        arn = _arn_of(record, index)
         if arn not in known:
             known[arn] = queue_of(arn, str(record.get("awsRegion") or ""))
         found.setdefault(known[arn], []).append(record)
     return found
 
 
-def _arn_of(record: object, place: int) -> str:
+def _arn_of(record: object, index: int) -> str:
     """The queue of a record, after checking that the record is complete."""
     if not isinstance(record, Mapping):
-        raise _broken(place, f"is {_shape(record)}")
+        raise _broken(index, f"is {_shape(record)}")
     source = record.get("eventSource", record.get("EventSource"))  # SNS capitalises this field
     if source != EVENT_SOURCE:
         raise errors.UsageError(
-            f"Record {place} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
+            f"Record {index} of the event comes from {str(source)[:40]!r}, not from {EVENT_SOURCE!r}.",
             meaning="Nothing was begun.",
             todo=_OTHERS.get(str(source), _CONNECT),
         )
     for name in _TEXTS:
         if not isinstance(record.get(name), str) or not record[name]:
-            raise _broken(place, f"has no text in {name!r}")
+            raise _broken(index, f"has no text in {name!r}")
     for name in ("attributes", "messageAttributes"):
         if not isinstance(record.get(name, {}), Mapping):
-            raise _broken(place, f"has no object in {name!r}")
+            raise _broken(index, f"has no object in {name!r}")
     arn = record.get("eventSourceARN")
     if not isinstance(arn, str) or arn.count(":") < 5:
-        raise _broken(place, f"has the eventSourceARN {str(arn)[:100]!r}")
+        raise _broken(index, f"has the eventSourceARN {str(arn)[:100]!r}")
     return arn
 
 
-def _broken(place: int, what: str) -> errors.UsageError:
+def _broken(index: int, what: str) -> errors.UsageError:
     return errors.UsageError(
-        f"Record {place} of the event {what}.",
+        f"Record {index} of the event {what}.",
         meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
         todo=_CONNECT,
     )

@@ -40,9 +40,9 @@ class LateCloser:
         """As `Closer.touch`."""
         self._closer().touch(name)
 
-    def look(self, *, turns: bool = True) -> int:
-        """As `Closer.look`."""
-        return self._closer().look(turns=turns)
+    def check(self, *, turns: bool = True) -> int:
+        """As `Closer.check`."""
+        return self._closer().check(turns=turns)
 
     def _closer(self) -> Closer:
         from onefold.runner.completion import Closer  # imports `runs`: a tenth of a cold start, and few apps need it

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from onefold import errors, limits
-from onefold.contracts.queue import Bury, Delivery, RetryIn
+from onefold.contracts.queue import Delivery, MoveTo, RetryIn
 
 if TYPE_CHECKING:
     from onefold.contracts.verbs import WaitingQueue
@@ -205,6 +205,6 @@ class LongPoll:
         """As the queue's."""
         return self._queue.delete(receipts)
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
         """As the queue's."""
-        return self._queue.bury(burials)
+        return self._queue.move_aside(moves)

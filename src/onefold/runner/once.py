@@ -145,7 +145,7 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
             found = guard.claim(args, kwargs)
             while isinstance(found, Running):
                 since_ms = guard.wait_from(found, since_ms, args, kwargs)
-                guard.clock.wait(guard.never, guard.look_again_ms)
+                guard.clock.wait(guard.never, guard.check_again_ms)
                 found = guard.claim(args, kwargs)
             if isinstance(found, Completed):
                 answer: R = guard.stored(found)

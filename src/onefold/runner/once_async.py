@@ -83,13 +83,13 @@ class _Call(Generic[R]):
                 self.ending.append((function(*args), None))
             except BaseException as error:  # noqa: BLE001 - it is the caller's
                 self.ending.append((None, error))
-            self._tell()
+            self._wake_all()
 
     def refuse(self, error: Exception) -> None:
         """No thread will make it, unless one has begun."""
         if self.take():
             self.refused = error
-            self._tell()
+            self._wake_all()
 
     def leave(self, left: Callable[[_Call[R]], None]) -> None:
         """Note that nothing waits for it any more."""
@@ -108,7 +108,7 @@ class _Call(Generic[R]):
             raise error
         return value  # type: ignore[return-value]
 
-    def _tell(self) -> None:
+    def _wake_all(self) -> None:
         for wake in list(self.wakes):
             wake(self)
         if self.left is not None:
@@ -198,7 +198,7 @@ class _Pauses:
         pause, guard = self._pause, self._guard
         if pause is None or pause.is_over():
             pause = _Call()
-            _thread.start_new_thread(pause.perform, (guard.clock.wait, (guard.never, guard.look_again_ms)))
+            _thread.start_new_thread(pause.perform, (guard.clock.wait, (guard.never, guard.check_again_ms)))
             self._pause = pause  # only after its start: a signal handler may raise in between
         await _until_over(pause)
         pause.result()

@@ -157,10 +157,10 @@ def warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) 
             f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
         )
         text += " the same operation."
-        warnings.warn_explicit(text, UserWarning, *_place_of(function, name))
+        warnings.warn_explicit(text, UserWarning, *_where_defined(function, name))
 
 
-def _place_of(function: Callable[..., Any], name: str) -> tuple[str, int]:
+def _where_defined(function: Callable[..., Any], name: str) -> tuple[str, int]:
     """A function's file and line."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code is not None else (name, 0)
@@ -176,7 +176,7 @@ class Replays:
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._file, self._line = _place_of(function, name)
+        self._file, self._line = _where_defined(function, name)
         self._name = name
         self.same: Collection[type] = {type(None), bool, int, float, str}
         self.is_over = False

@@ -96,7 +96,7 @@ class Orphans:
         self._state = state
         self._clock = clock
         self._report = report
-        self._told: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
+        self._reported_ms: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
         self._hidden: dict[str, dict[str, int]] = {}  # queue, receipt: monotonic instant when it becomes visible again
         self._prune_at = _HIDDEN_MIN
         self._lock = threading.Lock()
@@ -107,8 +107,8 @@ class Orphans:
         age_ms = self._clock.now_ms() - delivery.sent_at_ms
         found = wait_ms(settings, age_ms, delivery.receive_count, counted=counted)
         if found is None:
-            return _burial(delivery, why)
-        self._tell(delivery, why, delivery.sent_at_ms + patience_ms(settings))
+            return _dead_letter(delivery, why)
+        self._warn(delivery, why, delivery.sent_at_ms + patience_ms(settings))
         return found
 
     def hide(self, queue: str, receipts: Collection[str], until_ms: int) -> None:
@@ -126,14 +126,14 @@ class Orphans:
             self._hidden[queue] = found = _later(self._hidden.get(queue, {}), self._clock.monotonic_ms())
             return len(found)
 
-    def _tell(self, delivery: Delivery, why: str, ends_at_ms: int) -> None:
+    def _warn(self, delivery: Delivery, why: str, ends_at_ms: int) -> None:
         now_ms, queue, name = self._clock.monotonic_ms(), delivery.queue, name_of(delivery.attributes)
-        if (queue, name) not in self._told and sum(one == queue for one, _ in self._told) >= _NAMES_MAX:
+        if (queue, name) not in self._reported_ms and sum(one == queue for one, _ in self._reported_ms) >= _NAMES_MAX:
             name = _OTHERS
-        last_ms = self._told.get((queue, name))
+        last_ms = self._reported_ms.get((queue, name))
         if last_ms is not None and now_ms - last_ms < REPORT_MS:
             return
-        self._told[queue, name] = now_ms
+        self._reported_ms[queue, name] = now_ms
         wall_ms = self._clock.now_ms()
         self._report(delivery, {"job": name, "why": why[:500], "given_up_in_ms": ends_at_ms - wall_ms})
         note = WaitingForJob(at_ms=wall_ms, message_id=delivery.message_id, why=why[:500], ends_at_ms=ends_at_ms)
@@ -182,7 +182,7 @@ class _Nobody:
         self.policy = policy
 
 
-def _burial(delivery: Delivery, why: str) -> Execution:
+def _dead_letter(delivery: Delivery, why: str) -> Execution:
     named = delivery.attributes.get(JOB_ATTRIBUTE)
     policy = Policy(
         job=str(named.value)[:_NAME_CHARS_MAX] if named is not None else "(none)",

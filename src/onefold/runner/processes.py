@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import errors
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, Outcome
-from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, wire
 from onefold.runner.context import Context
 from onefold.runner.execution import Execution, LaneReport, Unit
@@ -84,7 +84,7 @@ class Child:
         """
         said = wire.receive(self._end, wire.Ready | wire.Broken)
         if isinstance(said, wire.Broken):
-            self.bury()
+            self.reap()
             if said.hook:
                 raise errors.UsageError(
                     f"A child process of the worker did not start: {said.why}",
@@ -125,15 +125,15 @@ class Child:
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
         clock.wait(self, _LEAVE_MS)
-        self.bury()
+        self.reap()
 
     def kill(self) -> None:
-        """Kill the child and everything in its process group. Its process id is not reused before `bury`."""
+        """Kill the child and everything in its process group. Its process id is not reused before `reap`."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def bury(self) -> str:
+    def reap(self) -> str:
         """After its end: clean up, and return how it ended."""
         self._end.close()
         self.kill()
@@ -173,7 +173,7 @@ class Slot:
         try:
             reply = self._ask("probe", run, ctx)
         except EOFError:
-            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._bury()}."), 0)
+            return calling.unanswered(errors.OutcomeUnknown(f"Its process ended: {self._reap()}."), 0)
         if reply.answer is None:
             return calling.unanswered(errors.OutcomeUnknown(f"Its process said: {reply.outcome}"), 0)
         return reply.answer
@@ -214,7 +214,7 @@ class Slot:
                 self._current = None
 
     def _died(self, run: Execution) -> Outcome:
-        ended = self._bury()
+        ended = self._reap()
         match run.cut:
             case Failed() as overran:
                 return replace(overran, crashed=True, summary=f"{overran.summary} Its process was killed ({ended}).")
@@ -226,10 +226,10 @@ class Slot:
             case outcome:
                 return outcome
 
-    def _bury(self) -> str:
+    def _reap(self) -> str:
         with self._lock:
             child, self._child = self._child, None
-        return child.bury() if child is not None else "it was never asked"
+        return child.reap() if child is not None else "it was never asked"
 
     def _serve(self) -> None:
         try:
@@ -244,7 +244,7 @@ class Slot:
                 self._lane.dismiss(self._child)
         except BaseException as error:  # noqa: BLE001 - the control loop decides
             self.abandon()
-            self._bury()
+            self._reap()
             self._lane.report(LaneReport(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
@@ -263,7 +263,7 @@ class Slot:
                     self._child = child
                 child.until_ready()
             except (EOFError, OSError) as error:
-                ended = self._bury() if self._child is not None else str(error)
+                ended = self._reap() if self._child is not None else str(error)
                 if number + 1 < _START_TRIES:
                     self._lane.pause(_START_PAUSE_MS << number)
             else:
@@ -320,7 +320,7 @@ class Children:
     def dismiss(self, child: Child) -> None:
         """Let an idle child end."""
         if self.killing:
-            child.bury()
+            child.reap()
         else:
             child.dismiss(self._clock)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from onefold import errors
 from onefold.contracts.ledger import counts_of
@@ -257,7 +257,7 @@ class CallReports(Reports):
 
 RATE_MS = 5_000  # `per_second` covers this much time,
 _POINTS = 20  # in this many points
-_BURIED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
+_DEAD_LETTERED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -265,7 +265,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     Args:
         received: deliveries. started: handlers (and probes) passed to a lane.
-        completed, duplicates, retried: settled that way. buried: moved to a dead-letter queue, for whatever reason.
+        completed, duplicates, retried: settled that way. dead_lettered: moved to a dead-letter queue, for whatever reason.
         held: moved to a held queue. given_back: returned without being started. lost: leases lost.
         in_hand: received, not yet settled. running: passed to a lane, not yet settled.
         per_second: completed, over the last 5 s. sink_failures: events that a sink raised on or was too slow for.
@@ -277,7 +277,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     completed: int
     duplicates: int
     retried: int
-    buried: int
+    dead_lettered: int = field(name="buried")  # the name in JSON
     held: int
     given_back: int
     lost: int
@@ -342,7 +342,7 @@ class Numbers:
             completed=completed,
             duplicates=counts.get("duplicate", 0),
             retried=counts.get("retry", 0),
-            buried=sum(counts.get(name, 0) for name in _BURIED),
+            dead_lettered=sum(counts.get(name, 0) for name in _DEAD_LETTERED),
             held=counts.get("held", 0),
             given_back=counts.get("released", 0),
             lost=counts.get("lease-lost", 0),

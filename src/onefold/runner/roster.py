@@ -108,12 +108,12 @@ class Roster:
         self._state = state
         self._entry = entry
         self._clock = clock
-        self._look_ms = LOOK_MS if embedded else LOOK_SERVER_MS
+        self._check_ms = LOOK_MS if embedded else LOOK_SERVER_MS
         self._due_ms = 0
         self._written_ms: int | None = None
         self.asked: Callable[[], object] = lambda: None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Write the document when it is due, and see whether this worker is to drain.
 
         Raises:
@@ -122,7 +122,7 @@ class Roster:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._due_ms:
             return
-        self._due_ms = now_ms + self._look_ms
+        self._due_ms = now_ms + self._check_ms
         if self._written_ms is None or now_ms - self._written_ms >= SEEN_MS:
             kept, _ = change(self._state, PREFIX + self._entry.owner, _entry, None, self._seen)
             if self._written_ms is None:

@@ -25,12 +25,12 @@ import msgspec
 
 from onefold import errors
 from onefold.clock import lease_from_ms, until_ms
-from onefold.contracts.queue import Ack, Bury, Delivery, Leave, RetryIn
+from onefold.contracts.queue import Ack, Delivery, Leave, MoveTo, RetryIn
 from onefold.contracts.state import group_flag
 from onefold.contracts.store import Ask, Claimed, Conflict
 from onefold.interrupts import ignored, let_through
 from onefold.record import attempt as script
-from onefold.record import delivery as fate
+from onefold.record import delivery as outcomes
 from onefold.record import lease
 from onefold.record.delivery import Failed
 from onefold.runner import calling
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from onefold.contracts.state import Versioned
     from onefold.contracts.store import Answer
     from onefold.outside import Clock, Entropy, Waiter
+    from onefold.record.decisions import ProbeAnswer
     from onefold.record.delivery import Outcome
-    from onefold.record.fates import ProbeAnswer
     from onefold.runner.admission import Admission
     from onefold.runner.handlers import Job
     from onefold.runner.late_closer import LateCloser
@@ -172,7 +172,7 @@ class Runner:
         runs = []
         stopped = self._stopped_groups(deliveries)
         back: set[str] = set()
-        for place, delivery in enumerate(deliveries):
+        for index, delivery in enumerate(deliveries):
             if delivery.receipt in back or self.in_flight.was_returned(delivery):
                 continue
             try:
@@ -189,7 +189,7 @@ class Runner:
                     self.release([delivery], str(error), given_up)
                     held = {delivery.receipt}
                 else:
-                    held = self._hold_up(deliveries[place:], str(error), given_up)
+                    held = self._hold_up(deliveries[index:], str(error), given_up)
                     back |= held
                 self._orphans.hide(delivery.queue, held, until_ms)
                 continue
@@ -264,9 +264,9 @@ class Runner:
         """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
         self.in_flight.drop([one for one in deliveries if one.sequence is None])
         back: set[str] = set()
-        for place, one in enumerate(deliveries):
+        for index, one in enumerate(deliveries):
             if one.sequence is not None and one.receipt not in back:
-                back |= self._hold_up(deliveries[place:], "the backend failed", self.dropped_ms)
+                back |= self._hold_up(deliveries[index:], "the backend failed", self.dropped_ms)
 
     def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
         """Claim, and add the runs that are to be performed to `ready`; returns those that are over already."""
@@ -303,11 +303,11 @@ class Runner:
                 )
             )
         answers, refused = self._claim_alike(runs, asks, now_ms)
-        for place, (run, found) in enumerate(zip(runs, answers, strict=True)):
+        for index, (run, found) in enumerate(zip(runs, answers, strict=True)):
             run.found(found)
             run.trusted_until_ms = trusted_ms
-            if place in refused:
-                run.refuse(refused[place], self.lease_ms, now_ms)
+            if index in refused:
+                run.refuse(refused[index], self.lease_ms, now_ms)
             else:
                 run.advance(now_ms)
         claimed = [place for place, run in enumerate(runs) if not isinstance(run.step, script.Commit)]
@@ -322,15 +322,15 @@ class Runner:
         """Claim; where a payload differs from the first only in defaults, claim again with the first one's fingerprint."""
         answers, refused = self._claim_all(runs, asks, now_ms)
         same = {
-            place: found.fingerprint
-            for place, (run, found) in enumerate(zip(runs, answers, strict=True))
+            index: found.fingerprint
+            for index, (run, found) in enumerate(zip(runs, answers, strict=True))
             if isinstance(found, Conflict) and _is_alike(run, found)
         }
         if same:
-            again = [msgspec.structs.replace(asks[place], fingerprint=first) for place, first in same.items()]
-            found_again, refused_again = self._claim_all([runs[place] for place in same], again, now_ms)
+            again = [msgspec.structs.replace(asks[index], fingerprint=first) for index, first in same.items()]
+            found_again, refused_again = self._claim_all([runs[index] for index in same], again, now_ms)
             known = dict(zip(same, found_again, strict=True))
-            answers = [known.get(place, found) for place, found in enumerate(answers)]
+            answers = [known.get(index, found) for index, found in enumerate(answers)]
             refused = {**refused, **{list(same)[number]: why for number, why in refused_again.items()}}
         return answers, refused
 
@@ -339,8 +339,8 @@ class Runner:
     ) -> tuple[Sequence[Answer], Mapping[int, str]]:
         """Claim; returns the answers, and the indexes of runs that must not be performed, with the reason."""
 
-        def event_of(place: int, note: fate.Note) -> Event:
-            return self.reports.event(note.event, runs[place].delivery, runs[place], note.detail)
+        def event_of(index: int, note: outcomes.Note) -> Event:
+            return self.reports.event(note.event, runs[index].delivery, runs[index], note.detail)
 
         answers, events, failed = self.claims.claim(
             asks, now_ms, [run.job.policy for run in runs], event_of, [run.facts.key for run in runs]
@@ -350,9 +350,9 @@ class Runner:
         for event in events:
             self.reports.emit(event)
         refused = {
-            place: f"the history could not be written before the handler: {error}"[:500]
-            for place, error in failed.items()
-            if isinstance(found := answers[place], Claimed) and found.doubt  # else the claim may already be a start
+            index: f"the history could not be written before the handler: {error}"[:500]
+            for index, error in failed.items()
+            if isinstance(found := answers[index], Claimed) and found.doubt  # else the claim may already be a start
         }
         return answers, refused
 
@@ -421,7 +421,7 @@ class Runner:
                 self.reports.of_run("started", run, {"attempt": run.attempt, "fence": step.hold.fence})
         except errors.TransientError as error:
             let_through(error)
-            step.refused = fate.NotStarted(str(error)[:500], _START_AGAIN_MS)
+            step.refused = outcomes.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
     def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
         """Do not start a run that was claimed: its record is released, and its message comes back."""
@@ -431,7 +431,7 @@ class Runner:
     def answer(self, run: Execution, call: script.Call, outcome: Outcome) -> None:
         """Note the handler's outcome."""
         call.fraction = self.entropy.fraction()
-        call.outcome = outcome if isinstance(outcome, fate.Success) else self._judged(run, call, outcome)
+        call.outcome = outcome if isinstance(outcome, outcomes.Success) else self._judged(run, call, outcome)
 
     def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
         """The final outcome. If the dependency refuses only this operation, it has failed; its job is not paused again."""
@@ -444,7 +444,7 @@ class Runner:
             return outcome
         rows = (lambda: self.backend.ledger.of_key(key)) if call.attempt > 1 else list
         judged = judge(outcome, run.delivery, rows, call.fraction)
-        run.caught = isinstance(judged, fate.Success)
+        run.caught = isinstance(judged, outcomes.Success)
         return judged
 
     def open_context(self, run: Execution, attempt: int) -> Context:
@@ -500,11 +500,11 @@ class Runner:
 
     def _settle(self, runs: list[Execution]) -> Settled:
         built = [self.settler.built(run) for run in runs]
-        open_places = [place for place, run in enumerate(runs) if run.verdict is None]
+        open_indexes = [index for index, run in enumerate(runs) if run.verdict is None]
         verdicts: list[Verdict | None] = [run.verdict for run in runs]
-        done = self.settler.write([built[place][0] for place in open_places], [runs[place] for place in open_places])
-        for place, verdict in zip(open_places, done, strict=True):
-            verdicts[place] = verdict
+        done = self.settler.write([built[index][0] for index in open_indexes], [runs[index] for index in open_indexes])
+        for index, verdict in zip(open_indexes, done, strict=True):
+            verdicts[index] = verdict
         names: list[str] = []
         unwritten: list[Row] = []
         for run, (built_one, events), verdict in zip(runs, built, verdicts, strict=True):
@@ -523,7 +523,7 @@ class Runner:
                     self.reports.emit(event)
                 names.extend(note.event for note in run.decided().notes)
                 belongs = run.facts.run
-                if belongs is not None and isinstance(run.decided().settle, Ack | Bury):
+                if belongs is not None and isinstance(run.decided().settle, Ack | MoveTo):
                     self.closer.touch(belongs)
             with ignored(errors.TransientError):  # what admission still counts then ends with the lease
                 self.admission.settled(run, run.decided(), self.reports.of_run)

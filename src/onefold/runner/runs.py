@@ -76,7 +76,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str | None = None
 
 
-class Standing(Struct, frozen=True, gc=False):
+class VersionedRun(Struct, frozen=True, gc=False):
     """A run as it was read.
 
     Args:
@@ -113,9 +113,9 @@ class Counts(Struct, frozen=True, kw_only=True, gc=False):
         return self.done + self.dead + self.unknown
 
 
-Fate = Literal["done", "failed", "dead", "unknown"]
+OperationOutcome = Literal["done", "failed", "dead", "unknown"]
 
-_FATE: Final[Mapping[str, Fate]] = {
+_OUTCOMES: Final[Mapping[str, OperationOutcome]] = {
     "completed": "done",
     "duplicate": "done",  # answered from the record of an earlier run
     "discarded": "done",
@@ -132,18 +132,18 @@ _FATE: Final[Mapping[str, Fate]] = {
 }  # a message that was redriven, or only started, has no outcome yet
 
 
-def fate_of(event: str) -> Fate | None:
+def outcome_of(event: str) -> OperationOutcome | None:
     """The outcome in an operation's deciding row; None before there is one."""
-    return _FATE.get(event)
+    return _OUTCOMES.get(event)
 
 
 def counts_of(run: RunState, tally: Mapping[str, int]) -> Counts:
     """The outcomes of a run's operations, by its ledger's tally."""
-    sums = dict.fromkeys(get_args(Fate), 0)
+    sums = dict.fromkeys(get_args(OperationOutcome), 0)
     for event, count in tally.items():
-        fate = fate_of(event)
-        if fate is not None:
-            sums[fate] += count
+        outcome = outcome_of(event)
+        if outcome is not None:
+            sums[outcome] += count
     known = sum(tally.values())
     expected = max(known if run.expected is None else run.expected, known)
     return Counts(expected=expected, missing=expected - sum(sums.values()), **sums)
@@ -157,7 +157,7 @@ def is_over(run: RunState, counts: Counts) -> bool:
 # -- State -----------------------------------------------------------------------------------------------------------
 
 
-def place(name: str) -> str:
+def state_name(name: str) -> str:
     """The name in State of a run."""
     return PREFIX + name
 
@@ -184,7 +184,7 @@ def of_tick(
     )
 
 
-def begin(state: State, run: RunState) -> Standing:
+def begin(state: State, run: RunState) -> VersionedRun:
     """Begin a run, or go on with it: one that exists stays as it is.
 
     Raises:
@@ -195,20 +195,18 @@ def begin(state: State, run: RunState) -> Standing:
             f"{run.name!r:.100} cannot name a run: it has {len(run.name)} characters.",
             todo=f"Use 1 to {NAME_CHARS_MAX} characters; a run of a schedule is named after it.",
         )
-    standing = read(state, run.name)
-    if (
-        standing is None or standing.run.ended_at_ms is None
-    ):  # an engine without transactions may have written one of two
+    stored = read(state, run.name)
+    if stored is None or stored.run.ended_at_ms is None:  # an engine without transactions may have written one of two
         state.put(began(run))
-        standing = read(state, run.name)
-    if standing is None:
+        stored = read(state, run.name)
+    if stored is None:
         raise errors.StorageBusy(f"Run {run.name} was removed while it was begun.", todo="Begin it again.")
-    return standing
+    return stored
 
 
 def began(run: RunState) -> list[Change]:
     """The changes that begin a new run; where it exists they are passed over. For a scheduler's own transaction."""
-    return [Change(place(run.name), encode(run), 0), Change(OPEN_PREFIX + run.name, b"{}", 0)]
+    return [Change(state_name(run.name), encode(run), 0), Change(OPEN_PREFIX + run.name, b"{}", 0)]
 
 
 def encode(run: RunState) -> bytes:
@@ -220,23 +218,23 @@ _run_of: Final = msgspec.json.Decoder(RunState).decode
 _run_or_none = reader(RunState, None)
 
 
-def read(state: State, name: str) -> Standing | None:
+def read(state: State, name: str) -> VersionedRun | None:
     """A run by its name; None when there is none.
 
     Raises:
         StorageError: what is stored of it cannot be read.
     """
-    found = state.get([place(name)])[0]
-    return None if found is None else Standing(decode(place(name), found.value, _run_of), found.version)
+    found = state.get([state_name(name)])[0]
+    return None if found is None else VersionedRun(decode(state_name(name), found.value, _run_of), found.version)
 
 
-def read_all(state: State, names: Sequence[str]) -> list[Standing | None]:
+def read_all(state: State, names: Sequence[str]) -> list[VersionedRun | None]:
     """Runs by their names, in order; None where there is none, or none that can be read."""
-    found: list[Standing | None] = []
+    found: list[VersionedRun | None] = []
     for first in range(0, len(names), _PAGE):
-        for value in state.get([place(name) for name in names[first : first + _PAGE]]):
+        for value in state.get([state_name(name) for name in names[first : first + _PAGE]]):
             run = None if value is None else _run_or_none(value.value)
-            found.append(None if value is None or run is None else Standing(run, value.version))
+            found.append(None if value is None or run is None else VersionedRun(run, value.version))
     return found
 
 
@@ -255,7 +253,7 @@ def is_open(state: State, name: str) -> bool:
     return state.get([OPEN_PREFIX + name])[0] is not None
 
 
-def note(state: State, name: str, **changes: object) -> Standing | None:
+def note(state: State, name: str, **changes: object) -> VersionedRun | None:
     """Change fields of a run, whatever else changes meanwhile; as it is then, None when it does not exist.
 
     A run that had ended and has not any more, because some of it is done again, is open again.
@@ -264,25 +262,25 @@ def note(state: State, name: str, **changes: object) -> Standing | None:
         StorageBusy: others changed it all the time.
     """
     for _ in range(_TRIES):
-        standing = read(state, name)
-        if standing is None:
+        stored = read(state, name)
+        if stored is None:
             return None
-        after = msgspec.structs.replace(standing.run, **changes)
-        changed = Change(place(name), encode(after), standing.version)
+        after = msgspec.structs.replace(stored.run, **changes)
+        changed = Change(state_name(name), encode(after), stored.version)
         opened = [Change(OPEN_PREFIX + name, b"{}", 0)]  # where it is open it stays as it is
-        reopens = standing.run.ended_at_ms is not None and after.ended_at_ms is None
+        reopens = stored.run.ended_at_ms is not None and after.ended_at_ms is None
         if state.put([*opened, changed] if reopens else [changed])[-1]:
-            return Standing(after, standing.version + 1)
+            return VersionedRun(after, stored.version + 1)
     raise errors.StorageBusy(f"Run {name} could not be changed: others change it all the time.", todo="Try again.")
 
 
 def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
     """The change that notes why a run is not dispatched any further; none where it was dispatched, or does not exist."""
-    standing = read(state, name)
-    if standing is None or standing.run.expected is not None:
+    stored = read(state, name)
+    if stored is None or stored.run.expected is not None:
         return ()
-    after = msgspec.structs.replace(standing.run, failure=why[:500])
-    return (Change(place(name), encode(after), standing.version),)
+    after = msgspec.structs.replace(stored.run, failure=why[:500])
+    return (Change(state_name(name), encode(after), stored.version),)
 
 
 def count(ledger: Ledger, run: RunState) -> Counts:
@@ -301,12 +299,12 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
         title = name.rpartition("/")[0] or name
         if title in finished_titles:
             continue
-        standing = read(state, name)
-        if standing is None or standing.run.started_at_ms > now_ms - kept_ms:
+        stored = read(state, name)
+        if stored is None or stored.run.started_at_ms > now_ms - kept_ms:
             finished_titles.add(title)
             continue
         beside = [OPEN_PREFIX + name, MAP_PREFIX + name, RECONCILED_PREFIX + name]
-        changes = [Change(place(name), None, standing.version)]
+        changes = [Change(state_name(name), None, stored.version)]
         for other, value in zip(beside, state.get(beside), strict=True):
             if value is not None:
                 changes.append(Change(other, None, value.version))
@@ -316,7 +314,7 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
     return removed
 
 
-def send_looks(runtime: Runtime, run: str, title: str, started_at_ms: int) -> list[str]:
+def send_reconciliations(runtime: Runtime, run: str, title: str, started_at_ms: int) -> list[str]:
     """Send the messages that look at a run later.
 
     Args:
@@ -349,7 +347,7 @@ def report_refused(runtime: Runtime, run: str, reasons: Sequence[str]) -> None:
             runtime.sinks.emit(event)
 
 
-def begin_followed(runtime: Runtime, run: RunState) -> Standing:
+def begin_followed(runtime: Runtime, run: RunState) -> VersionedRun:
     """Begin a run with all that follows it, or go on with it: one that exists stays as it is.
 
     Args:
@@ -359,9 +357,9 @@ def begin_followed(runtime: Runtime, run: RunState) -> Standing:
         UsageError: a name that is empty or too long. StorageBusy: not begun.
     """
     engine = runtime.engine
-    standing = read(engine.state, run.name)
-    if standing is not None and (standing.run.ended_at_ms is not None or is_open(engine.state, run.name)):
-        return standing
-    if standing is None:
-        report_refused(runtime, run.name, send_looks(runtime, run.name, run.title, run.started_at_ms))
+    stored = read(engine.state, run.name)
+    if stored is not None and (stored.run.ended_at_ms is not None or is_open(engine.state, run.name)):
+        return stored
+    if stored is None:
+        report_refused(runtime, run.name, send_reconciliations(runtime, run.name, run.title, run.started_at_ms))
     return begin(engine.state, run)

@@ -32,7 +32,7 @@ from onefold.contracts import store as records
 from onefold.contracts import transitions
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry, Refused, from_outbox
-from onefold.contracts.queue import Ack, Bury, Leave, RetryIn
+from onefold.contracts.queue import Ack, Leave, MoveTo, RetryIn
 from onefold.contracts.state import Change, group_flag
 from onefold.interrupts import ignored, let_through
 from onefold.record.delivery import Decision, Unstorable
@@ -112,7 +112,7 @@ def gone_of(backend: Backend, deliveries: Sequence[Delivery], now_ms: int) -> se
     for name, receipts in waited.items():
         queue = backend.open_queue(name)
         if queue.capabilities.inspectable:
-            found = zip(receipts, queue.standing(receipts), strict=True)
+            found = zip(receipts, queue.receipt_states(receipts), strict=True)
             gone.update(receipt for receipt, standing in found if standing == "gone")
     return gone
 
@@ -130,9 +130,13 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
         return _walk(backend, settlements, now_ms, again=again)
     verdicts = backend.commit.commit(settlements, now_ms)
     if again:
-        for place, one in enumerate(settlements):
-            if one.write is not None and not verdicts[place].written and _stands(backend.store, [one.write], now_ms)[0]:
-                verdicts[place] = Verdict(True, True)  # all its parts were written together or not at all
+        for index, one in enumerate(settlements):
+            if (
+                one.write is not None
+                and not verdicts[index].written
+                and _was_written(backend.store, [one.write], now_ms)[0]
+            ):
+                verdicts[index] = Verdict(True, True)  # all its parts were written together or not at all
     return verdicts
 
 
@@ -140,11 +144,11 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
     writes = [one.write for one in settlements if one.write is not None]
     taken = backend.store.write(writes, now_ms) if writes else []
     if again and not all(taken):
-        taken = [took or stands for took, stands in zip(taken, _stands(backend.store, writes, now_ms), strict=True)]
+        taken = [took or was for took, was in zip(taken, _was_written(backend.store, writes, now_ms), strict=True)]
     answers = iter(taken)
     written = [next(answers) if one.write is not None else True for one in settlements]
-    fates = iter(settle_the_rest(backend, [one for one, ok in zip(settlements, written, strict=True) if ok]))
-    return [Verdict(ok, next(fates) if ok else False) for ok in written]
+    settled = iter(settle_the_rest(backend, [one for one, ok in zip(settlements, written, strict=True) if ok]))
+    return [Verdict(ok, next(settled) if ok else False) for ok in written]
 
 
 def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
@@ -164,7 +168,7 @@ def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list
     return backend.source.settle(settlements)
 
 
-def _stands(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
+def _was_written(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
     """Whether each outcome is what its own hold has written before."""
     found = store.read([hold.key for hold, _ in writes], now_ms)
     return [
@@ -239,16 +243,16 @@ class Queues:
         """As `DeliverySource.settle`."""
         answers = [True] * len(settlements)
         by_queue: dict[str, list[int]] = defaultdict(list)
-        for place, one in enumerate(settlements):
+        for index, one in enumerate(settlements):
             if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
-                by_queue[one.queue].append(place)
-        for name, places in by_queue.items():
+                by_queue[one.queue].append(index)
+        for name, indexes in by_queue.items():
             queue = self._open_queue(name)
-            for kind in (Ack, RetryIn, Bury):
-                chosen = [place for place in places if isinstance(settlements[place].settle, kind)]
+            for kind in (Ack, RetryIn, MoveTo):
+                chosen = [index for index in indexes if isinstance(settlements[index].settle, kind)]
                 if chosen:
-                    for place, ok in zip(chosen, _verb(queue, kind, [settlements[p] for p in chosen]), strict=True):
-                        answers[place] = ok
+                    for index, ok in zip(chosen, _verb(queue, kind, [settlements[p] for p in chosen]), strict=True):
+                        answers[index] = ok
         return answers
 
     def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
@@ -263,14 +267,14 @@ class Queues:
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
 
 
-def _verb(queue: QueueReceiver, kind: type[Ack | RetryIn | Bury], settlements: list[Settlement]) -> list[bool]:
+def _verb(queue: QueueReceiver, kind: type[Ack | RetryIn | MoveTo], settlements: list[Settlement]) -> list[bool]:
     if kind is Ack:
         return queue.delete([one.receipt for one in settlements if one.receipt is not None])
     if kind is RetryIn:
         waits = [(one.receipt, _hiding(one)) for one in settlements]
         return queue.set_visible_in([(receipt, change) for receipt, change in waits if receipt and change])
-    return queue.bury(
-        [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, Bury)]
+    return queue.move_aside(
+        [(one.receipt, one.settle) for one in settlements if one.receipt and isinstance(one.settle, MoveTo)]
     )
 
 
@@ -332,9 +336,9 @@ class Settler:
             try:
                 verdicts = list(settle(self._backend, settling, self._clock.now_ms(), again=number > 0))
                 refused = [
-                    place for place, one in enumerate(verdicts) if puts_back and one is not None and not one.written
+                    index for index, one in enumerate(verdicts) if puts_back and one is not None and not one.written
                 ]
-                back = [place for place in refused if self.put_back(runs[place], _PUT_BACK_MS)]
+                back = [index for index in refused if self.put_back(runs[index], _PUT_BACK_MS)]
             except errors.TransientError as error:
                 let_through(error)
                 failed = error
@@ -347,9 +351,9 @@ class Settler:
                     return [self._write_as_unknown(settling[0], runs[0], error)]
                 return [self.write([one], [run])[0] for one, run in zip(settling, runs, strict=True)]
             else:
-                for place in back:
-                    (verdict,) = self.write([settling[place]], [runs[place]], puts_back=False)
-                    verdicts[place] = verdict if verdict is not None and verdict.written else None
+                for index in back:
+                    (verdict,) = self.write([settling[index]], [runs[index]], puts_back=False)
+                    verdicts[index] = verdict if verdict is not None and verdict.written else None
                 return verdicts
         for run, verdict in zip(runs, verdicts, strict=True):
             run.error = failed if verdict is None else run.error
@@ -405,7 +409,7 @@ class Settler:
         A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
         """
         key, settle = run.facts.key, decision.settle
-        if not run.job.dispatches or key is None or not isinstance(settle, Bury) or settle.reason.kind == "conflict":
+        if not run.job.dispatches or key is None or not isinstance(settle, MoveTo) or settle.reason.kind == "conflict":
             return ()
         from onefold.runner.runs import stopped  # only a dispatch that ends like this; the cold start is measured
 
@@ -431,9 +435,9 @@ def _group_changes(run: Execution, decision: Decision) -> tuple[Change, ...]:
         return ()
     flag = group_flag(delivery.queue, delivery.group)
     stops = policy.after_failure == "stop"
-    if stops and isinstance(decision.settle, Bury) and run.facts.stopped is None:
+    if stops and isinstance(decision.settle, MoveTo) and run.facts.stopped is None:
         return (_change(flag, delivery.message_id.encode(), 0),)
-    if run.stopping is not None and isinstance(decision.settle, Ack if stops else (Ack, Bury)):
+    if run.stopping is not None and isinstance(decision.settle, Ack if stops else (Ack, MoveTo)):
         return (_change(flag, None, run.stopping),)
     return ()
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from onefold import errors, forks
 from onefold.record import attempt as script
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Outcome
-from onefold.record.fates import ProbeAnswer
 from onefold.runner import calling, context
 from onefold.runner.context import Context
 from onefold.runner.execution import Execution, LaneReport, Unit

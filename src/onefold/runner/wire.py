@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from onefold.contracts.queue import Attribute, Delivery, Reason
 from onefold.contracts.store import Hold
+from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Outcome
-from onefold.record.fates import ProbeAnswer
 
 T = TypeVar("T")
 

@@ -193,7 +193,7 @@ class Worker:
                 busy = busy or bool(batch) or received > 0
                 if self._settings.until_empty and not busy and self._is_empty():
                     # Closing a run may send what waits for it. This process does, or its maintenance did meanwhile.
-                    closed = self._runner.closer.look(turns=False)
+                    closed = self._runner.closer.check(turns=False)
                     self.draining = not closed and self._is_empty()
                     busy = True
                 self._failures = 0

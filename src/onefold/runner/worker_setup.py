@@ -101,7 +101,7 @@ def make_worker(
         queues=[_polled(traced(backend.open_queue(name)), runtime.steady, waiter.wake) for name in names],
         jobs=mine,
         waiter=waiter,
-        maintain=Maintenance(runtime, runner, names, mine, roster).look,
+        maintain=Maintenance(runtime, runner, names, mine, roster).check,
         ended=roster.leave,
         hurry=engine.hurry,
         settings=settings,
@@ -110,7 +110,7 @@ def make_worker(
         mark=engine.renewal_mark(),
         about={
             "jobs": ", ".join(sorted(job.name for job in mine))[:_NAMES_CHARS_MAX],
-            "place": _place(engine.url),
+            "place": _engine_location(engine.url),
             "threads": settings.threads,
             "pid": os.getpid(),
             "version": metadata.version("onefold"),
@@ -120,7 +120,7 @@ def make_worker(
     return worker
 
 
-def _place(url: str) -> str:
+def _engine_location(url: str) -> str:
     """Where the engine is, for a log: a file's whole path, else its URL without what may be a password."""
     path = url.removeprefix("sqlite:///")
     return os.path.abspath(path.partition("?")[0]) if path != url else redact.shown_url(url).strip("'")
@@ -153,7 +153,7 @@ class Maintenance:
         self._hourly_due_ms = 0
         self._steps_reported = len(runtime.steady.steps)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do what is due.
 
         Raises:
@@ -164,9 +164,9 @@ class Maintenance:
         for by_ms in clock.steps[self._steps_reported :]:
             self._emit("clock-set", {"by_ms": by_ms})
             self._steps_reported += 1
-        self._runtime.engine.maintain(self._buried)
-        self._roster.look()
-        self._runner.closer.look()
+        self._runtime.engine.maintain(self._report_dead_owner)
+        self._roster.check()
+        self._runner.closer.check()
         if clock.monotonic_ms() >= self._hourly_due_ms:
             self._hourly_due_ms = clock.monotonic_ms() + limits.HOUR_MS
             with ignored(errors.UsageError):  # a role may not list names
@@ -174,7 +174,7 @@ class Maintenance:
             for name in self._expiring:
                 self._warn_of_expiring(name)
 
-    def _buried(self, owner: str) -> None:
+    def _report_dead_owner(self, owner: str) -> None:
         self._emit("owner-dead", {"owner": owner})
         forget(self._runtime.engine.state, [owner])
 

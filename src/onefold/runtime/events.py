@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from msgspec import Struct
 
 from onefold import limits
-from onefold.contracts.ledger import FATES, History, Row
+from onefold.contracts.ledger import OUTCOME_EVENTS, History, Row
 from onefold.contracts.store import RecordKey
 from onefold.errors import UsageError
 from onefold.record.error_text import summary_of, text_of, trace_of
@@ -246,7 +246,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
 
 def kept(name: str, history: History, *, run: str | None = None) -> bool:
     """Whether the ledger keeps events of this name at this history level: always the outcomes of a run's operations."""
-    return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in FATES)
+    return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in OUTCOME_EVENTS)
 
 
 class Sink(Protocol):
@@ -350,8 +350,8 @@ def checked_sinks(sinks: object, app: str | None = None) -> tuple[Sink, ...]:
                 todo=f"A sink is an object with a method emit(event).{called}",
             )
     for sink in found:
-        if app is not None and callable(told := getattr(sink, "for_app", None)):
-            told(app)
+        if app is not None and callable(for_app := getattr(sink, "for_app", None)):
+            for_app(app)
     return found
 
 

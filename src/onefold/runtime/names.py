@@ -51,7 +51,7 @@ class Taken(Struct, frozen=True, kw_only=True):
     since_ms: int
 
 
-def place_of(name: str) -> str:
+def state_name_of(name: str) -> str:
     """The name in State of an operation name's owner."""
     return bounded_name(PREFIX, name)
 
@@ -74,13 +74,13 @@ def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> 
     """
     try:
         for _ in range(TRIES):
-            found = dict(zip(names, state.get([place_of(name) for name in names]), strict=True))
+            found = dict(zip(names, state.get([state_name_of(name) for name in names]), strict=True))
             _check(found, app)
             kind: Literal["job", "guard"] = "guard" if app is None else "job"
             apps = () if app is None else (app,)
             free = [name for name, one in found.items() if one is None]
             values = [Taken(name=name, kind=kind, apps=apps, since_ms=now_ms) for name in free]
-            changes = [Change(place_of(one.name), msgspec.json.encode(one), 0) for one in values]
+            changes = [Change(state_name_of(one.name), msgspec.json.encode(one), 0) for one in values]
             if not changes or all(state.put(changes)):
                 return
     except errors.ConflictError:

@@ -220,7 +220,7 @@ def _send_unique(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt
     """Reserve the `unique` keys, then send; keys that were reserved and could not be sent are released."""
     if runtime.engine.commit is not None:  # one transaction: a failure here undoes everything
         now_ms = runtime.steady.now_ms()  # also the record's time: no message is older than its reservation
-        known, free = _look(runtime, outgoing, now_ms)
+        known, free = _read_known(runtime, outgoing, now_ms)
         receipts = _deliver(runtime.engine, outgoing, known)
         _record_sent(runtime, outgoing, free, receipts, now_ms)
         return receipts
@@ -232,26 +232,26 @@ def _send_unique(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt
             _keep(runtime, mine, None)
         raise
     with suppress(errors.OnefoldError):  # they are sent; a worker's claim gives the record its usual lifetime
-        places = {one.record: place for place, one in reversed([*enumerate(outgoing)]) if one.unique}
-        _keep(runtime, mine, {one.record: receipts[places[one.record]].message_id for one in mine})
+        indexes = {one.record: index for index, one in reversed([*enumerate(outgoing)]) if one.unique}
+        _keep(runtime, mine, {one.record: receipts[indexes[one.record]].message_id for one in mine})
     return receipts
 
 
 def _deliver(engine: Engine, outgoing: Sequence[Outgoing], known: Mapping[int, Known]) -> list[Receipt]:
     """Enqueue all messages except those whose keys are known; returns the receipts of all, in order."""
     receipts = {
-        place: Receipt(
-            job=outgoing[place].record.job, key=outgoing[place].record.key, message_id=None, duplicate=True, found=found
+        index: Receipt(
+            job=outgoing[index].record.job, key=outgoing[index].record.key, message_id=None, duplicate=True, found=found
         )
-        for place, found in known.items()
+        for index, found in known.items()
     }
     by_queue: dict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(outgoing):
-        if place not in known:
-            by_queue[one.queue].append(place)
-    for places in by_queue.values():
-        receipts.update(zip(places, _put(engine, [outgoing[place] for place in places]), strict=True))
-    return [receipts[place] for place in range(len(outgoing))]
+    for index, one in enumerate(outgoing):
+        if index not in known:
+            by_queue[one.queue].append(index)
+    for indexes in by_queue.values():
+        receipts.update(zip(indexes, _put(engine, [outgoing[index] for index in indexes]), strict=True))
+    return [receipts[index] for index in range(len(outgoing))]
 
 
 def _put(engine: Engine, outgoing: Sequence[Outgoing]) -> list[Receipt]:
@@ -294,14 +294,14 @@ def _firsts(outgoing: Sequence[Outgoing]) -> tuple[dict[RecordKey, int], dict[in
     """
     first: dict[RecordKey, int] = {}
     known: dict[int, Known] = {}
-    for place, one in enumerate(outgoing):
-        if one.unique and first.setdefault(one.record, place) != place:
+    for index, one in enumerate(outgoing):
+        if one.unique and first.setdefault(one.record, index) != index:
             _refuse_other_payload(one, outgoing[first[one.record]].fingerprint, "sent in the same call")
-            known[place] = "waiting"
+            known[index] = "waiting"
     return first, known
 
 
-def _look(
+def _read_known(
     runtime: Runtime, outgoing: Sequence[Outgoing], now_ms: int
 ) -> tuple[dict[int, Known], dict[int, Record | None]]:
     """What is known about `unique` keys where records and messages are in one file, in the transaction of the send.
@@ -319,18 +319,18 @@ def _look(
     free: dict[int, Record | None] = {}
     if not first:
         return known, free
-    for place, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
+    for index, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
         if record is None:
-            free[place] = None
+            free[index] = None
             continue
         found = known_of(record)
         is_settled = found in ("done", "held") or (record.status == "in_progress" and now_ms < record.lease_until_ms)
-        if is_settled or _has_message(runtime, record, outgoing[place]):
-            known[place] = found
-            _refuse_other_payload(outgoing[place], record.fingerprint, found)
+        if is_settled or _has_message(runtime, record, outgoing[index]):
+            known[index] = found
+            _refuse_other_payload(outgoing[index], record.fingerprint, found)
         else:
-            _refuse_other_payload(outgoing[place], record.fingerprint, "its message is gone")
-            free[place] = record if record.key == outgoing[place].record else None
+            _refuse_other_payload(outgoing[index], record.fingerprint, "its message is gone")
+            free[index] = record if record.key == outgoing[index].record else None
     return known, free
 
 
@@ -340,7 +340,7 @@ def _records(
     """The record of each operation, under whichever of its job's names it has one."""
     from onefold.record.aliases import chosen, other_names  # for `unique` jobs; cold starts are measured
 
-    keys = {key: [key, *other_names(key, outgoing[place].aliases)] for key, place in first.items()}
+    keys = {key: [key, *other_names(key, outgoing[index].aliases)] for key, index in first.items()}
     flat = [one for several in keys.values() for one in several]
     found = dict(zip(flat, runtime.engine.store.read(flat, now_ms), strict=True))
     return [found[chosen(key, [found[one] for one in several])] for key, several in keys.items()]
@@ -366,11 +366,11 @@ def _record_sent(
 ) -> None:
     """Create the records of `unique` keys that were sent just now, for the worker to claim."""
     store, asks = runtime.engine.store, []
-    for place, record in free.items():
+    for index, record in free.items():
         if record is None or record.status in ("released", "failed"):  # a run without an outcome: its next worker's
-            ask = _ask(runtime, outgoing[place], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
+            ask = _ask(runtime, outgoing[index], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
             fingerprint = ask.fingerprint if record is None else record.fingerprint
-            asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[place].message_id))
+            asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[index].message_id))
     if not asks:  # most sends; each store call is a transaction, even with an empty list
         return
     answers = store.claim(asks, now_ms)
@@ -393,14 +393,14 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
         return [], known
     store, now_ms = runtime.engine.store, runtime.steady.now_ms()
     mine: list[Outgoing] = []
-    for place, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
+    for index, record in zip(first.values(), _records(runtime, outgoing, first, now_ms), strict=True):
         if record is None:
-            mine.append(outgoing[place])
+            mine.append(outgoing[index])
         elif _being_sent(record, now_ms):
-            raise _busy(outgoing[place])
+            raise _busy(outgoing[index])
         else:
-            known[place] = known_of(record)
-            _refuse_other_payload(outgoing[place], record.fingerprint, known[place])
+            known[index] = known_of(record)
+            _refuse_other_payload(outgoing[index], record.fingerprint, known[index])
     answers = store.claim([_ask(runtime, one, now_ms, _RESERVE_LEASE_MS, _SENDING_MS) for one in mine], now_ms)
     writes: list[tuple[Hold, Outcome]] = []
     quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]

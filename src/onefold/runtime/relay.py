@@ -83,7 +83,7 @@ class Relay:
         self._clean: int | None = None  # the version of the state whose rows this relay has removed
         self.passed = 0
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Pass on what waits now; how many messages.
 
         Raises:
@@ -100,7 +100,7 @@ class Relay:
         is_reported = False
         while not ended.is_set():
             try:
-                if not self.look():
+                if not self.check():
                     self._table.wait(lambda ms: clock.wait(ended, ms), REST_MS)
                 is_reported = False
             except errors.OnefoldError as error:

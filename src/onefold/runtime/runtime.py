@@ -49,7 +49,7 @@ class Runtime:
         clock, entropy: sources of time and of random numbers.
         history: what the ledger keeps. app_sinks, hooks: those that the app names.
         records_alone: the URL may be that of a store for records, which has no queues.
-        looks: to look at what is there: a file may be one that this user can only read.
+        read_only: to look at what is there: a file may be one that this user can only read.
         outbox_url: the database with the app's outbox table; None: there is none.
 
     Methods that need the engine open it, and raise as `open` does.
@@ -66,7 +66,7 @@ class Runtime:
         app_sinks: Sequence[Sink] = (),
         hooks: HookSet | None = None,
         records_alone: bool = False,
-        looks: bool = False,
+        read_only: bool = False,
         outbox_url: str | None = None,
     ) -> None:
         self.registry = registry
@@ -78,7 +78,7 @@ class Runtime:
         self.app_sinks = app_sinks
         self.hooks: HookSet | None = hooks
         self.records_alone = records_alone
-        self.looks = looks
+        self.read_only = read_only
         self._opened: _Opened | None = None
         self._threads: LoopThreads | None = None
         self._opening = threading.Lock()
@@ -328,7 +328,7 @@ class _Opened:
         self.touch_run: Callable[[str], None] | None = None
         self.engine: Engine = urls.open_engine(
             url, clock=self.steady, entropy=runtime.entropy, owner=self.owner,
-            records_alone=runtime.records_alone, looks=runtime.looks,
+            records_alone=runtime.records_alone, read_only=runtime.read_only,
         )  # fmt: skip
         try:
             self.engine.hurry(None if patient else 0)

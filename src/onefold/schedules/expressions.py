@@ -376,9 +376,9 @@ def _at(text: str, inside: str) -> AtExpression:
         ("minute", minute, 0, 59),
         ("second", second, 0, 59),
     )
-    for place, (name, value, least, most) in enumerate(bounds, start=1):
+    for position, (name, value, least, most) in enumerate(bounds, start=1):
         if not least <= value <= most:
-            at = column + found.start(place)
+            at = column + found.start(position)
             raise _refused(text, at, f"the {name} {value} is out of range: it may be {least} to {most}", todo=todo)
     return AtExpression(text, (year, month, day, hour, minute, second))
 
@@ -533,9 +533,9 @@ def _hint_for_rate(value: str, unit: str) -> str:
 def _column_of_at(inside: str) -> int:
     """How many characters of a one-time expression are as they should be."""
     form = "dddd-dd-ddTdd:dd:dd"
-    for place, (found, wanted) in enumerate(zip(inside, form, strict=False)):
+    for position, (found, wanted) in enumerate(zip(inside, form, strict=False)):
         if not (found.isdecimal() if wanted == "d" else found == wanted):
-            return place
+            return position
     return min(len(inside), len(form))
 
 

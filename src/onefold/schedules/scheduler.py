@@ -31,7 +31,7 @@ from onefold.contracts.documents import decode
 from onefold.contracts.state import Change
 from onefold.runner import runs
 from onefold.runner.heartbeat import ThreadBell
-from onefold.runner.runs import send_looks
+from onefold.runner.runs import send_reconciliations
 from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sinks
 from onefold.runtime.names import take
@@ -87,7 +87,7 @@ class Scheduler:
         self._started = False
         self.sent: int = 0
         self._offset_ms = 0  # of the clock, against elapsed time
-        self._looked_ms = self._swept_ms = self._clock.monotonic_ms()
+        self._checked_ms = self._swept_ms = self._clock.monotonic_ms()
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Scheduler:
 
     def next_ticks(self, count: int) -> list[tuple[str, int]]:
         """Which schedules are due next and when, in order; at most `count`."""
-        return [(due.place.removeprefix(PREFIX), due.at_ms) for due in self._agenda.next(count, PREFIX)]
+        return [(due.state_name.removeprefix(PREFIX), due.at_ms) for due in self._agenda.next(count, PREFIX)]
 
     def ended(self) -> list[str]:
         """Which schedules have no further tick, sorted; for a scheduler that was started."""
@@ -263,16 +263,16 @@ class Scheduler:
         Raises:
             StorageBusy: nothing of it was done; it is due still.
         """
-        self._look()
+        self._check_plans()
         now_ms = self._clock.now_ms()
         due = self._agenda.take(now_ms, TURN)
         try:
-            names = [place.removeprefix(PREFIX) for place in due if place.startswith(PREFIX)]
+            names = [state_name.removeprefix(PREFIX) for state_name in due if state_name.startswith(PREFIX)]
             if names:
                 self._deal(names, now_ms)
-            for place in due:
-                if place.startswith(undelivered.PREFIX):
-                    self._act(self._undelivered.send(place, now_ms))
+            for state_name in due:
+                if state_name.startswith(undelivered.PREFIX):
+                    self._act(self._undelivered.send(state_name, now_ms))
         except BaseException:
             self._agenda.put_back(due, now_ms)  # what was done meanwhile is seen when it is looked at again
             raise
@@ -300,8 +300,8 @@ class Scheduler:
         if wrote is None:
             return
         self.sent += wrote.sent
-        for place, at_ms in wrote.due:
-            self._agenda.note(place, at_ms)
+        for state_name, at_ms in wrote.due:
+            self._agenda.note(state_name, at_ms)
         self._paused.update(wrote.paused)
         for name in wrote.superseded:
             if name not in self._superseded:
@@ -339,7 +339,7 @@ class Scheduler:
             self._runtime.send(outgoing)
             wrote.sent = len(outgoing)
         for run, name in following:  # what looks at the run later; its tick is what counts
-            for why in send_looks(self._runtime, run, name, now_ms):
+            for why in send_reconciliations(self._runtime, run, name, now_ms):
                 wrote.events.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
             self._undelivered.keep(late, 0, now_ms, wrote)
@@ -373,7 +373,7 @@ class Scheduler:
 
     # -- now and then ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_plans(self) -> None:
         """See whether the clock was set, and what other processes left; sweep."""
         elapsed_ms = self._clock.monotonic_ms()
         offset_ms = self._clock.now_ms() - elapsed_ms
@@ -385,8 +385,8 @@ class Scheduler:
         elif by_ms >= SET_MS:
             self._writer.report_own("clock-set", {"by_ms": by_ms})
         self._offset_ms = offset_ms
-        if elapsed_ms - self._looked_ms >= LOOK_MS:
-            self._looked_ms = elapsed_ms
+        if elapsed_ms - self._checked_ms >= LOOK_MS:
+            self._checked_ms = elapsed_ms
             self._undelivered.look()
             if waiting := self._superseded | self._paused:
                 self._register(sorted(waiting), ours=False)

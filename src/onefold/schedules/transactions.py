@@ -24,11 +24,11 @@ class Due(NamedTuple):
     """When a value in State is due.
 
     Args:
-        at_ms: the instant. place: the value's name in State.
+        at_ms: the instant. state_name: the value's name in State.
     """
 
     at_ms: int
-    place: str
+    state_name: str
 
 
 class Agenda:
@@ -38,42 +38,44 @@ class Agenda:
         self._heap: list[Due] = []
         self._instants: dict[str, int] = {}
 
-    def note(self, place: str, at_ms: int | None) -> None:
+    def note(self, state_name: str, at_ms: int | None) -> None:
         """Look at a name at that instant, instead of the one noted before; with None not at all."""
         if at_ms is None:
-            self._instants.pop(place, None)
-        elif self._instants.get(place) != at_ms:
-            self._instants[place] = at_ms
-            heapq.heappush(self._heap, Due(at_ms, place))
+            self._instants.pop(state_name, None)
+        elif self._instants.get(state_name) != at_ms:
+            self._instants[state_name] = at_ms
+            heapq.heappush(self._heap, Due(at_ms, state_name))
 
     def take(self, now_ms: int, count_max: int) -> list[str]:
         """Take off what is due, the earliest first."""
         due: list[str] = []
         while self._heap and self._heap[0].at_ms <= now_ms and len(due) < count_max:
-            at_ms, place = heapq.heappop(self._heap)
-            if self._instants.get(place) == at_ms:
-                del self._instants[place]
-                due.append(place)
+            at_ms, state_name = heapq.heappop(self._heap)
+            if self._instants.get(state_name) == at_ms:
+                del self._instants[state_name]
+                due.append(state_name)
         return due
 
-    def put_back(self, places: list[str], at_ms: int) -> None:
+    def put_back(self, state_names: list[str], at_ms: int) -> None:
         """Note names that were taken, unless they were noted again since."""
-        for place in places:
-            if place not in self._instants:
-                self.note(place, at_ms)
+        for state_name in state_names:
+            if state_name not in self._instants:
+                self.note(state_name, at_ms)
 
     def first_ms(self) -> int | None:
         """An instant not later than the next one that is due; None when there is none."""
         return self._heap[0].at_ms if self._heap else None
 
-    def has(self, place: str) -> bool:
+    def has(self, state_name: str) -> bool:
         """Whether a name is in the agenda."""
-        return place in self._instants
+        return state_name in self._instants
 
     def next(self, count: int, prefix: str = "") -> list[Due]:
         """What is due next, in order; at most `count`, of the names that begin with `prefix`."""
-        places = (Due(at_ms, place) for place, at_ms in self._instants.items() if place.startswith(prefix))
-        return heapq.nsmallest(count, places)
+        state_names = (
+            Due(at_ms, state_name) for state_name, at_ms in self._instants.items() if state_name.startswith(prefix)
+        )
+        return heapq.nsmallest(count, state_names)
 
 
 PREFIX: Final = "schedule/"  # of the names of schedules' states in State

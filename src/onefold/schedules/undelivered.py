@@ -69,7 +69,7 @@ class Unsent(Struct, frozen=True, kw_only=True):
         return f"{self.schedule}/{self.scheduled_at}"
 
     @property
-    def place(self) -> str:
+    def state_name(self) -> str:
         """The name in State."""
         return PREFIX + self.run
 
@@ -150,9 +150,9 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
     )
 
 
-def schedule_of(place: str) -> str:
+def schedule_of(state_name: str) -> str:
     """The schedule that an unsent tick is of, by its name in State."""
-    return place.removeprefix(PREFIX).rpartition("/")[0]
+    return state_name.removeprefix(PREFIX).rpartition("/")[0]
 
 
 def refusal(error: Exception) -> OnefoldError:
@@ -178,14 +178,16 @@ class UndeliveredTicks:
 
     def look(self) -> None:
         """Note what there is: another process may have left it. What is noted already is read when its time comes."""
-        places = [place for place in self._state.names(PREFIX) if not self._agenda.has(place)]
-        ours = [place for place in places if schedule_of(place) in self._schedules]
+        state_names = [state_name for state_name in self._state.names(PREFIX) if not self._agenda.has(state_name)]
+        ours = [state_name for state_name in state_names if schedule_of(state_name) in self._schedules]
         for first in range(0, len(ours), _READ):
             some = ours[first : first + _READ]
-            for place, value in zip(some, self._state.get(some), strict=True):
+            for state_name, value in zip(some, self._state.get(some), strict=True):
                 if value is not None:
-                    self._agenda.note(place, msgspec.json.decode(value.value, type=Unsent).again_at_ms)
-        self._say_orphans(Counter(schedule_of(place) for place in places) - Counter(map(schedule_of, ours)))
+                    self._agenda.note(state_name, msgspec.json.decode(value.value, type=Unsent).again_at_ms)
+        self._say_orphans(
+            Counter(schedule_of(state_name) for state_name in state_names) - Counter(map(schedule_of, ours))
+        )
 
     def _say_orphans(self, counts: Mapping[str, int]) -> None:
         """Say once which ticks wait for a schedule of this app that is not declared any more; they are kept for it."""
@@ -198,19 +200,19 @@ class UndeliveredTicks:
                 self._writer.report(self._writer.event("ticks-orphaned", name, {"count": counts[name]}))
         self._orphaned.update(new)
 
-    def send(self, place: str, now_ms: int) -> Written | None:
+    def send(self, state_name: str, now_ms: int) -> Written | None:
         """Send a tick again, when it is time; what was written, or None for nothing.
 
         Raises:
             TransientError: the engine cannot be written.
         """
-        found = self._state.get([place])[0]
+        found = self._state.get([state_name])[0]
         if found is None:
             return None  # another scheduler was here
         one, version = msgspec.json.decode(found.value, type=Unsent), found.version
         schedule = self._schedules[one.schedule]
         if one.again_at_ms > now_ms:
-            self._agenda.note(place, one.again_at_ms)
+            self._agenda.note(state_name, one.again_at_ms)
             return None
         if not one.lasting:
             answer = self._writer.together(lambda: self._send(schedule, one, version))
@@ -231,7 +233,7 @@ class UndeliveredTicks:
         outgoing = schedule.outgoing_at(one.scheduled_at)
         self._writer.runtime.send([outgoing])
         wrote.sent = 1
-        if not self._writer.put([Change(one.place, None, version)]):
+        if not self._writer.put([Change(one.state_name, None, version)]):
             raise OtherSchedulerError
         event = self._writer.event("ticked", one.schedule, {"retries": one.retries + 1}, run=one.run)
         wrote.events.append(replace(event, queue=outgoing.queue))
@@ -251,11 +253,11 @@ class UndeliveredTicks:
         why = exhausted(one, policy.retries_max, policy.age_ms, now_ms)
         detail: Detail = {"error": one.code, "summary": one.message, "retries": one.retries}
         if why is None:
-            taken = self._writer.put([Change(one.place, msgspec.json.encode(one), version)])
-            wrote.due.append((one.place, one.again_at_ms))
+            taken = self._writer.put([Change(one.state_name, msgspec.json.encode(one), version)])
+            wrote.due.append((one.state_name, one.again_at_ms))
             wrote.events.append(self._writer.event("tick-refused", one.schedule, detail, run=one.run))
         else:
-            taken = self._writer.put([Change(one.place, None, version)])
+            taken = self._writer.put([Change(one.state_name, None, version)])
             wrote.events.append(self._give_up(one, why, {**detail, "reason": why}))
         if version and not taken:
             raise OtherSchedulerError

@@ -26,7 +26,7 @@ from onefold.observe.alarm_targets import QUEUE
 from onefold.observe.incidents import Report
 from onefold.observe.watch import EventNotes, Watch
 from onefold.options import AlarmTargets
-from onefold.reconcile.reconciler import LookMessage
+from onefold.reconcile.reconciler import ReconcileMessage
 from onefold.runner import runs
 from onefold.runtime.events import Event
 from onefold.runtime.outgoing import Outgoing
@@ -281,7 +281,7 @@ def _missing(drill: Drill) -> _End:
         jobs = Jobs(named=app.jobs, of=app.registry.job_of, history=app.history, queues=())
         Repair(AdminSession(app.runtime(), actor="person:drill", jobs=jobs), app, run).send()
         drill.world.run()
-        app.reconcilers[f"reconcile-{HOURLY}"].reconcile(LookMessage(run=run, look=0))
+        app.reconcilers[f"reconcile-{HOURLY}"].reconcile(ReconcileMessage(run=run, look=0))
 
     return end
 

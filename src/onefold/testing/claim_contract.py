@@ -193,8 +193,8 @@ class ClaimContract(StoreHarness):
         self.claim("A")
         asked: set[tuple[int, int]] = set()
 
-        def rows_of(place: int, claimed: Claimed) -> list[Row]:
-            asked.add((place, claimed.hold.fence))
+        def rows_of(index: int, claimed: Claimed) -> list[Row]:
+            asked.add((index, claimed.hold.fence))
             return [Row(at_ms=NOW, event="takeover", key=claimed.hold.key, detail={"fence": claimed.hold.fence})]
 
         over_ms = NOW + LEASE_MS
@@ -231,7 +231,7 @@ class ClaimContract(StoreHarness):
         if not self.store.capabilities.proves_death:
             raise SkipTest("the store does not prove death")
         self.store.claim([ask("of-a"), ask("of-a-2", start=False), ask("of-b", "B")], NOW)
-        self.bury("A")
+        self.end_owner("A")
         answers = self.store.claim([ask("of-a", "C"), ask("of-a-2", "C"), ask("of-b", "C")], NOW)
         started, unstarted, other = answers
         assert isinstance(started, Claimed)

@@ -21,7 +21,7 @@ from onefold.contracts.admin import QueueAdmin, RecordAdmin
 from onefold.contracts.commit import Settlement, Verdict
 from onefold.contracts.entries import Entry
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import Ack, Attribute, Bury, Delivery, Leave, Reason, RetryIn, Settle
+from onefold.contracts.queue import Ack, Attribute, Delivery, Leave, MoveTo, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import Change
 from onefold.contracts.store import (
@@ -179,7 +179,7 @@ class CommitContract(CommitHarness):
     def test_a_buried_message_stands_in_the_dead_letter_queue_with_its_reason(self) -> None:
         delivery, hold = self.begin("w")
         reason = Reason(kind="permanent", summary="no such address", attempts=1)
-        assert self.settle(self.settlement(delivery, hold, fail(), Bury("dead-letter", reason))) == [BOTH]
+        assert self.settle(self.settlement(delivery, hold, fail(), MoveTo("dead-letter", reason))) == [BOTH]
         (dead,) = self.queues.peek(DEAD)
         assert (dead.body, dead.reason, dead.source) == ("w", reason, WORK)
         assert (self.messages(WORK), self.statuses([hold])) == ([], ["failed"])
@@ -269,8 +269,8 @@ class CommitContract(CommitHarness):
 
     def test_a_burial_that_cannot_be_made_leaves_everything_as_it_was(self) -> None:
         delivery, hold = self.begin("w", NEXT)  # has no dead-letter queue
-        burial = Bury("dead-letter", Reason(kind="permanent", summary="no"))
-        self._refused([self.settlement(delivery, hold, fail(), burial)], UsageError)
+        move = MoveTo("dead-letter", Reason(kind="permanent", summary="no"))
+        self._refused([self.settlement(delivery, hold, fail(), move)], UsageError)
         assert (self.statuses([hold]), self.messages(NEXT), self.told()) == (["in_progress"], ["w"], 0)
 
     def _refused(self, settlements: Sequence[Settlement], error: type[UsageError]) -> None:

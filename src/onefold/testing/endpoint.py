@@ -177,7 +177,7 @@ class Endpoint:
         return asyncio.run_coroutine_threadsafe(make(), self._loop).result(patience_s)
 
 
-def _tell(line: LogLine) -> None:
+def _print_line(line: LogLine) -> None:
     """A function's log, where pytest shows it beside a failed test."""
     sys.stderr.write(f"{line.request_id[:8]} | {line.text}\n")
 
@@ -188,7 +188,7 @@ class _Thread:
     def __init__(self, serving: Serving) -> None:
         self.serving = serving
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._told: asyncio.Event | None = None
+        self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="onefold-sqs", daemon=True)
@@ -204,8 +204,8 @@ class _Thread:
 
     def stop(self) -> None:
         assert self.loop is not None
-        assert self._told is not None
-        self.loop.call_soon_threadsafe(self._told.set)
+        assert self._stopping is not None
+        self.loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -220,11 +220,11 @@ class _Thread:
             self._ready.set()
 
     async def _main(self) -> None:
-        self.loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self.loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         await self.serving.start()
         self._ready.set()
         try:
-            await self._told.wait()
+            await self._stopping.wait()
         finally:
             await self.serving.stop()
 
@@ -269,7 +269,7 @@ def sqs(
         history=history,
     )
     entropy = SystemEntropy() if seed is None else SeededEntropy(seed)
-    serving = Serving(settings, clock=manual or SystemClock(), entropy=entropy, on_line=_tell)
+    serving = Serving(settings, clock=manual or SystemClock(), entropy=entropy, on_line=_print_line)
     thread = _Thread(serving)
     loop = thread.start()
     try:

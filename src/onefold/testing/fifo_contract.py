@@ -357,7 +357,7 @@ class FifoContract(QueueHarness):
         queue, dead = self.pair("orders.fifo", content_dedup=True)
         self.send(queue, "a1", "a2", group="a")
         head = self.one(queue)
-        assert self.bury(queue, head)
+        assert self.move_aside(queue, head)
         assert self.bodies(queue) == ["a2"]
         letter = self.one(dead)
         assert (letter.body, letter.reason, letter.group) == ("a1", WRONG, "a")
@@ -368,7 +368,7 @@ class FifoContract(QueueHarness):
         self.send(queue, "a1", group="a")
         late = self.one(queue)
         self.later(VISIBLE)
-        assert not self.bury(queue, late)
+        assert not self.move_aside(queue, late)
         assert self.counts(dead) == (0, 0, 0)
         assert self.bodies(queue) == ["a1"]
 

@@ -92,7 +92,7 @@ class World:
         for _ in range(rounds_max):
             some = self._runner.source.receive(list(self.app.queues if queues is None else queues), 10)
             if not some:
-                if self._runner.closer.look():
+                if self._runner.closer.check():
                     continue  # a job that starts when a run is complete
                 self._sinks.flush()
                 return count

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from onefold import errors
 from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent
-from onefold.contracts.queue import Attribute, Bury, Reason, RetryIn
+from onefold.contracts.queue import Attribute, MoveTo, Reason, RetryIn
 from onefold.testing.fifo_contract import FifoContract
 from onefold.testing.queues import DAY, HOUR, MINUTE, RETENTION, SECOND, VISIBLE, WRONG, sorted_bodies
 from onefold.testing.serving_contract import ServingContract
@@ -519,14 +519,14 @@ class QueueContract(FifoContract, ServingContract):
         self.send(queue, "a", "b", key="k")
         self.later(DAY)
         first, second = self.receive(queue)
-        assert self.bury(queue, first)
+        assert self.move_aside(queue, first)
         assert self.counts(queue) == (0, 1, 0)
         letter = self.one(dead)
         assert (letter.body, letter.reason, letter.source, letter.key) == (first.body, WRONG, queue.name, "k")
-        if dead.capabilities.atomic_bury:
+        if dead.capabilities.atomic_move:
             assert letter.message_id == first.message_id
             assert letter.receive_count == 2
-        assert self.bury(queue, second)
+        assert self.move_aside(queue, second)
         self.later(14 * DAY - 1)
         assert self.counts(dead) == (2, 0, 0)
         self.later(1)
@@ -538,7 +538,7 @@ class QueueContract(FifoContract, ServingContract):
         queue = self.queue("orders", held="orders-held")
         self.send(queue, "a")
         unknown = Reason(kind="unknown", summary="it is not known whether the parcel was booked", crashes=1)
-        assert queue.bury([(self.one(queue).receipt, Bury("held", unknown))]) == [True]
+        assert queue.move_aside([(self.one(queue).receipt, MoveTo("held", unknown))]) == [True]
         assert self.one(self.queues.open("orders-held")).reason == unknown
 
     def test_burying_without_a_queue_for_it(self) -> None:
@@ -546,7 +546,7 @@ class QueueContract(FifoContract, ServingContract):
         queue = self.queue()
         self.send(queue, "a")
         delivery = self.one(queue)
-        text = self.raises(errors.UsageError, lambda: self.bury(queue, delivery))
+        text = self.raises(errors.UsageError, lambda: self.move_aside(queue, delivery))
         assert "no dead-letter queue" in text
         assert self.counts(queue) == (0, 1, 0)
 
@@ -555,7 +555,7 @@ class QueueContract(FifoContract, ServingContract):
         queue, dead = self.pair()
         self.send(queue, "a")
         delivery = self.one(queue)
-        assert self.bury(queue, delivery)
-        assert self.bury(queue, delivery)
+        assert self.move_aside(queue, delivery)
+        assert self.move_aside(queue, delivery)
         assert self.delete(queue, delivery) == [True]
         assert self.counts(dead) == (1, 0, 0)

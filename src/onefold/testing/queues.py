@@ -13,7 +13,7 @@ from unittest import SkipTest
 from onefold import limits
 from onefold.contracts.admin import QueueAdmin
 from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Ack, Bury, Delivery, Reason, RetryIn, Settle
+from onefold.contracts.queue import Ack, Delivery, MoveTo, Reason, RetryIn, Settle
 from onefold.contracts.settings import QueueSettings
 from onefold.manual_clock import ManualClock
 
@@ -86,9 +86,9 @@ class QueueHarness:
         """Delete messages by their receipts."""
         return queue.delete([delivery.receipt for delivery in deliveries])
 
-    def bury(self, queue: Queue, delivery: Delivery, to: Any = "dead-letter") -> bool:
+    def move_aside(self, queue: Queue, delivery: Delivery, to: Any = "dead-letter") -> bool:
         """Dead-letter one message."""
-        (answer,) = queue.bury([(delivery.receipt, Bury(to, WRONG))])
+        (answer,) = queue.move_aside([(delivery.receipt, MoveTo(to, WRONG))])
         return answer
 
     def later(self, by_ms: int) -> None:

@@ -92,10 +92,10 @@ class StoreHarness:
     store: Store
     ledger: Ledger  # of the same place; only suites of a store with `notes_claims` need it
 
-    def bury(self, owner: str) -> None:
+    def end_owner(self, owner: str) -> None:
         """Let the store know that this owner is dead; only suites of a store with `proves_death` need to say how."""
         raise AssertionError(
-            f"The store says that it proves_death, and {type(self).__name__} does not say how {owner!r} dies: define bury()."
+            f"The store says that it proves_death, but {type(self).__name__} cannot end {owner!r}: define end_owner()."
         )
 
     def ask(self, owner: str = "A", at_ms: int = NOW, **options: Any) -> Answer:

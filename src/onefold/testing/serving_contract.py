@@ -77,14 +77,14 @@ class ServingContract(QueueHarness):
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
         first = self.one(queue)
-        assert queue.standing([first.receipt]) == ["in-flight"]
+        assert queue.receipt_states([first.receipt]) == ["in-flight"]
         self.later(VISIBLE)
-        assert queue.standing([first.receipt]) == ["visible"]
+        assert queue.receipt_states([first.receipt]) == ["visible"]
         second = self.one(queue)
-        assert queue.standing([first.receipt, second.receipt]) == ["superseded", "in-flight"]
+        assert queue.receipt_states([first.receipt, second.receipt]) == ["superseded", "in-flight"]
         self.delete(queue, second)
-        assert queue.standing([first.receipt, second.receipt]) == ["gone", "gone"]
-        self.raises(errors.UsageError, lambda: queue.standing(["garbage"]))
+        assert queue.receipt_states([first.receipt, second.receipt]) == ["gone", "gone"]
+        self.raises(errors.UsageError, lambda: queue.receipt_states(["garbage"]))
 
     def test_how_a_message_stands_with_a_receipt_of_a_fifo_queue(self) -> None:
         """REC test_fifo_delete_after_visibility_timeout."""
@@ -92,14 +92,14 @@ class ServingContract(QueueHarness):
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a", group="g")
         first = self.one(queue)
-        assert queue.standing([first.receipt]) == ["in-flight"]
+        assert queue.receipt_states([first.receipt]) == ["in-flight"]
         self.later(VISIBLE)
-        assert queue.standing([first.receipt]) == ["expired"]
+        assert queue.receipt_states([first.receipt]) == ["expired"]
         assert self.delete(queue, first) == [False]
         second = self.one(queue)
-        assert queue.standing([first.receipt, second.receipt]) == ["superseded", "in-flight"]
+        assert queue.receipt_states([first.receipt, second.receipt]) == ["superseded", "in-flight"]
         self.delete(queue, second)
-        assert queue.standing([second.receipt]) == ["gone"]
+        assert queue.receipt_states([second.receipt]) == ["gone"]
 
     def test_the_twelve_hours_refuse_what_is_in_flight(self) -> None:
         """DG sqs-visibility-timeout: False, and the message is still held."""
@@ -109,7 +109,7 @@ class ServingContract(QueueHarness):
         held = self.one(queue)
         self.later(SECOND)
         assert not self.hide(queue, held, 12 * HOUR)
-        assert queue.standing([held.receipt]) == ["in-flight"]
+        assert queue.receipt_states([held.receipt]) == ["in-flight"]
 
     def test_a_message_that_expired_or_moved_is_gone(self) -> None:
         """REC test_message_retention_with_inflight."""
@@ -119,11 +119,11 @@ class ServingContract(QueueHarness):
         first = self.one(queue)
         self.later(VISIBLE)
         assert self.receive(queue) == []
-        assert queue.standing([first.receipt]) == ["gone"]
+        assert queue.receipt_states([first.receipt]) == ["gone"]
         self.send(queue, "expires")
         second = self.one(queue, 12 * HOUR)
         self.later(limits.RETENTION_MS_DEFAULT)
-        assert queue.standing([second.receipt]) == ["gone"]
+        assert queue.receipt_states([second.receipt]) == ["gone"]
 
     def test_an_old_receipt_hides_what_another_holds_for_longer_too(self) -> None:
         """REC test_terminate_visibility_timeout_after_receive, the other way round: any receipt of it may change it."""
@@ -170,7 +170,7 @@ class ServingContract(QueueHarness):
         queue, dead = self.pair()
         self.needs(queue.capabilities.inspectable, "inspectable")
         (sent,) = self.send(queue, "a")
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         assert self.queues.take_transfers() == []
         (moved,) = self.queues.move([(sent.message_id, None, None)])
         assert moved is not None
@@ -217,7 +217,7 @@ class ServingContract(QueueHarness):
             QueueSettings(name=queue.name, dead_letter=dead.name, receives_max=1, delay_ms=SECOND), advised=False
         )
         held = self.one(queue)
-        assert "no dead-letter queue" in self.raises(errors.UsageError, lambda: self.bury(queue, held))
+        assert "no dead-letter queue" in self.raises(errors.UsageError, lambda: self.move_aside(queue, held))
         self.later(VISIBLE)
         again = self.queue(dead.name, retention_ms=14 * DAY)  # the same name: the policy leads there again
         assert self.receive(queue) == []
@@ -262,7 +262,7 @@ class ServingContract(QueueHarness):
         queue, dead = self.pair()
         assert not self.queues.moving()
         self.send(queue, "a")
-        self.bury(queue, self.one(queue))
+        self.move_aside(queue, self.one(queue))
         task = self.queues.start_move(dead.name)
         self.needs(queue.capabilities.inspectable, "inspectable")  # a server of its own may be done by now
         assert self.queues.moving()

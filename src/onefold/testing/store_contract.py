@@ -1,7 +1,7 @@
 """What every Store must do, as tests: run for each of ours, and by anyone who writes another.
 
 Subclass `StoreContract` and set `self.store` to an empty store before each test; a store that proves death also gives
-`bury`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no clock, so
+`move_aside`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no clock, so
 instants are plain numbers; every boundary is tested one millisecond before, at, and after it, and every rule both where it
 accepts and where it refuses. Tests are skipped only by a store's declared capabilities.
 

@@ -101,10 +101,10 @@ def _preview(view: View, queue: str, select: Select) -> Shown:
         foreseen = redriving.foresee(view.session, messages[:FORESEEN], select=select)
     except errors.UsageError as error:
         problem = str(error)
-    fates: dict[str, int] = {}
+    counted: dict[str, int] = {}
     for one in foreseen:
-        fates[one.forecast.fate] = fates.get(one.forecast.fate, 0) + 1
-    value = {"queue": queue, "selected": len(messages), "more": more_there, "fates": fates, "foreseen": foreseen}
+        counted[one.forecast.outcome] = counted.get(one.forecast.outcome, 0) + 1
+    value = {"queue": queue, "selected": len(messages), "more": more_there, "fates": counted, "foreseen": foreseen}
     more = {
         "problem": problem, "select": select, "seen": digest_of([one.message_id for one in messages]), "most": SENT_MAX,
         "typed": not is_filtered(select), "foreseen_most": FORESEEN, "rate": redriving.PER_SECOND_DEFAULT,

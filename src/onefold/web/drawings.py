@@ -54,8 +54,8 @@ def sparkline(values: Sequence[int], what: str) -> Markup:
     label = f"{what}: {last:,} now, {top:,} at most, over {len(values)} minutes"
     step = width / max(len(values) - 1, 1)
     points = " ".join(
-        f"{place * step:.1f},{height - 2 - (value / top * (height - 4) if top else 0):.1f}"
-        for place, value in enumerate(values)
+        f"{index * step:.1f},{height - 2 - (value / top * (height - 4) if top else 0):.1f}"
+        for index, value in enumerate(values)
     )
     return Markup(
         '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">'
@@ -95,18 +95,18 @@ def timeline(steps: Sequence[Line]) -> Markup:
     drawn = [min(gap, busy_ms) for gap in gaps]
     scale = (_LINE_WIDTH - 20) / max(sum(drawn), 1)
     parts, x = Markup(""), 10.0
-    for place, step in enumerate(shown):
+    for index, step in enumerate(shown):
         kind = "bad" if step.event in _BAD else "good" if step.event in _GOOD else "plain"
         parts += Markup('<circle class="{kind}" cx="{x}" cy="16" r="5"><title>{title}</title></circle>').format(
             kind=kind, x=f"{x:.1f}", title=f"{step.at} {step.event}: {one_line(step.text)}"
         )
-        if place < len(gaps):
-            width = drawn[place] * scale
-            if gaps[place] > busy_ms:
+        if index < len(gaps):
+            width = drawn[index] * scale
+            if gaps[index] > busy_ms:
                 parts += Markup(
                     '<line class="idle" x1="{a}" y1="16" x2="{b}" y2="16"></line>'
                     '<text x="{m}" y="36" text-anchor="middle">{text}</text>'
-                ).format(a=f"{x + 7:.1f}", b=f"{x + width - 7:.1f}", m=f"{x + width / 2:.1f}", text=age(gaps[place]))
+                ).format(a=f"{x + 7:.1f}", b=f"{x + width - 7:.1f}", m=f"{x + width / 2:.1f}", text=age(gaps[index]))
             x += width
     whole_ms = shown[-1].at_ms - shown[0].at_ms
     label = f"{len(shown)} steps in {pause(whole_ms)}; long gaps are drawn short"

@@ -57,16 +57,16 @@ class Hiding(Struct, frozen=True, kw_only=True):
             name: HIDDEN if self.payloads or self._names(name.lower()) else text for name, text in attributes.items()
         }
 
-    def _without(self, value: Any, place: str) -> Any:
+    def _without(self, value: Any, path: str) -> Any:
         if isinstance(value, list):
-            return [self._without(one, place) for one in value]
+            return [self._without(one, path) for one in value]
         if not isinstance(value, dict):
             return value
         found = {}
         for name, one in value.items():
-            inside = f"{place}.{name.lower()}"
+            inside = f"{path}.{name.lower()}"
             found[name] = HIDDEN if self._names(inside) else self._without(one, inside)
         return found
 
-    def _names(self, place: str) -> bool:
-        return any(f".{place}".endswith(f".{field}") for field in self.fields)
+    def _names(self, path: str) -> bool:
+        return any(f".{path}".endswith(f".{field}") for field in self.fields)

@@ -36,12 +36,12 @@ class EngineNumbers:
         self._reader = Reader(
             session.engine, session.clock, jobs=app.jobs if app is not None else (), reconciled=reconciled
         )
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
 
     def exposition(self) -> WebAnswer:
         """The metrics as Prometheus's text; 503 where the engine cannot be asked."""
         try:
-            with self._looking:
+            with self._reading:
                 readings = self._reader.read()
             text = exposition(gauges(readings))
         except errors.OnefoldError as error:

@@ -17,7 +17,7 @@ from onefold.contracts.queue import Leave
 from onefold.contracts.state import Change
 from onefold.contracts.store import Claimed, Completed, Hold
 from onefold.engines.aws.dynamodb.backend import DynamoBackend
-from onefold.engines.aws.dynamodb.items import place_of
+from onefold.engines.aws.dynamodb.items import item_key_of
 from onefold.runner.context import Context
 from onefold.testing.records import KEY, LEASE_MS, NOW, ask, complete
 from tests.aws.dynamodb.tables import OpenBooks
@@ -157,7 +157,7 @@ def test_a_token_of_a_record_that_was_deleted_by_hand_stops_nobody(ministack: st
         effects = books.effects(1_000)
         effects.open().transact(put(books, id=f"i-{number}"))
         assert effects.finish(settlement(hold), NOW + number).written
-        books.table.client.delete_item(TableName=books.table.name, Key=place_of(KEY, books.table.layout))
+        books.table.client.delete_item(TableName=books.table.name, Key=item_key_of(KEY, books.table.layout))
     assert stored(books, "i-2") is not None
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.contracts import transitions
 from onefold.contracts.store import OutboxItem, Record, RecordKey
-from onefold.engines.aws.dynamodb.items import Layout, item_of, job_part, key_of, place_of, record_of, stamp_of
+from onefold.engines.aws.dynamodb.items import Layout, item_key_of, item_of, job_part, key_of, record_of, stamp_of
 from onefold.testing.records import BROKEN, KEPT_MS, LEASE_MS, NOW, ask
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
@@ -32,7 +32,7 @@ def fresh(key: RecordKey) -> Record:
 def test_a_key_comes_back_from_its_item(layout: Layout, key: RecordKey) -> None:
     item = item_of(fresh(key), "s", layout)
     assert key_of(item) == key
-    assert {name: item[name] for name in ("pk", "sk")} == place_of(key, layout)
+    assert {name: item[name] for name in ("pk", "sk")} == item_key_of(key, layout)
     assert 1 <= len(item["pk"]["S"].encode()) <= 2_048
     assert 1 <= len(item["sk"]["S"].encode()) <= 1_024
     assert not item["pk"]["S"].startswith("~")
@@ -45,7 +45,7 @@ def test_a_key_comes_back_from_its_item(layout: Layout, key: RecordKey) -> None:
 @example(RecordKey("", "a#b", "c"), RecordKey("", "a", "b#c"))
 @example(RecordKey("", "a%23b", "c"), RecordKey("", "a#b", "c"))
 def test_two_operations_have_two_places(layout: Layout, one: RecordKey, other: RecordKey) -> None:
-    assert (place_of(one, layout) == place_of(other, layout)) == (one == other)
+    assert (item_key_of(one, layout) == item_key_of(other, layout)) == (one == other)
 
 
 @pytest.mark.parametrize("layout", [1, 2])
@@ -90,5 +90,5 @@ def test_the_pattern_of_a_job_fits_its_own_records_only(key: RecordKey, job: str
     part = job_part(job)
     assert part.isascii()
     assert not set(part) & set("*?${}#~")
-    own = place_of(key, 2)["pk"]["S"]
+    own = item_key_of(key, 2)["pk"]["S"]
     assert own.startswith(f"{part}#") == (key.job == job)

@@ -11,9 +11,9 @@ from msgspec import structs
 from onefold import errors, limits
 from onefold.contracts.admin import Edit, MoveTask
 from onefold.contracts.entries import Entry, Sent
-from onefold.contracts.queue import Attribute, Bury, Delivery
+from onefold.contracts.queue import Attribute, Delivery, MoveTo
 from onefold.contracts.settings import QueueSettings
-from onefold.engines.aws import looking
+from onefold.engines.aws import inspecting
 from onefold.engines.aws.sqs import Sqs, SqsQueue
 from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SystemEntropy
@@ -56,11 +56,11 @@ def receive(queues: SqsQueues, name: str) -> list[Delivery]:
     return sorted(queues.open(name).receive(100), key=lambda one: one.body)
 
 
-def bury(queues: SqsQueues, name: str, *bodies: str, to: Any = "dead-letter", **options: Any) -> dict[str, str]:
+def move_aside(queues: SqsQueues, name: str, *bodies: str, to: Any = "dead-letter", **options: Any) -> dict[str, str]:
     """Send and bury messages; their first ids by body."""
     send(queues, name, *bodies, **options)
     held = receive(queues, name)
-    assert queues.open(name).bury([(one.receipt, Bury(to, rig.WRONG)) for one in held]) == [True] * len(bodies)
+    assert queues.open(name).move_aside([(one.receipt, MoveTo(to, rig.WRONG)) for one in held]) == [True] * len(bodies)
     return {one.body: one.message_id for one in held}
 
 
@@ -203,7 +203,7 @@ def test_purging(queues: SqsQueues) -> None:
 
 def test_a_look_shows_everything_once_and_lets_go(queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", *map(str, range(25)), key="k", attributes={"a": Attribute("v")})
+    move_aside(queues, "orders", *map(str, range(25)), key="k", attributes={"a": Attribute("v")})
     first = queues.peek("dead", limit=20)
     rest = queues.peek("dead", limit=20, after=first[-1].message_id)
     assert sorted(int(one.body) for one in first + rest) == list(range(25))
@@ -218,7 +218,7 @@ def test_a_look_shows_everything_once_and_lets_go(queues: SqsQueues) -> None:
 
 def test_a_look_is_a_receive_and_pages_are_one_look(session: rig.HookedSession, queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a", "b")
+    move_aside(queues, "orders", "a", "b")
     (before, last) = queues.peek("dead")
     session.calls.clear()
     assert queues.peek("dead", after=last.message_id) == []
@@ -229,7 +229,7 @@ def test_a_look_is_a_receive_and_pages_are_one_look(session: rig.HookedSession, 
 
 def test_a_short_page_is_a_short_look(session: rig.HookedSession, queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", *map(str, range(40)))
+    move_aside(queues, "orders", *map(str, range(40)))
     session.calls.clear()
     shown = queues.peek("dead", limit=3)
     assert session.calls.count("receive_message") == 1
@@ -241,8 +241,8 @@ def test_a_short_page_is_a_short_look(session: rig.HookedSession, queues: SqsQue
 def test_working_queues_are_not_searched_unasked(session: rig.HookedSession, queues: SqsQueues) -> None:
     make(queues, "orders")
     (waiting,) = send(queues, "orders", "waits", key="k")
-    bury_id = letters(queues)
-    assert bury_id == {}
+    move_id = letters(queues)
+    assert move_id == {}
     assert queues.find([waiting]) == [None]
     assert queues.find_key("k") == []
     (held,) = receive(queues, "orders")
@@ -251,8 +251,8 @@ def test_working_queues_are_not_searched_unasked(session: rig.HookedSession, que
 
 def test_a_letter_is_found_by_the_id_it_had_and_by_its_key(queues: SqsQueues) -> None:
     make(queues, "orders", "parcels")
-    before = bury(queues, "orders", "a", key="k-1")
-    other = bury(queues, "parcels", "b", key="k-2")
+    before = move_aside(queues, "orders", "a", key="k-1")
+    other = move_aside(queues, "parcels", "b", key="k-2")
     found = queues.find([other["b"], "nobody", before["a"]])
     assert [None if one is None else (one.body, one.source) for one in found] == [
         ("b", "parcels"),
@@ -266,15 +266,15 @@ def test_a_letter_is_found_by_the_id_it_had_and_by_its_key(queues: SqsQueues) ->
 def test_a_fifo_letter_beyond_the_first_ten_of_its_group_is_not_seen(queues: SqsQueues) -> None:
     make(queues, "orders.fifo", dead="dead.fifo")
     for number in range(12):
-        bury(queues, "orders.fifo", f"{number:02}", group="g")
+        move_aside(queues, "orders.fifo", f"{number:02}", group="g")
     assert sorted(letters(queues, "dead.fifo")) == [f"{number:02}" for number in range(10)]
     assert queues.depth("dead.fifo").visible == 12
 
 
 def test_a_look_ends(queues: SqsQueues, monkeypatch: pytest.MonkeyPatch) -> None:
     make(queues, "orders")
-    bury(queues, "orders", *map(str, range(30)))
-    monkeypatch.setattr(looking, "COUNT_MAX", 20)
+    move_aside(queues, "orders", *map(str, range(30)))
+    monkeypatch.setattr(inspecting, "COUNT_MAX", 20)
     assert len(queues.peek("dead", limit=100)) == 20
     assert queues.depth("dead").visible == 30
 
@@ -284,8 +284,8 @@ def test_a_look_ends(queues: SqsQueues, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_chosen_letters_go_back_where_they_came_from(queues: SqsQueues) -> None:
     make(queues, "orders", "parcels")
-    bury(queues, "orders", "a", "b", key="k", attributes={"x": Attribute("y")})
-    bury(queues, "parcels", "c")
+    move_aside(queues, "orders", "a", "b", key="k", attributes={"x": Attribute("y")})
+    move_aside(queues, "parcels", "c")
     ids = letters(queues)
     moved = queues.move([(ids["c"], None, None), ("nobody", None, None), (ids["a"], None, None)])
     assert [None if one is None else one.queue for one in moved] == ["parcels", None, "orders"]
@@ -301,7 +301,7 @@ def test_chosen_letters_go_back_where_they_came_from(queues: SqsQueues) -> None:
 
 def test_a_letter_can_be_edited_on_its_way_and_in_place(queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a", "b", key="k")
+    move_aside(queues, "orders", "a", "b", key="k")
     ids = letters(queues)
     edit = Edit(body="mended", attributes={"n": Attribute("1", "Number")})
     assert not queues.edit(ids["a"], Edit(body="\x00", attributes={}))
@@ -319,7 +319,7 @@ def test_a_letter_can_be_edited_on_its_way_and_in_place(queues: SqsQueues) -> No
 def test_a_letter_of_unknown_origin_needs_a_target(queues: SqsQueues) -> None:
     make(queues, "orders", "parcels")
     send(queues, "dead", "stray")
-    bury(queues, "orders", "a")
+    move_aside(queues, "orders", "a")
     ids = letters(queues)
     with pytest.raises(errors.UsageError, match="It is not known which queue"):
         queues.move([(ids["a"], None, None), (ids["stray"], None, None)])
@@ -334,7 +334,7 @@ def test_a_letter_of_unknown_origin_needs_a_target(queues: SqsQueues) -> None:
 
 def test_a_target_that_does_not_take_a_letter_leaves_it(queues: SqsQueues) -> None:
     make(queues, "orders", message_bytes_max=1_024)
-    bury(queues, "orders", "a", "b")
+    move_aside(queues, "orders", "a", "b")
     ids = letters(queues)
     moved = queues.move([(ids["a"], None, Edit(body="x" * 1_025, attributes={})), (ids["b"], None, None)])
     assert [one is None for one in moved] == [True, False]
@@ -345,20 +345,20 @@ def test_a_move_whose_answer_is_lost_keeps_the_letter(
     session: rig.HookedSession, queues: SqsQueues, clock: ManualClock
 ) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a")
+    move_aside(queues, "orders", "a")
     ids = letters(queues)
     session.hooks["send_message_batch"] = rig.lose_answer
     with pytest.raises(errors.TransientError):
         queues.move([(ids["a"], None, None)])
     session.hooks.clear()
     assert [one.body for one in receive(queues, "orders")] == ["a"]  # it was applied all the same
-    clock.advance(looking.SHOWN_S * 1_000)
+    clock.advance(inspecting.SHOWN_S * 1_000)
     assert letters(queues) == ids  # nothing is lost: the job's key makes the second run harmless
 
 
 def test_what_was_sent_on_is_followed_as_far_as_sqs_tells(queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a", "b")
+    move_aside(queues, "orders", "a", "b")
     ids = letters(queues)
     moved = queues.move([(ids["a"], None, None), (ids["b"], None, None)])
     new = [one.new_message_id for one in moved if one is not None]
@@ -368,13 +368,13 @@ def test_what_was_sent_on_is_followed_as_far_as_sqs_tells(queues: SqsQueues) -> 
     first, second = receive(queues, "orders")
     assert [one and one.state for one in queues.find(new)] == ["in_flight"] * 2
     queues.open("orders").delete([first.receipt])
-    queues.open("orders").bury([(second.receipt, Bury("dead-letter", rig.WRONG))])
+    queues.open("orders").move_aside([(second.receipt, MoveTo("dead-letter", rig.WRONG))])
     assert [one and one.queue for one in queues.find(new)] == [None, "dead"]
 
 
 def test_removing_letters(queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a", "b", "c")
+    move_aside(queues, "orders", "a", "b", "c")
     ids = letters(queues)
     assert queues.remove([ids["a"], "nobody", ids["c"]]) == [True, False, True]
     assert letters(queues) == {"b": ids["b"]}
@@ -392,7 +392,7 @@ def test_with_one_source_the_task_is_sqs_s_own(
     session: rig.HookedSession, queues: SqsQueues, clock: ManualClock
 ) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a", "b", key="k")
+    move_aside(queues, "orders", "a", "b", key="k")
     asked: list[Mapping[str, Any]] = []
 
     def note(request: Mapping[str, Any], answer: rig.Answer) -> Any:
@@ -411,15 +411,15 @@ def test_with_one_source_the_task_is_sqs_s_own(
         ("a", "k", None, None),
         ("b", "k", None, None),
     ]
-    again = queues.open("orders").bury([(back[0].receipt, Bury("dead-letter", rig.WRONG))])
+    again = queues.open("orders").move_aside([(back[0].receipt, MoveTo("dead-letter", rig.WRONG))])
     assert again == [True]
     assert [one.reason for one in queues.peek("dead")] == [rig.WRONG]
 
 
 def test_with_several_sources_it_is_a_copy_to_each_one_s_own(queues: SqsQueues, clock: ManualClock) -> None:
     make(queues, "orders", "parcels")
-    bury(queues, "orders", "a", "b")
-    bury(queues, "parcels", "c")
+    move_aside(queues, "orders", "a", "b")
+    move_aside(queues, "parcels", "c")
     send(queues, "dead", "stray")
     task = queues.start_move("dead")
     assert (task.status, task.to_move, queues.moving()) == ("RUNNING", 4, True)
@@ -433,14 +433,14 @@ def test_with_several_sources_it_is_a_copy_to_each_one_s_own(queues: SqsQueues, 
     assert not queues.moving()
     assert [one.body for one in receive(queues, "orders")] == ["a", "b"]
     assert [one.body for one in receive(queues, "parcels")] == ["c"]
-    clock.advance(looking.SHOWN_S * 1_000)
+    clock.advance(inspecting.SHOWN_S * 1_000)
     assert list(letters(queues)) == ["stray"]
 
 
 def test_a_copy_ends_though_a_target_refuses_some(queues: SqsQueues) -> None:
     make(queues, "orders", "parcels", dead="dead")
     queues.create(QueueSettings(name="small", message_bytes_max=1_024))
-    bury(queues, "orders", "a", "x" * 1_025, "y" * 1_025)
+    move_aside(queues, "orders", "a", "x" * 1_025, "y" * 1_025)
     queues._mover._start_copy("dead", "small", None)
     queues.step_moves()
     assert newest(queues).status == "COMPLETED"
@@ -450,7 +450,7 @@ def test_a_copy_ends_though_a_target_refuses_some(queues: SqsQueues) -> None:
 
 def test_a_copy_keeps_its_rate(queues: SqsQueues, clock: ManualClock) -> None:
     make(queues, "orders", "parcels")
-    bury(queues, "orders", *map(str, range(30)))
+    move_aside(queues, "orders", *map(str, range(30)))
     queues.start_move("dead", per_second_max=5)
     assert queues.step_moves() == 5
     assert queues.step_moves() == 0
@@ -467,18 +467,18 @@ def test_a_copy_keeps_its_rate(queues: SqsQueues, clock: ManualClock) -> None:
 def test_a_copy_to_a_queue_that_vanishes_fails(queues: SqsQueues, clock: ManualClock) -> None:
     make(queues, "orders", "parcels")
     queues.create(QueueSettings(name="elsewhere"))
-    bury(queues, "orders", "a")
+    move_aside(queues, "orders", "a")
     task = queues._mover._start_copy("dead", "elsewhere", None)
     queues.drop("elsewhere")
     assert queues.step_moves() == 0
     assert (queues.moves("dead")[0].handle, queues.moves("dead")[0].status) == (task.handle, "FAILED")
-    clock.advance(looking.SHOWN_S * 1_000)
+    clock.advance(inspecting.SHOWN_S * 1_000)
     assert list(letters(queues)) == ["a"]
 
 
 def test_a_server_without_move_tasks_gets_a_copy(session: rig.HookedSession, queues: SqsQueues) -> None:
     make(queues, "orders")
-    bury(queues, "orders", "a")
+    move_aside(queues, "orders", "a")
     for method in ("start_message_move_task", "list_message_move_tasks", "list_dead_letter_source_queues"):
         session.hooks[method] = rig.refuse("InvalidAction", "The action is not valid for this endpoint.")
     task = queues.start_move("dead")
@@ -519,7 +519,7 @@ def test_a_task_of_another_process_is_cancelled_by_its_handle(
     session: rig.HookedSession, queues: SqsQueues, clock: ManualClock
 ) -> None:
     make(queues, "orders")
-    bury(queues, "orders", *map(str, range(20)))
+    move_aside(queues, "orders", *map(str, range(20)))
     session.hooks["list_message_move_tasks"] = lambda *_: {}
     task = queues.start_move("dead", per_second_max=1)
     session.hooks.clear()
@@ -543,4 +543,4 @@ def test_what_sqs_does_not_tell(queues: SqsQueues) -> None:
     assert queues.next_ready_ms("orders") is None
     assert queues.dedup_memory("orders") == []
     with pytest.raises(errors.UsageError, match="does not report the state of a receipt"):
-        queue.standing([held.receipt])
+        queue.receipt_states([held.receipt])

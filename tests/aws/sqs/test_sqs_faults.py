@@ -11,7 +11,7 @@ import pytest
 
 from onefold import errors, limits
 from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.queue import Attribute, Delivery, MoveTo, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.engines.aws import batches
@@ -24,7 +24,7 @@ from onefold.manual_clock import ManualClock
 from onefold.testing.endpoint import Endpoint
 from tests.aws.sqs import rig
 
-BURY = Bury("dead-letter", rig.WRONG)
+MOVE = MoveTo("dead-letter", rig.WRONG)
 
 
 @pytest.fixture
@@ -188,13 +188,13 @@ def test_a_burial_whose_delete_is_lost_is_recognised(
     (held,) = receive(queue)
     session.hooks["delete_message_batch"] = rig.refuse("InternalError", status=500)
     with pytest.raises(errors.TransientError):
-        queue.bury([(held.receipt, BURY)])
+        queue.move_aside([(held.receipt, MOVE)])
     assert (queues.depth("dead").visible, queue.depth().in_flight) == (1, 1)
     session.hooks.clear()
     clock.advance(30_000)  # another process has it now
     other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin.open("orders")
     (again,) = receive(other)
-    assert other.bury([(again.receipt, BURY)]) == [True]
+    assert other.move_aside([(again.receipt, MOVE)]) == [True]
     assert (queues.depth("dead").visible, queue.depth().in_flight) == (2, 0)
     (letter,) = queues.peek("dead")
     assert (letter.body, letter.reason) == ("a", rig.WRONG)
@@ -207,16 +207,16 @@ def test_the_same_burial_again_copies_once(session: rig.HookedSession, queues: S
     first, second = receive(queue)
     session.hooks["delete_message_batch"] = rig.refuse("InternalError", status=500)
     with pytest.raises(errors.TransientError):
-        queue.bury([(first.receipt, BURY), (second.receipt, BURY)])
+        queue.move_aside([(first.receipt, MOVE), (second.receipt, MOVE)])
     session.hooks.clear()
-    assert queue.bury([(first.receipt, BURY), (second.receipt, BURY)]) == [True, True]
+    assert queue.move_aside([(first.receipt, MOVE), (second.receipt, MOVE)]) == [True, True]
     assert queues.depth("dead").visible == 2
 
 
 def test_a_receipt_that_is_named_twice_is_buried_once(queues: SqsQueues, queue: Queue) -> None:
     send(queue, "a")
     (held,) = receive(queue)
-    assert queue.bury([(held.receipt, BURY), (held.receipt, BURY)]) == [True, True]
+    assert queue.move_aside([(held.receipt, MOVE), (held.receipt, MOVE)]) == [True, True]
     assert queues.depth("dead").visible == 1
 
 
@@ -235,7 +235,7 @@ def test_one_target_that_is_denied_does_not_hold_up_the_other(
 
     session.hooks["send_message_batch"] = deny_held
     with pytest.raises(errors.UsageError, match="Add the action sqs:SendMessage on queue app-held"):
-        queue.bury([(first.receipt, Bury("held", rig.WRONG)), (second.receipt, BURY)])
+        queue.move_aside([(first.receipt, MoveTo("held", rig.WRONG)), (second.receipt, MOVE)])
     assert (queue.depth().in_flight, queues.depth("dead").visible) == (1, 1)
 
 
@@ -244,10 +244,10 @@ def test_a_copy_that_is_not_accepted_keeps_the_message(session: rig.HookedSessio
     held = receive(queue)
     session.hooks["send_message_batch"] = rig.fail_entries(body_is("b"), 99)
     with pytest.raises(errors.TransientError):
-        queue.bury([(one.receipt, BURY) for one in held])
+        queue.move_aside([(one.receipt, MOVE) for one in held])
     assert queue.depth().in_flight == 1  # the one that was not copied
     session.hooks.clear()
-    assert queue.bury([(one.receipt, BURY) for one in held]) == [True, True]
+    assert queue.move_aside([(one.receipt, MOVE) for one in held]) == [True, True]
     assert queue.depth().in_flight == 0
 
 
@@ -257,7 +257,7 @@ def test_a_message_that_fills_its_queue_is_buried_without_reason(queues: SqsQueu
     queue = queues.open("small")
     send(queue, "x" * 1_024)
     (held,) = receive(queue)
-    assert queue.bury([(held.receipt, BURY)]) == [True]
+    assert queue.move_aside([(held.receipt, MOVE)]) == [True]
     (letter,) = queues.peek("small-dead")
     assert (letter.body, letter.reason) == ("x" * 1_024, None)
 
@@ -266,7 +266,7 @@ def test_a_message_with_ten_attributes_is_buried_with_all(queues: SqsQueues, que
     attributes = {f"a{number}": Attribute(f"v{number}") for number in range(10)}
     send(queue, "a", attributes=attributes)
     (held,) = receive(queue)
-    assert queue.bury([(held.receipt, BURY)]) == [True]
+    assert queue.move_aside([(held.receipt, MOVE)]) == [True]
     (letter,) = queues.peek("dead")
     assert (letter.attributes, letter.reason, letter.source) == (attributes, rig.WRONG, "orders")
 
@@ -277,7 +277,7 @@ def test_what_another_process_received_is_not_buried_here(
     send(queue, "a")
     (held,) = receive(queue)
     other = Sqs(session, clock=clock, entropy=SystemEntropy(), prefix="app-", wait_s=0).admin.open("orders")
-    assert other.bury([(held.receipt, BURY)]) == [False]
+    assert other.move_aside([(held.receipt, MOVE)]) == [False]
     assert queue.depth().in_flight == 1
 
 
@@ -304,7 +304,7 @@ def test_what_lambda_received_is_buried_here(queues: SqsQueues, queue: Queue, se
     assert isinstance(adopting, SqsQueue)
     (delivery,) = adopting.adopt([record], limits.VISIBILITY_MS_DEFAULT)
     assert (delivery.body, delivery.key, delivery.receive_count) == ("a", "k", 1)
-    assert queue.bury([(delivery.receipt, BURY)]) == [True]
+    assert queue.move_aside([(delivery.receipt, MOVE)]) == [True]
     assert [one.key for one in queues.peek("dead")] == ["k"]
 
 
@@ -313,8 +313,8 @@ def test_held_messages_are_forgotten_long_after_their_visibility(queue: Queue, c
     (held,) = receive(queue)
     clock.advance(limits.VISIBILITY_MS_DEFAULT + 15 * limits.MINUTE_MS)
     (again,) = receive(queue)
-    assert queue.bury([(held.receipt, BURY)]) == [False]
-    assert queue.bury([(again.receipt, BURY)]) == [True]
+    assert queue.move_aside([(held.receipt, MOVE)]) == [False]
+    assert queue.move_aside([(again.receipt, MOVE)]) == [True]
 
 
 def test_a_message_that_waits_for_hours_is_not_held_as_long(queue: Queue, clock: ManualClock) -> None:
@@ -328,7 +328,7 @@ def test_a_message_that_waits_for_hours_is_not_held_as_long(queue: Queue, clock:
     clock.advance(limits.VISIBILITY_MS_DEFAULT + 15 * limits.MINUTE_MS)
     send(queue, "b")
     assert bodies(queue) == ["b"]
-    assert queue.bury([(held.receipt, BURY)]) == [False]
+    assert queue.move_aside([(held.receipt, MOVE)]) == [False]
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_tags_that_may_not_be_read_hide_only_the_held_queue(
     send(queue, "a")
     (held,) = receive(queue)
     with pytest.raises(errors.UsageError, match="sqs:ListQueueTags"):
-        queue.bury([(held.receipt, Bury("held", rig.WRONG))])
+        queue.move_aside([(held.receipt, MoveTo("held", rig.WRONG))])
     assert queue.depth().in_flight == 1
 
 
@@ -452,7 +452,7 @@ def test_an_expired_receipt(fifo: Queue, clock: ManualClock) -> None:
     clock.advance(limits.VISIBILITY_MS_DEFAULT)
     assert fifo.delete([late.receipt]) == [False]
     assert fifo.set_visible_in([(late.receipt, RetryIn(1_000))]) == [False]
-    assert fifo.bury([(late.receipt, BURY)]) == [False]
+    assert fifo.move_aside([(late.receipt, MOVE)]) == [False]
     (again,) = receive(fifo)
     assert fifo.delete([late.receipt]) == [False]
     assert fifo.delete([again.receipt]) == [True]

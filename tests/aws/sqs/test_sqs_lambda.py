@@ -10,7 +10,7 @@ import pytest
 
 from onefold import errors
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Attribute, Bury, Delivery
+from onefold.contracts.queue import Attribute, Delivery, MoveTo
 from onefold.contracts.settings import QueueSettings
 from onefold.engines.aws.payloads import Payloads
 from onefold.engines.aws.sqs import Sqs, SqsQueue
@@ -117,7 +117,9 @@ def test_what_lambda_deletes_is_forgotten_without_a_call(
     session.calls.clear()
     queue.disown([delivery.receipt])
     assert session.calls == []
-    assert queues.open("orders").bury([(delivery.receipt, rig_bury())]) == [False]  # nothing of it is kept here
+    assert queues.open("orders").move_aside([(delivery.receipt, rig_move_aside())]) == [
+        False
+    ]  # nothing of it is kept here
 
 
 def test_a_batch_that_succeeds_asks_nothing_of_sqs(
@@ -154,5 +156,5 @@ def test_a_body_in_s3_goes_with_its_message(
     assert bodies.kept == {}
 
 
-def rig_bury() -> Bury:
-    return Bury("dead-letter", rig.WRONG)
+def rig_move_aside() -> MoveTo:
+    return MoveTo("dead-letter", rig.WRONG)

@@ -15,7 +15,7 @@ from botocore.response import StreamingBody
 from onefold import errors, limits
 from onefold.contracts.admin import Edit
 from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.queue import Attribute, Delivery, MoveTo, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.engines.aws import messages
@@ -108,7 +108,7 @@ def test_a_buried_body_stays_until_its_letter_is_done(
 ) -> None:
     send(queue, BIG, "small")
     for held in queue.receive(10):
-        assert queue.bury([(held.receipt, Bury("dead-letter", rig.WRONG))]) == [True]
+        assert queue.move_aside([(held.receipt, MoveTo("dead-letter", rig.WRONG))]) == [True]
     assert len(keys(session)) == 1
     found = {len(one.body): one for one in queues.peek("dead")}
     large = found[len(BIG)]
@@ -125,7 +125,7 @@ def test_a_buried_body_stays_until_its_letter_is_done(
 
 def test_a_removed_letter_takes_its_body_along(session: rig.HookedSession, queues: SqsQueues, queue: Queue) -> None:
     send(queue, BIG)
-    assert queue.bury([(one(queue).receipt, Bury("dead-letter", rig.WRONG))]) == [True]
+    assert queue.move_aside([(one(queue).receipt, MoveTo("dead-letter", rig.WRONG))]) == [True]
     (letter,) = queues.peek("dead")
     assert queues.remove([letter.message_id]) == [True]
     assert keys(session) == []
@@ -133,7 +133,7 @@ def test_a_removed_letter_takes_its_body_along(session: rig.HookedSession, queue
 
 def test_an_edited_letter_replaces_its_body(session: rig.HookedSession, queues: SqsQueues, queue: Queue) -> None:
     send(queue, BIG)
-    assert queue.bury([(one(queue).receipt, Bury("dead-letter", rig.WRONG))]) == [True]
+    assert queue.move_aside([(one(queue).receipt, MoveTo("dead-letter", rig.WRONG))]) == [True]
     (letter,) = queues.peek("dead")
     assert queues.edit(letter.message_id, Edit(body=BIG + "!", attributes={}))
     (letter,) = queues.peek("dead")
@@ -209,7 +209,7 @@ def test_what_counted_unsigned_is_signed_when_it_is_buried(
     believing = opened().admin.open("orders")
     held = one(believing)
     assert held.trusted
-    assert believing.bury([(held.receipt, Bury("dead-letter", rig.WRONG))]) == [True]
+    assert believing.move_aside([(held.receipt, MoveTo("dead-letter", rig.WRONG))]) == [True]
     monkeypatch.delenv("ONEFOLD_UNSIGNED_BEFORE")
     (letter,) = opened().admin.peek("dead")
     assert (letter.body == body, letter.trusted) == (True, not full), "a signature that has no room is left out"

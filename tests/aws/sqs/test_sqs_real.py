@@ -14,7 +14,7 @@ import pytest
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.entries import Entry, Sent
-from onefold.contracts.queue import Attribute, Bury, Delivery, RetryIn
+from onefold.contracts.queue import Attribute, Delivery, MoveTo, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
 from onefold.engines.aws.session import Session
@@ -25,7 +25,7 @@ from tests.aws.sqs import rig
 
 pytestmark = pytest.mark.slow
 
-BURY = Bury("dead-letter", rig.WRONG)
+MOVE = MoveTo("dead-letter", rig.WRONG)
 VISIBLE_MS = 60_000
 
 
@@ -140,7 +140,7 @@ def test_a_burial_and_the_way_back(queues: SqsQueues) -> None:
     queue = pair(queues)
     queue.send([Entry(body="a", key="k")])
     (held,) = receive(queue, 1)
-    assert queue.bury([(held.receipt, BURY)]) == [True]
+    assert queue.move_aside([(held.receipt, MOVE)]) == [True]
     assert (queue.depth().in_flight, queues.depth("dead").visible) == (0, 1)
     (letter,) = queues.peek("dead")
     assert (letter.reason, letter.source, letter.key) == (rig.WRONG, "orders", "k")
@@ -158,7 +158,7 @@ def test_fifo_groups_and_duplicates(queues: SqsQueues) -> None:
     held = queue.receive(10)
     assert [one.body for one in held] == ["a1", "a2"]
     assert queue.receive(10) == []
-    assert queue.bury([(held[0].receipt, BURY)]) == [True]
+    assert queue.move_aside([(held[0].receipt, MOVE)]) == [True]
     assert queue.delete([held[1].receipt]) == [True]
     assert [(one.body, one.group, one.source) for one in queues.peek("dead.fifo")] == [("a1", "g", "orders.fifo")]
 
@@ -181,7 +181,7 @@ def test_a_move_is_a_copy_where_the_server_has_no_tasks(on_ministack: SqsQueues)
     queue = pair(on_ministack)
     queue.send([Entry(body="a")])
     (held,) = receive(queue, 1)
-    queue.bury([(held.receipt, BURY)])
+    queue.move_aside([(held.receipt, MOVE)])
     task = on_ministack.start_move("dead")
     assert on_ministack.moving()
     moved = 0

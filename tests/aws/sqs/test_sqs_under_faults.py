@@ -13,10 +13,10 @@ import pytest
 
 from onefold import errors, limits
 from onefold.contracts.entries import Entry
-from onefold.contracts.queue import Bury, RetryIn
+from onefold.contracts.queue import MoveTo, RetryIn
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.verbs import Queue
-from onefold.engines.aws import looking
+from onefold.engines.aws import inspecting
 from onefold.engines.aws.sqs import Sqs
 from onefold.engines.aws.sqs_admin import SqsQueues
 from onefold.entropy import SeededEntropy
@@ -24,7 +24,7 @@ from onefold.manual_clock import ManualClock
 from tests.aws.sqs import rig
 
 FAULTY = ("send_message_batch", "delete_message_batch", "change_message_visibility_batch", "receive_message")
-BURY = Bury("dead-letter", rig.WRONG)
+MOVE = MoveTo("dead-letter", rig.WRONG)
 RATE = 0.2
 
 
@@ -70,7 +70,7 @@ def work(queue: Queue, chance: SeededEntropy, done: set[str]) -> None:
             done.add(one.body)
     for call in (
         lambda: queue.delete(fates[0]),
-        lambda: queue.bury([(receipt, BURY) for receipt in fates[1]]),
+        lambda: queue.move_aside([(receipt, MOVE) for receipt in fates[1]]),
         lambda: queue.set_visible_in([(receipt, RetryIn(1_000)) for receipt in fates[2]]),
     ):
         try:
@@ -80,7 +80,7 @@ def work(queue: Queue, chance: SeededEntropy, done: set[str]) -> None:
 
 
 def remaining(queues: SqsQueues, clock: ManualClock, name: str) -> list[str]:
-    clock.advance(max(limits.VISIBILITY_MS_DEFAULT, looking.SHOWN_S * 1_000))
+    clock.advance(max(limits.VISIBILITY_MS_DEFAULT, inspecting.SHOWN_S * 1_000))
     return [one.body for one in queues.peek(name, limit=1_000)]
 
 
@@ -107,7 +107,7 @@ def test_every_message_is_done_or_there(session: rig.HookedSession, clock: Manua
             for one in letters.peek(f"dead{suffix}"):
                 letters.move([(one.message_id, None, None)])
         except errors.TransientError:
-            clock.advance(looking.SHOWN_S * 1_000)
+            clock.advance(inspecting.SHOWN_S * 1_000)
     session.hooks.clear()
     waiting = remaining(queues, clock, f"orders{suffix}")
     dead = remaining(queues, clock, f"dead{suffix}")

@@ -34,7 +34,7 @@ from onefold.testing.alarm_drills import DRILLS, DrillResult, drill
 command = Group("alarms", help="Alarms: list, history, silence, test.", no_args_is_help=True)
 
 
-@declared("list", looks=True, example="onefold alarms list shop:app\nonefold alarms list shop:app --table")
+@declared("list", read_only=True, example="onefold alarms list shop:app\nonefold alarms list shop:app --table")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 @click.option("--table", is_flag=True, help="All alarms there are, with their thresholds, instead.")
@@ -82,7 +82,7 @@ def _draw_now(now: admin.AlarmsNow, words: str) -> None:
         render.fold(f"{silence.name} is silenced for {left} by {silence.by}: {silence.reason}", "~ ", "  ", "dim")
 
 
-@declared("history", looks=True, example="onefold alarms history shop:app")
+@declared("history", read_only=True, example="onefold alarms history shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def show_history(words: tuple[str, ...], url: str | None) -> Answer:

@@ -96,7 +96,7 @@ def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, int]
     ):
         return schedules, {}
     try:
-        session = open_session(found.url, actor=target.actor(), looks=True)
+        session = open_session(found.url, actor=target.actor(), read_only=True)
     except errors.OnefoldError:  # no file yet, or none that this user may read: the times that are declared are shown
         return schedules, {}
     try:

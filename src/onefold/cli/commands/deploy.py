@@ -225,8 +225,8 @@ def command(
             todo="Add --yes, or --dry-run to look only.",
         )
     stack_options.report_notes(plan)
-    place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-    deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
+    location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+    deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy())
     click.get_current_context().call_on_close(deployment.close)
     deployment.check(bucket, alarm_topic)
     code: Uploaded | None = None
@@ -246,16 +246,16 @@ def command(
         raise
     if not agreed:
         deployment.discard(change_set)
-        return Answer({"stack": place.stack, "changes": change_set.changes, "deployed": None}, draw=_draw_dry)
+        return Answer({"stack": location.stack, "changes": change_set.changes, "deployed": None}, draw=_draw_dry)
     try:
         done = deployment.execute(change_set, _follower(change_set))
     except KeyboardInterrupt:
         render.note(
             f"CloudFormation goes on without us. To see how it ends: aws cloudformation describe-stack-events"
-            f" --stack-name {place.stack}"
+            f" --stack-name {location.stack}"
         )
         raise
-    value = {"stack": place.stack, "changes": change_set.changes, "deployed": done}
+    value = {"stack": location.stack, "changes": change_set.changes, "deployed": done}
     return Answer(value, draw=lambda: _draw_end(done), code=0 if done.ok else FAILED)
 
 
@@ -269,7 +269,7 @@ def _package(plan: DeployPlan, package: str | None, wanted: Wanted) -> tuple[Pat
 
 
 def _nothing(deployment: Deployment) -> Answer:
-    stack = deployment.place.stack
+    stack = deployment.location.stack
     now = deployment.state()
     done = Deployed(stack=stack, status=now.status, ok=True, outputs=now.outputs)
     return Answer(
@@ -459,8 +459,8 @@ def diff_command(
     """
     try:
         plan = stack_options.planned(app, choices)
-        place = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-        deployment = Deployment(plan, place, clock=SystemClock(), entropy=SystemEntropy())
+        location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
+        deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy())
         click.get_current_context().call_on_close(deployment.close)
         compared = deployment.compare()
     except OnefoldError as error:

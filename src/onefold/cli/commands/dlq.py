@@ -20,7 +20,7 @@ from onefold.admin import dead_letters as admin
 from onefold.admin import editing, groups
 from onefold.admin import redrive as redriving
 from onefold.admin.dead_letters import Select
-from onefold.admin.reading import Fate, Forecast
+from onefold.admin.reading import ExpectedOutcome, Forecast
 from onefold.admin.session import AdminSession
 from onefold.cli import options, render, selection, target
 from onefold.cli.commands.jobs import read_file
@@ -41,7 +41,7 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 
 @declared(
     "list",
-    looks=True,
+    read_only=True,
     example="onefold dlq list shop:app\nonefold dlq list shop:app --all --reason conflict --newer 2h",
 )
 @click.argument("words", metavar="[APP]", nargs=-1)
@@ -157,7 +157,7 @@ def _draw_letters(letters: list[admin.DeadLetterView], limit: int, select: Selec
 # -- show ------------------------------------------------------------------------------------------------------------
 
 
-@declared("show", looks=True, example="onefold dlq show 5f0c-17 shop:app\nonefold dlq show shop:app --key o-17")
+@declared("show", read_only=True, example="onefold dlq show 5f0c-17 shop:app\nonefold dlq show shop:app --key o-17")
 @click.argument("words", metavar="[ID] [APP]", nargs=-1)
 @target.by_url
 @selection.selecting
@@ -217,12 +217,12 @@ def _next_of(detail: admin.Detail) -> list[str]:
     purge = f"onefold dlq purge {detail.letter.message_id}"
     if detail.redrive.startswith("onefold map"):
         return [detail.redrive]
-    if detail.forecast.fate == "conflict":
+    if detail.forecast.outcome == "conflict":
         return [
             f"{edit} --new-key   (it is another operation: give it a key of its own)",
             f"{purge}   (it is not wanted)",
         ]
-    if detail.forecast.fate in ("malformed", "comes-back"):
+    if detail.forecast.outcome in ("malformed", "comes-back"):
         return [edit, f"{purge}   (it is not wanted)"]
     return [detail.redrive, edit]
 
@@ -234,7 +234,7 @@ def _foreseen(forecast: Forecast, way_back: str) -> str:
     if not way_back.startswith("onefold dlq redrive"):
         return "is refused: its group is stopped by a held message."
     whole = "of its whole group, which is stopped: this one " if " --group " in way_back else ""
-    return f"{whole}{selection.FATES[forecast.fate]} {forecast.why}"
+    return f"{whole}{selection.OUTCOMES[forecast.outcome]} {forecast.why}"
 
 
 def _runs(one: admin.DeadLetterView) -> str:
@@ -435,7 +435,7 @@ def redrive(
         return freed
     if dry_run:
         foreseen = redriving.foresee(found.session, messages, select=wanted, idle=idle)
-        return Answer({"foreseen": foreseen, "counts": _fates(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
+        return Answer({"foreseen": foreseen, "counts": _outcomes(foreseen)}, draw=lambda: _draw_foreseen(foreseen))
     work = redriving.Redrive(
         found.session,
         messages,
@@ -460,10 +460,10 @@ def _resume_expired(words: tuple[str, ...], url: str | None, group: str, reason_
     return Answer({"resumed": [{"queue": queue, "group": group} for queue in queues]}, draw=lambda: line(text))
 
 
-def _fates(foreseen: list[redriving.Foreseen]) -> dict[Fate, int]:
-    counts: dict[Fate, int] = {}
+def _outcomes(foreseen: list[redriving.Foreseen]) -> dict[ExpectedOutcome, int]:
+    counts: dict[ExpectedOutcome, int] = {}
     for one in foreseen:
-        counts[one.forecast.fate] = counts.get(one.forecast.fate, 0) + 1
+        counts[one.forecast.outcome] = counts.get(one.forecast.outcome, 0) + 1
     return counts
 
 
@@ -476,16 +476,16 @@ def _draw_foreseen(foreseen: list[redriving.Foreseen]) -> None:
         Column("because", folds=True),
     ]
     rows = [
-        (one.letter.message_id, one.letter.key, one.letter.job, _WOULD[one.forecast.fate], one.forecast.why)
+        (one.letter.message_id, one.letter.key, one.letter.job, _WOULD[one.forecast.outcome], one.forecast.why)
         for one in foreseen
     ]
     render.draw(render.table(columns, rows))
     line()
-    counts = ", ".join(f"{count} would {_WOULD[fate]}" for fate, count in _fates(foreseen).items())
+    counts = ", ".join(f"{count} would {_WOULD[outcome]}" for outcome, count in _outcomes(foreseen).items())
     line(f"{counted(len(foreseen), 'message')}: {counts}. Nothing was sent.")
 
 
-_WOULD: Final[dict[Fate, str]] = {
+_WOULD: Final[dict[ExpectedOutcome, str]] = {
     "run": "run",
     "answered": "be answered",
     "waits": "wait",

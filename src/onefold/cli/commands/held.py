@@ -22,7 +22,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
     return target.find(app, url, records=True), rest
 
 
-@declared("list", looks=True, example="onefold held list shop:app")
+@declared("list", read_only=True, example="onefold held list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def list_held(words: tuple[str, ...], url: str | None) -> Answer:
@@ -71,7 +71,7 @@ def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
     render.todo([f"onefold held settle KEY {way}{which}" for way in ways], found.words)
 
 
-@declared("show", looks=True, example="onefold held show o-17 shop:app")
+@declared("show", read_only=True, example="onefold held show o-17 shop:app")
 @click.argument("words", metavar="KEY [APP]", nargs=-1)
 @target.by_store_url
 @options.operation

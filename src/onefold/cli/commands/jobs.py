@@ -24,10 +24,10 @@ from onefold.runtime.names import Taken
 from onefold.runtime.outgoing import Receipt
 
 
-def _draw_receipt(receipt: Receipt, *, looks: bool) -> None:
+def _draw_receipt(receipt: Receipt, *, has_commit: bool) -> None:
     if receipt.duplicate:
         render.line(f"already known ({receipt.found}): {receipt.job} {receipt.key}; nothing was added")
-        if not looks and receipt.found in ("waiting", "failed"):
+        if not has_commit and receipt.found in ("waiting", "failed"):
             render.line(
                 "Its record says so: on these queues nobody can look whether its message is still there. "
                 f"See `{redact.command('onefold why', receipt.key)}`."
@@ -59,8 +59,8 @@ def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str
     if job is None:
         raise jobs.no_job(found.app.jobs, name)
     receipt = jobs.send_text(job, _text(payload), delay=delay, run_at=run_at, key=key)
-    looks = found.app.runtime().engine.commit is not None
-    return Answer(receipt, draw=lambda: _draw_receipt(receipt, looks=looks))
+    has_commit = found.app.runtime().engine.commit is not None
+    return Answer(receipt, draw=lambda: _draw_receipt(receipt, has_commit=has_commit))
 
 
 def _text(payload: str) -> str:
@@ -106,7 +106,7 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
 
 @declared(
     "check-payloads",
-    looks=True,
+    read_only=True,
     example="onefold check-payloads shop:app\nonefold check-payloads shop:app --limit 1000000 --json",
 )
 @click.argument("words", metavar="[APP]", nargs=-1)
@@ -178,7 +178,7 @@ def _looked_up(survey: PayloadSurvey) -> list[tuple[str, str]]:
 names_command = Group("names", help="Which app owns which job name: list, give.", no_args_is_help=True)
 
 
-@declared("list", looks=True, example="onefold names list shop:app")
+@declared("list", read_only=True, example="onefold names list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def list_names(words: tuple[str, ...], url: str | None) -> Answer:

@@ -99,7 +99,7 @@ def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool)
     return _watched(app, run, again, begin, here=here, detach=detach)
 
 
-@declared("list", looks=True, example="onefold map list shop:app")
+@declared("list", read_only=True, example="onefold map list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="How many.")
@@ -111,7 +111,7 @@ def list_runs(words: tuple[str, ...], url: str | None, limit: int) -> Answer:
     return Answer(listed, draw=lambda: _draw_list(listed, found.session.now_ms()))
 
 
-@declared("show", looks=True, example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
+@declared("show", read_only=True, example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 @click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are not items.")

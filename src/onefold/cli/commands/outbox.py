@@ -74,7 +74,7 @@ def relay_command(words: tuple[str, ...], once: bool, log: str | None) -> Answer
             todo="Write onefold.App(..., outbox='postgresql://host/shop'), or set ONEFOLD_OUTBOX.",
         )
     if once:
-        relay.look()
+        relay.check()
         relay.close()
     else:
         ended = threading.Event()
@@ -99,7 +99,7 @@ def relaying(app: App, sinks: Sequence[Sink], *, until_empty: bool) -> AbstractC
     if relay is None:
         return nullcontext()
     if until_empty:
-        relay.look()
+        relay.check()
     return beside(relay)
 
 

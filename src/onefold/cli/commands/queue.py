@@ -28,7 +28,7 @@ def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target
     return target.find(app, url), rest
 
 
-@declared("list", looks=True, example="onefold queue list shop:app")
+@declared("list", read_only=True, example="onefold queue list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
@@ -56,7 +56,7 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
     render.draw(render.table(columns, rows))
 
 
-@declared("peek", looks=True, example="onefold queue peek orders shop:app --limit 5 --bodies")
+@declared("peek", read_only=True, example="onefold queue peek orders shop:app --limit 5 --bodies")
 @click.argument("words", metavar="QUEUE [APP]", nargs=-1)
 @target.by_url
 @click.option(
@@ -141,7 +141,7 @@ def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
     found = target.find_app(app)
     assert found.app is not None
     declared_queues = found.app.registry.queue_settings()
-    differing = admin.drift(target.session_without_queues(found, looks=True), declared_queues)
+    differing = admin.drift(target.session_without_queues(found, read_only=True), declared_queues)
     if not differing:
         return Answer({"changed": []}, draw=lambda: _draw_drift([]))
     if not yes:

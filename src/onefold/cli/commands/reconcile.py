@@ -54,10 +54,10 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
     except errors.StorageError as error:
         meaning = "A reconciliation writes down what it found, so that reading alone is not enough."
         raise errors.StorageError(error.what, meaning=meaning, todo=error.todo) from None
-    looks = reconcile.reconcile(found.session, found.app, run)
-    code = int(any(one.verdict != "agrees" for one in looks))
+    all_found = reconcile.reconcile(found.session, found.app, run)
+    code = int(any(one.verdict != "agrees" for one in all_found))
     if not repair:
-        return Answer({"outcomes": looks}, draw=lambda: _draw_looks(looks, found), code=code)
+        return Answer({"outcomes": all_found}, draw=lambda: _draw_outcomes(all_found, found), code=code)
     assert found.app is not None
     work = Repair(found.session, found.app, run)
     plan = work.send(reason_text) if yes else work.plan
@@ -65,16 +65,16 @@ def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, re
         code = int(not plan.whole)
 
     def draw() -> None:
-        _draw_looks(looks, found, repairs=True)
+        _draw_outcomes(all_found, found, repairs=True)
         line()
         _draw_plan(plan, found, sent=yes)
 
-    return Answer({"outcomes": looks, "repair": plan}, draw=draw, code=code)
+    return Answer({"outcomes": all_found, "repair": plan}, draw=draw, code=code)
 
 
-def _draw_looks(looks: list[ReconcileOutcome], found: target.Target, *, repairs: bool = False) -> None:
-    for place, outcome in enumerate(looks):
-        if place:
+def _draw_outcomes(all_found: list[ReconcileOutcome], found: target.Target, *, repairs: bool = False) -> None:
+    for index, outcome in enumerate(all_found):
+        if index:
             line()
         is_map = map_state.read(found.session.engine.state, outcome.run) is not None
         outcomes.draw(outcome, found.words, repairs=repairs, is_map=is_map)

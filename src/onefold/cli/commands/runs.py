@@ -37,7 +37,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 
 @declared(
     "list",
-    looks=True,
+    read_only=True,
     example="onefold runs list shop:app\nonefold runs list shop:app --of monthly-billing --limit 50\n"
     "onefold runs list shop:app --unfinished",
 )
@@ -85,7 +85,7 @@ def _draw_page(page: admin.RunPage, found: target.Target) -> None:
 # -- show ------------------------------------------------------------------------------------------------------------
 
 
-@declared("show", looks=True, example="onefold runs show monthly-billing/2026-06 shop:app")
+@declared("show", read_only=True, example="onefold runs show monthly-billing/2026-06 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 @click.option("--limit", metavar="N", default=admin.PAGE, show_default=True, help="How many operations to list.")
@@ -184,7 +184,7 @@ def _said(run: admin.RunView) -> str:
 # -- watch -----------------------------------------------------------------------------------------------------------
 
 
-@declared("watch", looks=True, example="onefold runs watch monthly-billing/2026-06 shop:app")
+@declared("watch", read_only=True, example="onefold runs watch monthly-billing/2026-06 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
@@ -195,16 +195,16 @@ def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
     """
     found, (name,) = _target(words, url, 1)
     session = found.session
-    looks = admin.watched(session, name, wait=lambda pause_ms: session.clock.wait(session.never, pause_ms))
-    last = next(looks)
+    snapshots = admin.watched(session, name, wait=lambda pause_ms: session.clock.wait(session.never, pause_ms))
+    last = next(snapshots)
     try:
         if render.is_quiet():
-            for last in looks:  # noqa: B007 - the last one is the answer
+            for last in snapshots:  # noqa: B007 - the last one is the answer
                 pass
         elif render.console().is_terminal:
-            last = _live(last, looks)
+            last = _live(last, snapshots)
         else:
-            last = _in_lines(last, looks)
+            last = _in_lines(last, snapshots)
     except KeyboardInterrupt:
         return Answer(last, code=130)
     code = 0 if last.run.stand == "complete" else _NOT_ALL_DONE
@@ -223,21 +223,21 @@ def _draw_end(run: admin.RunView, found: target.Target) -> None:
         render.todo(steps, found.words)
 
 
-def _live(first: admin.RunProgress, looks: admin.Looks) -> admin.RunProgress:
+def _live(first: admin.RunProgress, snapshots: admin.Snapshots) -> admin.RunProgress:
     from rich.live import Live
 
     last = first
     with Live(picture(first), console=render.console(), auto_refresh=False) as live:
-        for last in looks:
+        for last in snapshots:
             live.update(picture(last), refresh=True)
     return last
 
 
-def _in_lines(first: admin.RunProgress, looks: admin.Looks) -> admin.RunProgress:
+def _in_lines(first: admin.RunProgress, snapshots: admin.Snapshots) -> admin.RunProgress:
     last = first
     if not first.ended:
         line(_pace(first))
-    for progress in looks:
+    for progress in snapshots:
         if progress.run != last.run and not progress.ended:  # how it ended is said by the answer
             line(_pace(progress))
         last = progress

@@ -26,7 +26,7 @@ def _found(words: tuple[str, ...], wanted: int) -> tuple[AdminSession, App, list
     return found.session, found.app, rest
 
 
-@declared("list", looks=True, example="onefold schedule list shop:app")
+@declared("list", read_only=True, example="onefold schedule list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 def list_schedules(words: tuple[str, ...]) -> Answer:
     """What each schedule of an app has sent, and what it sends next."""

@@ -29,7 +29,7 @@ _AGAIN_MS = 2_000
 
 
 @declared(
-    "status", looks=True, example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
+    "status", read_only=True, example="onefold status shop:app\nonefold status --url sqlite:///.onefold/shop.db --watch"
 )
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
@@ -156,7 +156,7 @@ def _paused(one: admin.JobStatus, now_ms: int) -> str:
     return f"paused, next try in {age(left_ms)}" if left_ms > 0 else "paused, being tried"
 
 
-@declared("stuck", looks=True, example="onefold stuck shop:app")
+@declared("stuck", read_only=True, example="onefold stuck shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def stuck(words: tuple[str, ...], url: str | None) -> Answer:
@@ -189,7 +189,7 @@ def _draw_stuck(silent: list[admin_stuck.StuckRun], orphans: list[admin.Warning]
 
 @declared(
     "counts",
-    looks=True,
+    read_only=True,
     example="onefold counts 2026-11-23 shop:app\nonefold counts 2026-11 shop:app --job issue_invoice --tz Europe/Berlin",
 )
 @click.argument("words", metavar="DATE [APP]", nargs=-1)

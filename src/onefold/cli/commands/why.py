@@ -26,7 +26,7 @@ _RESULT_CHARACTERS = 200
 
 @declared(
     "why",
-    looks=True,
+    read_only=True,
     example="onefold why o-17 shop:app\nonefold why 2026-11/acme --job charge --json\n"
     "onefold why monthly-billing 2026-06 shop:app",
 )
@@ -76,8 +76,8 @@ def _of_day(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
 
 
 def _draw(answer: why.WhyAnswer, words: str) -> None:
-    for place, story in enumerate(answer.stories):
-        if place:
+    for index, story in enumerate(answer.stories):
+        if index:
             line()
         _draw_story(story, words)
     if not answer.stories:
@@ -87,7 +87,7 @@ def _draw(answer: why.WhyAnswer, words: str) -> None:
 def _draw_story(story: why.Explanation, words: str) -> None:
     tenant = f"   tenant {story.tenant}" if story.tenant else ""
     line(f"{story.job} {story.key}{tenant}", "bold")
-    line(f"  {story.text}", "green" if story.place == "done" else "yellow")
+    line(f"  {story.text}", "green" if story.state == "done" else "yellow")
     if story.result is not None and story.result != "null":
         cut = story.result[:_RESULT_CHARACTERS]
         line(f"  result: {cut}{'...' if len(story.result) > len(cut) else ''}")
@@ -176,12 +176,12 @@ def _draw_day(day: Day, words: str) -> None:
         line()
         line("The others:")
         others = troubles[_TROUBLES_MAX:]
-        render.todo([_look(day, one) for one in others[:_OTHERS_MAX]], words)
+        render.todo([_why_of_day(day, one) for one in others[:_OTHERS_MAX]], words)
         if len(others) > _OTHERS_MAX:
             line(f"  and {len(others) - _OTHERS_MAX:,} more")
 
 
-def _look(day: Day, one: DayRun) -> str:
+def _why_of_day(day: Day, one: DayRun) -> str:
     """The command that shows one run of several in full."""
     if _is_map(one):
         return f"onefold runs show {one.run}"  # its name is a person's, and holds no instant
@@ -246,7 +246,7 @@ def _late(one: DayRun) -> str:
 
 
 def _others(one: DayRun) -> str:
-    parts = [f"{one.counts[place]:,} {word}" for place, word in _PLACES if place != "done" and one.counts.get(place)]
+    parts = [f"{one.counts[state]:,} {word}" for state, word in _PLACES if state != "done" and one.counts.get(state)]
     if one.state is not None and one.state.failure is not None:
         parts.insert(0, "dispatch failed")
     elif one.state is not None and one.state.expected is None:
@@ -294,9 +294,9 @@ def _say(what: str, text: str) -> None:
 
 def _draw_next(one: DayRun, words: str) -> None:
     steps = [step for step in one.todo if step]
-    if one.counts.get("missing") or any(left.place == "stuck" and left.message_id is None for left in one.left):
+    if one.counts.get("missing") or any(left.state == "stuck" and left.message_id is None for left in one.left):
         steps.append(f"onefold reconcile {one.run} --repair   (what would be sent again)")
-    dead = [left for left in one.left if left.place == "dead" and left.message_id is not None]
+    dead = [left for left in one.left if left.state == "dead" and left.message_id is not None]
     steps += [f"onefold dlq show {left.message_id}" for left in dead[:_DEAD_MAX]]
     if one.counts.get("dead", 0) > _DEAD_MAX and _is_map(one):
         steps.append(f"onefold map redrive {one.run}   (fix the cause first)")
@@ -304,7 +304,7 @@ def _draw_next(one: DayRun, words: str) -> None:
         steps.append("onefold dlq list   (all of them by reason; fix the cause, then onefold dlq redrive)")
     if _is_map(one) and not is_right(one):
         steps.append(f"onefold map show {one.run}   (what ended it; onefold map redrive does the rest)")
-    steps += [redact.command("onefold held show", left.key) for left in one.left if left.place == "held"][:2]
+    steps += [redact.command("onefold held show", left.key) for left in one.left if left.state == "held"][:2]
     if one.reconciled is not None and one.reconciled.verdict != "agrees":
         steps.append(f"onefold reconcile {one.run}   (look again)")
     if steps:

@@ -250,11 +250,11 @@ def _declared_queues(app: App) -> list[str]:
 def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
     """`app shop, queue orders, file /srv/shop.db, 8 threads`."""
     path = app.url.removeprefix("sqlite:///")
-    place = f"file {os.path.abspath(path.partition('?')[0])}" if path != app.url else app.url
+    where = f"file {os.path.abspath(path.partition('?')[0])}" if path != app.url else app.url
     lanes = counted(settings.threads, "thread")
     lanes += f", {counted(settings.processes, 'child process')}" if settings.processes == 1 else ""
     lanes += f", {settings.processes} child processes" if settings.processes > 1 else ""
-    return f"app {app.name}, {'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}, {place}, {lanes}"
+    return f"app {app.name}, {'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}, {where}, {lanes}"
 
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
@@ -413,7 +413,7 @@ def _picture(counts: Snapshot, waiting: int, *, draining: bool) -> RenderableTyp
     more = [
         (counts.duplicates, "duplicates", ""),
         (counts.retried, "retries", "yellow"),
-        (counts.buried, "dead", "red"),
+        (counts.dead_lettered, "dead", "red"),
         (counts.held, "held", "red"),
         (counts.lost, "leases lost", "red"),
         (counts.sink_failures, "sink errors", "red"),
@@ -495,7 +495,7 @@ def _sentence(counts: Snapshot, waiting: int | None) -> str:
     for count, name in (
         (counts.duplicates, "duplicates"),
         (counts.retried, "retries"),
-        (counts.buried, "dead"),
+        (counts.dead_lettered, "dead"),
         (counts.held, "held"),
         (counts.lost, "leases lost"),
         (counts.sink_failures, "sink errors"),

@@ -16,7 +16,7 @@ from onefold.observe.wording import counted
 command = Group("workers", help="Workers: list, drain.", no_args_is_help=True)
 
 
-@declared("list", looks=True, example="onefold workers list shop:app")
+@declared("list", read_only=True, example="onefold workers list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_workers(words: tuple[str, ...], url: str | None) -> Answer:

@@ -51,21 +51,21 @@ def seconds(duration_ms: int) -> int:
 
 
 def cut(
-    sizes: Sequence[int], places: Iterable[int] | None = None, *, bytes_max: int = BATCH_BYTES_MAX
+    sizes: Sequence[int], indexes: Iterable[int] | None = None, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[int]]:
     """Indexes of entries, in order, in batches of at most ten and `bytes_max`; one that is larger is a batch of its own.
 
     Args:
-        places: the entries that are meant; all unless given.
+        indexes: the entries that are meant; all unless given.
     """
     batch: list[int] = []
     total = 0
-    for place in range(len(sizes)) if places is None else places:
-        if batch and (len(batch) == limits.BATCH_ENTRIES_MAX or total + sizes[place] > bytes_max):
+    for index in range(len(sizes)) if indexes is None else indexes:
+        if batch and (len(batch) == limits.BATCH_ENTRIES_MAX or total + sizes[index] > bytes_max):
             yield batch
             batch, total = [], 0
-        batch.append(place)
-        total += sizes[place]
+        batch.append(index)
+        total += sizes[index]
     if batch:
         yield batch
 
@@ -84,30 +84,30 @@ def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[
     waiting = list(range(len(entries)))
     for _ in range(TRIES):
         answers |= _once(call, entries, waiting)
-        waiting = [place for place in waiting if isinstance(one := answers[place], FailedEntry) and one.passing]
+        waiting = [index for index in waiting if isinstance(one := answers[index], FailedEntry) and one.passing]
         if not waiting:
             break
-    return [answers[place] for place in range(len(entries))]
+    return [answers[index] for index in range(len(entries))]
 
 
 def _once(
-    call: Call, entries: Sequence[Mapping[str, Any]], places: Sequence[int]
+    call: Call, entries: Sequence[Mapping[str, Any]], indexes: Sequence[int]
 ) -> dict[int, Mapping[str, Any] | FailedEntry]:
     try:
-        answer = call([{**entries[place], "Id": str(place)} for place in places])
+        answer = call([{**entries[index], "Id": str(index)} for index in indexes])
     except errors.UsageError as error:
         code = cause_of(error)
         if code not in _OF_ONE:
             raise
-        if len(places) == 1:
-            return {places[0]: FailedEntry(code, said(error), passing=False)}
-        return {place: answer for one in places for place, answer in _once(call, entries, [one]).items()}
+        if len(indexes) == 1:
+            return {indexes[0]: FailedEntry(code, said(error), passing=False)}
+        return {index: answer for one in indexes for index, answer in _once(call, entries, [one]).items()}
     found: dict[int, Mapping[str, Any] | FailedEntry] = {int(one["Id"]): one for one in answer.get("Successful", ())}
     for one in answer.get("Failed", ()):
         wrong = one["Code"] in _WRONG or bool(one.get("SenderFault"))
         found[int(one["Id"])] = FailedEntry(one["Code"], one.get("Message", ""), passing=not wrong)
-    for place in places:
-        found.setdefault(place, FailedEntry("NoAnswer", "The answer does not name this entry.", passing=True))
+    for index in indexes:
+        found.setdefault(index, FailedEntry("NoAnswer", "The answer does not name this entry.", passing=True))
     return found
 
 

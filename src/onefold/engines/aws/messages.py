@@ -218,18 +218,18 @@ def read_pointer(form: Form) -> tuple[str, str] | None:
     if form.stored_bytes is None:
         return None
     try:
-        kind, place = msgspec.json.decode(form.body, type=tuple[str, dict[str, str]])
-        return (place["s3BucketName"], place["s3Key"]) if kind == POINTER_CLASS else None
+        kind, pointer = msgspec.json.decode(form.body, type=tuple[str, dict[str, str]])
+        return (pointer["s3BucketName"], pointer["s3Key"]) if kind == POINTER_CLASS else None
     except (msgspec.MsgspecError, KeyError):
         return None
 
 
 def body_of(form: Form, payloads: Payloads | None) -> tuple[str, str | None]:
     """A message's body, and the key of the object in S3 that it is in; errors as `Payloads.get`."""
-    place = read_pointer(form)
-    if place is None or payloads is None or not payloads.is_ours(*place):
+    pointer = read_pointer(form)
+    if pointer is None or payloads is None or not payloads.is_ours(*pointer):
         return form.body, None
-    return payloads.get(place[1]) or form.body, place[1]
+    return payloads.get(pointer[1]) or form.body, pointer[1]
 
 
 def entry_of(form: Form, entry_id: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ queues; the job's key makes the second run harmless.
 `start` chooses: with one source, or a named target, SQS's task with that target (which then needs no origin); with several
 sources a copy task, which continues only while `step` is called. A message whose origin is not known stays.
 
-Never here: reading messages for operators (`looking.py`). Invariant: a message is deleted only after its copy was accepted.
+Never here: reading messages for operators (`inspecting.py`). Invariant: a message is deleted only after SQS has accepted
+its copy.
 
 Sources: SQS API reference, StartMessageMoveTask, ListMessageMoveTasks, CancelMessageMoveTask; answers recorded from AWS.
 """
@@ -29,7 +30,7 @@ from onefold.contracts.entries import Sent
 from onefold.engines.aws import messages, sending
 from onefold.engines.aws.batches import cause_of
 from onefold.engines.aws.catalogue import UNKNOWN_ACTION, QueueCatalogue
-from onefold.engines.aws.looking import Looker, SeenMessage
+from onefold.engines.aws.inspecting import QueueInspector, SeenMessage
 from onefold.engines.aws.messages import Form, Received, bytes_of
 from onefold.engines.aws.payloads import Payloads
 from onefold.engines.aws.session import aws_errors
@@ -64,7 +65,7 @@ class Mover:
     def __init__(
         self,
         catalogue: QueueCatalogue,
-        looker: Looker,
+        inspector: QueueInspector,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -75,7 +76,7 @@ class Mover:
         self._signer = signer
         self._signed = signed
         self._catalogue = catalogue
-        self._looker = looker
+        self._inspector = inspector
         self._clock = clock
         self._entropy = entropy
         self._payloads = payloads
@@ -128,7 +129,7 @@ class Mover:
             if cause_of(error) in UNKNOWN_ACTION:
                 return None
             raise
-        self._looker.forget(source)
+        self._inspector.forget(source)
         listed = self._listed(source)
         newest = next((one for one in listed if one.get("TaskHandle") == handle), listed[0] if listed else None)
         if newest is None:
@@ -269,7 +270,7 @@ class Mover:
         source, room = copy.task.source, copy.room(self._clock.monotonic_ms())
         while room > 0:
             asked = min(room, limits.BATCH_ENTRIES_MAX)
-            got = [SeenMessage(source, one, (one,)) for one in self._looker.receive(source, count_max=asked)]
+            got = [SeenMessage(source, one, (one,)) for one in self._inspector.receive(source, count_max=asked)]
             if not [one for one in got if one.first.message_id not in copy.left_ids]:
                 self._end(copy, "COMPLETED", self._left(copy))
                 break
@@ -302,7 +303,7 @@ class Mover:
 
     def way_back(self, one: SeenMessage) -> str | None:
         """The queue a dead letter came from; None if that is not known."""
-        source, _ = self._looker.origin(one)
+        source, _ = self._inspector.origin(one)
         if source is not None:
             return source
         sources = self._catalogue.sources(one.queue)
@@ -323,8 +324,8 @@ class Mover:
             UsageError: the secret that signs claims cannot be read; nothing was moved.
         """
         by_target: dict[str, list[int]] = {}
-        for place, (_, target, _) in enumerate(moves):
-            by_target.setdefault(target, []).append(place)
+        for index, (_, target, _) in enumerate(moves):
+            by_target.setdefault(target, []).append(index)
         for target in by_target:
             if self._catalogue.settings(target).fifo is not source.endswith(".fifo"):
                 raise errors.UsageError(
@@ -337,18 +338,18 @@ class Mover:
             structs.replace(one.first, form=self._signed(one.first)) if edit is None else one.first
             for one, _, edit in moves
         ]
-        for target, places in by_target.items():
+        for target, indexes in by_target.items():
             forms = [
-                self._edited(_sent_on(copies[place], source, keep_reason=keep_reason), target, moves[place][2])
-                for place in places
+                self._edited(_sent_on(copies[index], source, keep_reason=keep_reason), target, moves[index][2])
+                for index in indexes
             ]
             accepted: list[int] = []
             try:
                 answers = sending.deliver(self._catalogue, target, forms, accepted=accepted.append)
-                for place, answer in zip(places, answers, strict=True):
-                    found[place] = answer.message_id if isinstance(answer, Sent) else None
+                for index, answer in zip(indexes, answers, strict=True):
+                    found[index] = answer.message_id if isinstance(answer, Sent) else None
             finally:
-                self._looker.delete(source, [copy for at in accepted for copy in moves[places[at]][0].copies])
+                self._inspector.delete(source, [copy for at in accepted for copy in moves[indexes[at]][0].copies])
         self._drop_replaced([one for (one, _, edit), new in zip(moves, found, strict=True) if edit is not None and new])
         return found
 
@@ -356,9 +357,9 @@ class Mover:
         """Delete the payloads of messages whose bodies were replaced."""
         if self._payloads is not None:
             for one in edited:
-                place = messages.read_pointer(one.first.form)
-                if place is not None and self._payloads.is_ours(*place):
-                    self._payloads.delete_of(one.queue, [place[1]], self._catalogue.dead_letters_to)
+                pointer = messages.read_pointer(one.first.form)
+                if pointer is not None and self._payloads.is_ours(*pointer):
+                    self._payloads.delete_of(one.queue, [pointer[1]], self._catalogue.dead_letters_to)
 
     def _edited(self, form: Form, target: str, edit: Edit | None) -> Form:
         if edit is None:

@@ -171,10 +171,10 @@ def send(
     stored: dict[int, str] = {}
     late: dict[int, int] = {}
     settings, fresh = catalogue.settings(name), False
-    for place, asked in enumerate(entries):
+    for index, asked in enumerate(entries):
         entry = asked
         if later is not None and asked.run_at_ms is not None and _is_late(asked.run_at_ms - now_ms, settings):
-            late[place] = asked.run_at_ms
+            late[index] = asked.run_at_ms
             entry = structs.replace(asked, run_at_ms=None)
         made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if (
@@ -183,30 +183,30 @@ def send(
             settings, fresh = catalogue.settings(name, fresh=True), True
             made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if isinstance(made, Refused):
-            answers[place] = made
+            answers[index] = made
             continue
-        limit = settings.message_bytes_max if place not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
+        limit = settings.message_bytes_max if index not in late else min(settings.message_bytes_max, LATE_BYTES_MAX)
         if bytes_of(made) > limit and payloads is not None:
-            made, stored[place] = store(payloads, name, made)
+            made, stored[index] = store(payloads, name, made)
             if bytes_of(made) > limit:
-                payloads.delete([stored.pop(place)])
-                answers[place] = _too_large(limit, offloads=True)
+                payloads.delete([stored.pop(index)])
+                answers[index] = _too_large(limit, offloads=True)
                 continue
-        forms[place] = made
+        forms[index] = made
     if whole and answers:
         if payloads is not None and stored:
             payloads.delete(list(stored.values()))
-        return [answers.get(place, NOT_SENT) for place in range(len(entries))]
-    now = {place: form for place, form in forms.items() if place not in late}
+        return [answers.get(index, NOT_SENT) for index in range(len(entries))]
+    now = {index: form for index, form in forms.items() if index not in late}
     sent = deliver(catalogue, name, list(now.values())) if now else []
     answers |= dict(zip(now, sent, strict=True))
     if later is not None:
-        for place in late.keys() & forms.keys():
-            answers[place] = _send_late(catalogue, name, settings, forms[place], late[place], later)
-    orphans = [key for place, key in stored.items() if isinstance(answers[place], Refused)]
+        for index in late.keys() & forms.keys():
+            answers[index] = _send_late(catalogue, name, settings, forms[index], late[index], later)
+    orphans = [key for index, key in stored.items() if isinstance(answers[index], Refused)]
     if orphans and payloads is not None:
         payloads.delete(orphans)
-    return [answers[place] for place in range(len(entries))]
+    return [answers[index] for index in range(len(entries))]
 
 
 def _send_late(
@@ -325,31 +325,31 @@ def deliver(
     stopped: dict[str | None, FailedEntry] = {}
     passing: list[FailedEntry] = []
     for batch in batches.cut([bytes_of(form) for form in forms]):
-        places = [place for place in batch if forms[place].group not in stopped]
-        for place in batch:
-            if place not in places:
-                answers[place] = _behind(stopped[forms[place].group])
-        if not places:
+        indexes = [index for index in batch if forms[index].group not in stopped]
+        for index in batch:
+            if index not in indexes:
+                answers[index] = _behind(stopped[forms[index].group])
+        if not indexes:
             continue
         try:
-            found = batches.carry_out(call, [entry_of(forms[place], "0") for place in places])
+            found = batches.carry_out(call, [entry_of(forms[index], "0") for index in indexes])
         except errors.TransientError as error:
             raise _not_all(error.what, accepted=_accepted(answers), count=len(forms)) from error
-        for place, one in zip(places, found, strict=True):
+        for index, one in zip(indexes, found, strict=True):
             if isinstance(one, FailedEntry):
                 passing += [one] if one.passing else []
-                answers[place] = Refused(one.code, one.message)
+                answers[index] = Refused(one.code, one.message)
                 if fifo:
-                    stopped[forms[place].group] = one
+                    stopped[forms[index].group] = one
             else:
-                answers[place] = Sent(one["MessageId"], one.get("SequenceNumber") if fifo else None)
-                accepted(place)
+                answers[index] = Sent(one["MessageId"], one.get("SequenceNumber") if fifo else None)
+                accepted(index)
     if passing:
         what = (
             f"SQS did not accept {len(passing)} messages for queue {name} ({passing[0].code}, {batches.TRIES} tries)."
         )
         raise _not_all(what, accepted=_accepted(answers), count=len(forms))
-    return [answers[place] for place in range(len(forms))]
+    return [answers[index] for index in range(len(forms))]
 
 
 def _behind(failure: FailedEntry) -> Refused:

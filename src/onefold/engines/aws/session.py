@@ -214,10 +214,10 @@ def _is_of_renewal(error: Exception) -> bool:
 
 def _objects_on_the_way(error: Exception) -> Iterator[object]:
     """Those whose methods it came through."""
-    place = error.__traceback__
-    while place is not None:
-        yield place.tb_frame.f_locals.get("self")
-        place = place.tb_next
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame.f_locals.get("self")
+        trace = trace.tb_next
 
 
 def _has_renewable_credentials(error: ClientError) -> bool:

@@ -9,10 +9,10 @@ messages are remembered for `REMEMBERED_MS`: doing it twice makes one copy.
 When a message whose payload is in S3 is deleted, so is the payload. Every receive counts on SQS; so a message that only
 waits, and whose next receive would move it to the dead-letter queue, is replaced by a delayed copy with the same key.
 
-SQS moves no message in one step, so dead-lettering (`bury`) is a copy to the dead-letter or held queue, then a deletion. A
-crash between the two leaves both; the message is dead-lettered again later, and both copies carry the same `onefold-id`, by
-which readers recognise them as one message. On a FIFO queue an expired receipt dead-letters nothing: the message is first
-hidden for a while.
+SQS cannot move a message in one step, so dead-lettering (`move_aside`) is a copy to the dead-letter or held queue, then a
+deletion. A crash between the two leaves both; the message is dead-lettered again later, and both copies carry the same
+`onefold-id`, by which readers recognise them as one message. On a FIFO queue an expired receipt dead-letters nothing: the
+message is first hidden for a while.
 
 Never here: deciding which message, and why. Invariant: a message is deleted only after its copy was accepted; the answer for
 a receipt is what SQS said about it; the number of remembered messages is bounded by what this process received within a
@@ -33,7 +33,7 @@ from msgspec import structs
 
 from onefold import errors, limits
 from onefold.contracts.entries import Entry, Refused, Sent
-from onefold.contracts.queue import Bury
+from onefold.contracts.queue import MoveTo
 from onefold.engines.aws import batches, sending
 from onefold.engines.aws.catalogue import QueueCatalogue
 from onefold.engines.aws.messages import Form, Received, parse_receipt
@@ -76,7 +76,7 @@ class Holding:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._held: dict[str, HeldMessage] = {}
-        self._buried: dict[str, int] = {}
+        self._moved: dict[str, int] = {}
         self._swept_at_ms = clock.monotonic_ms()
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class Holding:
             if now_ms - self._swept_at_ms >= _SWEPT_EVERY_MS:
                 self._swept_at_ms = now_ms
                 self._held = {one: held for one, held in self._held.items() if held.forgotten_at_ms > now_ms}
-                self._buried = {one: until_ms for one, until_ms in self._buried.items() if until_ms > now_ms}
+                self._moved = {one: until_ms for one, until_ms in self._moved.items() if until_ms > now_ms}
             self._held[receipt] = HeldMessage(message, visible_ms, now_ms)
 
     def extend(self, receipt: str, visible_ms: int) -> None:
@@ -102,19 +102,19 @@ class Holding:
         with self._lock:
             return [self._held.get(receipt) for receipt in receipts]
 
-    def were_buried(self, receipts: Sequence[str]) -> list[bool]:
+    def were_moved(self, receipts: Sequence[str]) -> list[bool]:
         """Whether each receipt's message was dead-lettered."""
         with self._lock:
-            return [receipt in self._buried for receipt in receipts]
+            return [receipt in self._moved for receipt in receipts]
 
-    def drop(self, receipts: Iterable[str], *, buried: bool = False) -> None:
+    def drop(self, receipts: Iterable[str], *, moved: bool = False) -> None:
         """Forget messages that were deleted, or dead-lettered."""
         until_ms = self._clock.monotonic_ms() + REMEMBERED_MS
         with self._lock:
             for receipt in receipts:
                 self._held.pop(receipt, None)
-                if buried:
-                    self._buried[receipt] = until_ms
+                if moved:
+                    self._moved[receipt] = until_ms
 
 
 _METHODS: Final = {
@@ -232,8 +232,8 @@ def in_batches(catalogue: QueueCatalogue, name: str, action: str, entries: Seque
         return found
 
     answers: list[Mapping[str, Any] | batches.FailedEntry] = []
-    for places in batches.cut([0] * len(entries)):
-        answers += batches.carry_out(call, [entries[place] for place in places])
+    for indexes in batches.cut([0] * len(entries)):
+        answers += batches.carry_out(call, [entries[index] for index in indexes])
     failed = [one for one in answers if isinstance(one, batches.FailedEntry) and one.passing]
     if failed:
         raise errors.TransientError(
@@ -248,11 +248,11 @@ def in_batches(catalogue: QueueCatalogue, name: str, action: str, entries: Seque
 _HELD_FOR_S: Final = 60  # ours: longer than copy and deletion with all their tries
 
 
-def bury(
+def move_aside(
     catalogue: QueueCatalogue,
     name: str,
     holding: Holding,
-    burials: Sequence[tuple[str, Bury]],
+    moves: Sequence[tuple[str, MoveTo]],
     *,
     signed: Callable[[Received], Form],
 ) -> list[bool]:
@@ -269,13 +269,13 @@ def bury(
         UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
         TransientError: not all were copied and deleted; the same call again does no harm in this process.
     """
-    handles = {receipt: parse_receipt(receipt).handle for receipt, _ in burials}
-    asked = dict(burials)  # a receipt that is named twice is dead-lettered once
-    targets = {to: _target(catalogue, name, to) for to in {burial.to for _, burial in burials}}
+    handles = {receipt: parse_receipt(receipt).handle for receipt, _ in moves}
+    asked = dict(moves)  # a receipt that is named twice is dead-lettered once
+    targets = {to: _target(catalogue, name, to) for to in {move.to for _, move in moves}}
     texts = list(asked)
     held = {text: one for text, one in zip(texts, holding.get(texts), strict=True) if one is not None}
-    buried = {text for text, done in zip(texts, holding.were_buried(texts), strict=True) if done}
-    waiting = [text for text in held if text not in buried]
+    moved = {text for text, done in zip(texts, holding.were_moved(texts), strict=True) if done}
+    waiting = [text for text in held if text not in moved]
     fifo = name.endswith(".fifo")
     if fifo and waiting:  # what has expired is not ours any more
         entries = [{"ReceiptHandle": handles[text], "VisibilityTimeout": _HELD_FOR_S} for text in waiting]
@@ -289,11 +289,11 @@ def bury(
             failed = error
     copied = [text for text in waiting if held[text].copied]
     entries = [{"ReceiptHandle": handles[text]} for text in copied]
-    now_buried = _done(copied, in_batches(catalogue, name, "DeleteMessage", entries))
-    holding.drop(now_buried, buried=True)
+    now_moved = _done(copied, in_batches(catalogue, name, "DeleteMessage", entries))
+    holding.drop(now_moved, moved=True)
     if failed is not None:
         raise failed
-    return [receipt in buried or receipt in now_buried for receipt, _ in burials]
+    return [receipt in moved or receipt in now_moved for receipt, _ in moves]
 
 
 def _done(texts: Sequence[str], answers: Sequence[bool]) -> list[str]:
@@ -328,39 +328,39 @@ def _copy(
     catalogue: QueueCatalogue,
     name: str,
     target: str,
-    burials: Sequence[tuple[HeldMessage, Bury]],
+    moves: Sequence[tuple[HeldMessage, MoveTo]],
     signed: Callable[[Received], Form],
 ) -> None:
     source, fifo = catalogue.on_aws(name), name.endswith(".fifo")
-    waiting = [(held, burial) for held, burial in burials if not held.copied]
+    waiting = [(held, move) for held, move in moves if not held.copied]
     forms = [
         sending.dead_letter_copy(
-            structs.replace(held.message, form=signed(held.message)), burial.reason, source, fifo=fifo
+            structs.replace(held.message, form=signed(held.message)), move.reason, source, fifo=fifo
         )
-        for held, burial in waiting
+        for held, move in waiting
     ]
     note = partial(_note_copied, [held for held, _ in waiting])
     answers = sending.deliver(catalogue, target, forms, accepted=note)
-    refused = [place for place, one in enumerate(answers) if isinstance(one, Refused)]
+    refused = [index for index, one in enumerate(answers) if isinstance(one, Refused)]
     stages = [sending.without_trace, sending.without_reason, None]  # None: as it came, without a new signature
-    if not any(burial.reason.trace is not None for _, burial in waiting):
+    if not any(move.reason.trace is not None for _, move in waiting):
         del stages[0]
     left: list[tuple[int, Refused]] = []
     for less in stages:
         if not refused:  # with what was added it may be larger than the queue takes: rather without than not at all
             return
         bare = [
-            less(forms[place])
+            less(forms[index])
             if less is not None
             else structs.replace(
-                sending.without_reason(forms[place]), signature=waiting[place][0].message.form.signature
+                sending.without_reason(forms[index]), signature=waiting[index][0].message.form.signature
             )
-            for place in refused
+            for index in refused
         ]
-        note = partial(_note_copied, [waiting[place][0] for place in refused])
+        note = partial(_note_copied, [waiting[index][0] for index in refused])
         answers = sending.deliver(catalogue, target, bare, accepted=note)
-        left = [(place, one) for place, one in zip(refused, answers, strict=True) if isinstance(one, Refused)]
-        refused = [place for place, _ in left]
+        left = [(index, one) for index, one in zip(refused, answers, strict=True) if isinstance(one, Refused)]
+        refused = [index for index, _ in left]
     for _, answer in left:
         raise errors.UsageError(
             f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
@@ -369,5 +369,5 @@ def _copy(
         )
 
 
-def _note_copied(held: Sequence[HeldMessage], place: int) -> None:
-    held[place].copied = True
+def _note_copied(held: Sequence[HeldMessage], index: int) -> None:
+    held[index].copied = True

@@ -34,7 +34,7 @@ from msgspec import structs
 
 from onefold import errors, limits
 from onefold.contracts.entries import Entry, Refused, Sent, bus_of
-from onefold.contracts.queue import CLAIMS, Bury, Delivery, Depth, QueueCapabilities, RetryIn
+from onefold.contracts.queue import CLAIMS, Delivery, Depth, MoveTo, QueueCapabilities, RetryIn
 from onefold.engines.aws import batches, messages, sending, settling
 from onefold.engines.aws.catalogue import QueueCatalogue
 from onefold.engines.aws.messages import SqsReceipt, parse_receipt
@@ -45,7 +45,7 @@ from onefold.engines.aws.signing import Signer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from onefold.contracts.verbs import Queue, Standing, State
+    from onefold.contracts.verbs import Queue, ReceiptState, State
     from onefold.engines.aws.messages import Form, Received
     from onefold.engines.aws.payloads import Payloads
     from onefold.engines.aws.sending import Later
@@ -57,7 +57,7 @@ CAPABILITIES: Final = QueueCapabilities(
     fifo=True,
     uncounted=False,
     run_at=False,
-    atomic_bury=False,
+    atomic_move=False,
     waits=True,
     inspectable=False,
     in_flight_max=False,
@@ -384,18 +384,18 @@ class SqsQueue:
         """
         return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
-        """As `settling.bury`: a copy in the dead-letter or held queue, then a deletion.
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
+        """As `settling.move_aside`: a copy in the dead-letter or held queue, then a deletion.
 
         Raises:
             UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
             TransientError: not all were copied and deleted; the same call again does no harm in this process.
         """
-        return settling.bury(self._sqs.catalogue, self.name, self._holding, burials, signed=self._sqs.signed)
+        return settling.move_aside(self._sqs.catalogue, self.name, self._holding, moves, signed=self._sqs.signed)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+    def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
         """SQS does not say (capability `inspectable`).
 
         Raises:
@@ -425,13 +425,13 @@ class EventBusQueue:
     """One bus, to be sent to. Safe from any thread.
 
     Args:
-        session: clients. place: the name it was opened by. bus: the bus's name on AWS.
+        session: clients. opened_as: the name it was opened by. bus: the bus's name on AWS.
     """
 
-    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_bury=False, inspectable=False)
+    capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_move=False, inspectable=False)
 
-    def __init__(self, session: Session, place: str, bus: str) -> None:
-        self.name = place
+    def __init__(self, session: Session, opened_as: str, bus: str) -> None:
+        self.name = opened_as
         self._session = session
         self._bus = bus
 
@@ -448,18 +448,18 @@ class EventBusQueue:
         code = ""
         for _ in range(PUT_TRIES):
             passing: list[int] = []
-            for places in batches.cut(sizes, waiting, bytes_max=PUT_BYTES_MAX):
-                for place, one in zip(places, self._put([requests[place] for place in places]), strict=True):
+            for indexes in batches.cut(sizes, waiting, bytes_max=PUT_BYTES_MAX):
+                for index, one in zip(indexes, self._put([requests[index] for index in indexes]), strict=True):
                     code = one.get("ErrorCode", "")
                     if code in _PASSING:
-                        passing.append(place)
+                        passing.append(index)
                     elif code:
-                        answers[place] = Refused(code, one.get("ErrorMessage", ""))
+                        answers[index] = Refused(code, one.get("ErrorMessage", ""))
                     else:
-                        answers[place] = Sent(one["EventId"])
+                        answers[index] = Sent(one["EventId"])
             waiting = passing
             if not waiting:
-                return [answers[place] for place in range(len(entries))]
+                return [answers[index] for index in range(len(entries))]
         raise errors.TransientError(
             f"EventBridge did not take {len(waiting)} of {len(entries)} events on bus {self._bus} for now ({code}).",
             meaning="The others were taken.",
@@ -489,11 +489,11 @@ class EventBusQueue:
         """Refused."""
         self._refuse()
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:  # noqa: ARG002 - a bus refuses it
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:  # noqa: ARG002 - a bus refuses it
         """Refused."""
         self._refuse()
 
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:  # noqa: ARG002 - a bus refuses it
+    def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:  # noqa: ARG002 - a bus refuses it
         """Refused."""
         self._refuse()
 
@@ -507,7 +507,7 @@ class EventBusQueue:
         )
 
 
-def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
+def open_bus(session: Session, opened_as: str, prefix: str) -> EventBusQueue:
     """The bus that a place names.
 
     Args:
@@ -516,9 +516,9 @@ def open_bus(session: Session, place: str, prefix: str) -> EventBusQueue:
     Raises:
         NotFoundError: it does not name a bus.
     """
-    bus = bus_of(place)
+    bus = bus_of(opened_as)
     if bus is None:
         raise errors.NotFoundError(
-            f"{place!r} names neither a queue nor a bus.", todo="The names of queues have no colon."
+            f"{opened_as!r} names neither a queue nor a bus.", todo="The names of queues have no colon."
         )
-    return EventBusQueue(session, place, bus if bus == DEFAULT_BUS else prefix + bus)
+    return EventBusQueue(session, opened_as, bus if bus == DEFAULT_BUS else prefix + bus)

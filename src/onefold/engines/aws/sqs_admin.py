@@ -1,8 +1,8 @@
 """The operator's verbs over SQS: queues with their settings, looking, moving, editing, deleting, purging.
 
-What SQS cannot do is described in each method: a look is a receive (`looking.py`), an edit or a chosen move is a copy with a
-new message id (`moving.py`), settings are attributes and a tag (`catalogue.py`), and nothing says when the next message
-comes or what is remembered for deduplication.
+What SQS cannot do is described in each method: reading a queue receives its messages (`inspecting.py`), an edit or a chosen
+move is a copy with a new message id (`moving.py`), settings are attributes and a tag (`catalogue.py`), and SQS does not
+report when the next message comes or what it remembers for deduplication.
 
 Messages are searched for in the dead-letter and held queues of the prefix, and in the queue where this process last saw
 them; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by the id
@@ -26,7 +26,7 @@ from onefold.contracts.admin import Edit, Moved, Peeked, Transferred
 from onefold.contracts.queue import Depth
 from onefold.engines.aws import messages
 from onefold.engines.aws.batches import cause_of, said
-from onefold.engines.aws.looking import FRESH_MS, Looker, SeenMessage
+from onefold.engines.aws.inspecting import FRESH_MS, QueueInspector, SeenMessage
 from onefold.engines.aws.messages import dead_letter_token, parse_receipt
 from onefold.engines.aws.moving import Mover
 
@@ -73,9 +73,11 @@ class SqsQueues:
         self._opened = opened
         self._clock = clock
         self._payloads = payloads
-        self._looker = Looker(catalogue, clock=clock, payloads=payloads, wait_s=min(wait_s, 1), trusts=trusts)
+        self._inspector = QueueInspector(
+            catalogue, clock=clock, payloads=payloads, wait_s=min(wait_s, 1), trusts=trusts
+        )
         self._mover = Mover(
-            catalogue, self._looker, clock=clock, entropy=entropy, payloads=payloads, signer=signer, signed=signed
+            catalogue, self._inspector, clock=clock, entropy=entropy, payloads=payloads, signer=signer, signed=signed
         )
         self._transfers: list[Transferred] = []
         self._sent_on: dict[str, tuple[SeenMessage, str]] = {}  # messages that this process moved: by their new ids
@@ -130,7 +132,7 @@ class SqsQueues:
 
     def _forget(self, queue: str) -> None:
         self._catalogue.forget(queue)
-        self._looker.forget(queue)
+        self._inspector.forget(queue)
         self._targets_kept = None
 
     def open(self, queue: str) -> Queue:
@@ -176,7 +178,7 @@ class SqsQueues:
         depth = self.depth(queue)
         with self._catalogue.calling("PurgeQueue", queue) as client:
             client.purge_queue(QueueUrl=url)
-        self._looker.forget(queue)
+        self._inspector.forget(queue)
         return depth.visible + depth.in_flight + depth.delayed
 
     # -- what SQS does not say -----------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ class SqsQueues:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages from the oldest on, by receiving them for a moment: each look counts a receive (see `looking.py`).
+        """Messages from the oldest on, by receiving them for a moment: each look counts a receive (see `inspecting.py`).
 
         Args:
             after: the last message id of the page before; what was not on a page yet comes next.
@@ -217,22 +219,22 @@ class SqsQueues:
         """
         if after is None:
             shown: set[str] = set()
-            look = self._looker.look(queue, limit, fresh=True)
+            inspect = self._inspector.inspect(queue, limit, fresh=True)
         else:
             shown = self._shown.get(queue, set())
             if after not in shown:
                 raise errors.UsageError(
                     f"{after!r} was not shown of {queue!r} by this process.", todo="Begin again with the first page."
                 )
-            kept = self._looker.kept(queue)
-            look = kept if kept is not None and kept.ended else self._looker.look(queue, fresh=True)
-        page = [one for one in look.seen if one.first.message_id not in shown][:limit]
+            kept = self._inspector.kept(queue)
+            inspect = kept if kept is not None and kept.ended else self._inspector.inspect(queue, fresh=True)
+        page = [one for one in inspect.seen if one.first.message_id not in shown][:limit]
         self._shown[queue] = shown | {one.first.message_id for one in page}
-        return [self._looker.peeked(one) for one in page]
+        return [self._inspector.peeked(one) for one in page]
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
         """What a look can see of a FIFO group: its first ten messages, none while a consumer holds one of them."""
-        found = [self._looker.peeked(one) for one in self._looker.look(queue, fresh=True).seen]
+        found = [self._inspector.peeked(one) for one in self._inspector.inspect(queue, fresh=True).seen]
         return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")[:limit]
 
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
@@ -257,14 +259,16 @@ class SqsQueues:
     def _look_for(self, wanted: set[str], *, fresh: bool) -> dict[str, Peeked]:
         searched = self._searched(wanted)
         found: dict[str, Peeked] = {}
-        for sources, look in zip(searched.values(), self._looker.look_into(list(searched), fresh=fresh), strict=True):
+        for sources, inspect in zip(
+            searched.values(), self._inspector.inspect_all(list(searched), fresh=fresh), strict=True
+        ):
             tokens = {
                 dead_letter_token(self._catalogue.on_aws(source), one): one for source in sources for one in wanted
             }
-            for seen in look.seen:
+            for seen in inspect.seen:
                 named = _named(seen, wanted, tokens)
                 if named is not None and named not in found:
-                    found[named] = self._looker.peeked(seen)
+                    found[named] = self._inspector.peeked(seen)
         return found
 
     def _follow(self, message_id: str, depth: Depth) -> Peeked:
@@ -272,7 +276,7 @@ class SqsQueues:
         seen, queue = self._sent_on[message_id]
         received = depth.in_flight > 0 or not depth.visible
         return structs.replace(
-            self._looker.peeked(seen),
+            self._inspector.peeked(seen),
             queue=queue,
             message_id=message_id,
             state="in_flight" if received else "visible",
@@ -283,22 +287,22 @@ class SqsQueues:
 
     def find_key(self, key: str, limit: int = 20) -> list[Peeked]:
         """Messages with this business key in the dead-letter and held queues; others cannot be searched."""
-        looks = self._looker.look_into(list(self._searched(())))
-        fitting = [one for look in looks for one in look.seen if one.first.form.key == key]
-        return [self._looker.peeked(one) for one in fitting[:limit]]
+        snapshots = self._inspector.inspect_all(list(self._searched(())))
+        fitting = [one for inspect in snapshots for one in inspect.seen if one.first.form.key == key]
+        return [self._inspector.peeked(one) for one in fitting[:limit]]
 
     def _searched(self, message_ids: Iterable[str]) -> Mapping[str, Sequence[str]]:
         """Queues to search, each with the queues whose messages are dead-lettered or held there."""
         found: dict[str, list[str]] = {}
         for message_id in message_ids:
-            place = self._looker.place_of(message_id)
-            if place is not None:
-                found.setdefault(place, [])
-        for queue, sources in self._burial_targets().items():
+            queue = self._inspector.queue_of(message_id)
+            if queue is not None:
+                found.setdefault(queue, [])
+        for queue, sources in self._dead_letter_targets().items():
             found.setdefault(queue, []).extend(sources)
         return found
 
-    def _burial_targets(self) -> Mapping[str, Sequence[str]]:
+    def _dead_letter_targets(self) -> Mapping[str, Sequence[str]]:
         """Dead-letter and held queues that exist, with the queues that name them; asked again after a few seconds."""
         now_ms = self._clock.monotonic_ms()
         if self._targets_kept is None or now_ms - self._targets_kept[0] >= FRESH_MS:
@@ -331,14 +335,14 @@ class SqsQueues:
                 ready = [(seen, asked[one][0] or self._way_back(seen), asked[one][1]) for one, seen in taken.items()]
                 new_ids = self._mover.send_on(queue, ready)
             except errors.UsageError:
-                self._looker.release(queue, [copy for seen in taken.values() for copy in seen.copies])
+                self._inspector.release(queue, [copy for seen in taken.values() for copy in seen.copies])
                 raise
             for (message_id, seen), (_, to, _), new_id in zip(taken.items(), ready, new_ids, strict=True):
                 if new_id is not None:
                     found[message_id] = Moved(message_id, new_id, to)
                     self._note_moved(seen, to, new_id)
                 else:
-                    self._looker.release(queue, seen.copies)
+                    self._inspector.release(queue, seen.copies)
         return [found.get(message_id) for message_id, _, _ in moves]
 
     def _way_back(self, seen: SeenMessage) -> str:
@@ -364,27 +368,27 @@ class SqsQueues:
         """Messages taken for this call, by queue and the id they were asked by."""
         missing = set(message_ids)
         found: dict[str, dict[str, SeenMessage]] = {}
-        for queue in self._places(message_ids):
+        for queue in self._queues_of(message_ids):
             if not missing:
                 break
             wanted = self._with_copies(queue, missing)
-            taken = self._looker.take(queue, lambda one, ids=wanted: one.message_id in ids, len(wanted))  # type: ignore[misc]
+            taken = self._inspector.take(queue, lambda one, ids=wanted: one.message_id in ids, len(wanted))  # type: ignore[misc]
             named = {one: seen for seen in taken for one in (_named(seen, missing, {}),) if one is not None}
             found[queue] = named
             missing -= set(named)
         return found
 
-    def _places(self, message_ids: Sequence[str]) -> list[str]:
+    def _queues_of(self, message_ids: Sequence[str]) -> list[str]:
         """Where to take them from: where they were seen; the rest of the queues only for what was seen nowhere."""
-        known = {one: self._looker.place_of(one) for one in message_ids}
-        places = list(dict.fromkeys(place for place in known.values() if place is not None))
+        known = {one: self._inspector.queue_of(one) for one in message_ids}
+        queues = list(dict.fromkeys(queue for queue in known.values() if queue is not None))
         if None in known.values():
-            places += [queue for queue in self._searched(()) if queue not in places]
-        return places
+            queues += [queue for queue in self._searched(()) if queue not in queues]
+        return queues
 
     def _with_copies(self, queue: str, wanted: set[str]) -> set[str]:
         """The ids that are wanted, and those of all other copies of the same messages that were seen."""
-        kept = self._looker.kept(queue)
+        kept = self._inspector.kept(queue)
         found = set(wanted)
         for one in () if kept is None else kept.seen:
             copies = {copy.message_id for copy in one.copies}
@@ -402,9 +406,9 @@ class SqsQueues:
             for seen in taken.values():
                 (new_id,) = self._mover.send_on(queue, [(seen, queue, edit)], keep_reason=True)
                 if new_id is None:
-                    self._looker.release(queue, seen.copies)
+                    self._inspector.release(queue, seen.copies)
                 else:
-                    self._looker.is_at(new_id, queue)
+                    self._inspector.is_at(new_id, queue)
                 return new_id is not None
         return False
 
@@ -413,10 +417,10 @@ class SqsQueues:
         removed: set[str] = set()
         for queue, taken in self._taken(message_ids).items():
             copies = [copy for seen in taken.values() for copy in seen.copies]
-            deleted = self._looker.delete(queue, copies)
-            stored = [place for copy in copies if (place := messages.read_pointer(copy.form)) is not None]
+            deleted = self._inspector.delete(queue, copies)
+            stored = [pointer for copy in copies if (pointer := messages.read_pointer(copy.form)) is not None]
             if self._payloads is not None:
-                keys = [place[1] for place in set(stored) if self._payloads.is_ours(*place)]
+                keys = [pointer[1] for pointer in set(stored) if self._payloads.is_ours(*pointer)]
                 self._payloads.delete_of(queue, keys, self._catalogue.dead_letters_to)
             removed |= {one for one, seen in taken.items() if seen.first.message_id in deleted}
         return [one in removed for one in message_ids]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.contracts.ledger import DONE, FATES, Row
+from onefold.contracts.ledger import DONE, OUTCOME_EVENTS, Row
 from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.postgres.connection import Link, PostgresServer, ask
 from onefold.engines.postgres.record_sql import arrays, ident, packed, unpacked
@@ -49,13 +49,13 @@ _DETAIL: Final = msgspec.json.Decoder(_Detail)
 def row_values(row: Row) -> tuple[object, ...]:
     """A row in the order of the table's columns."""
     key = row.key
-    place = (
+    key_columns = (
         (None, None, None, None) if key is None else (ident(key), packed(key.scope), packed(key.job), packed(key.key))
     )
     return (
         row.at_ms,
         packed(row.event),
-        *place,
+        *key_columns,
         packed(row.queue),
         packed(row.message_id),
         packed(row.run),
@@ -115,7 +115,7 @@ class PostgresLedger:
 
     def tally(self, run: str) -> Mapping[str, int]:
         """How many operations of a run have each outcome."""
-        values = (packed(run), sorted(DONE), sorted(FATES))
+        values = (packed(run), sorted(DONE), sorted(OUTCOME_EVENTS))
         rows = self._server.run(lambda link: ask(link, self._server.sql(_TALLY), values))
         return {unpacked(event): count for event, count in rows}
 

@@ -69,31 +69,31 @@ def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None
         StorageError: the tables are not there, or another version's. TransientError, StorageBusy: the server could not.
     """
     check(connection)
-    place = connection.info.dsn
+    server = connection.info.dsn
     try:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            if not is_known(place):
-                see(place, cursor.execute(IS_THERE).fetchone())
+            if not is_known(server):
+                see(server, cursor.execute(IS_THERE).fetchone())
             found = cursor.execute(PUT, statement_values(app, messages)).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
-        raise failed(error, place) from error
-    see_written(found, len(messages), place)
+        raise failed(error, server) from error
+    see_written(found, len(messages), server)
 
 
 async def aput(connection: psycopg.AsyncConnection[Any], app: str, messages: Sequence[tuple[str, str]]) -> None:
     """As `put`, on an AsyncConnection."""
     check(connection)
-    place = connection.info.dsn
+    server = connection.info.dsn
     try:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-            if not is_known(place):
-                see(place, await (await cursor.execute(IS_THERE)).fetchone())
+            if not is_known(server):
+                see(server, await (await cursor.execute(IS_THERE)).fetchone())
             found = await (await cursor.execute(PUT, statement_values(app, messages))).fetchone()
     except (psycopg.Error, OSError) as error:
         let_through(error)
-        raise failed(error, place) from error
-    see_written(found, len(messages), place)
+        raise failed(error, server) from error
+    see_written(found, len(messages), server)
 
 
 def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
@@ -147,67 +147,67 @@ def statement_values(app: str, messages: Sequence[tuple[str, str]]) -> tuple[str
     return app, [queue for queue, _ in messages], [message for _, message in messages], VERSION
 
 
-def is_known(place: str) -> bool:
+def is_known(server: str) -> bool:
     """Whether this process has seen the tables there."""
-    return place in _known
+    return server in _known
 
 
-def see(place: str, answer: tuple[Any, ...] | None) -> None:
+def see(server: str, answer: tuple[Any, ...] | None) -> None:
     """Remember that the tables are there.
 
     Raises:
         StorageError: they are not.
     """
     if answer is None or not answer[0]:
-        raise missing(place)
+        raise missing(server)
     if len(_known) >= _KNOWN_MAX:
         _known.clear()
-    _known.add(place)
+    _known.add(server)
 
 
-def see_written(answer: tuple[Any, ...] | None, count: int, place: str) -> None:
+def see_written(answer: tuple[Any, ...] | None, count: int, server: str) -> None:
     """Refuse tables of another version: nothing was written then.
 
     Raises:
         StorageError: they are.
     """
     if answer is None or answer[0] != count:
-        raise other_version(place)
+        raise other_version(server)
 
 
-def other_version(place: str) -> errors.StorageError:
+def other_version(server: str) -> errors.StorageError:
     """The tables are of another version of onefold."""
     return errors.StorageError(
-        f"The outbox tables in {place} are not of version {VERSION}, which this onefold uses.",
+        f"The outbox tables in {server} are not of version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
         todo="Use the version of onefold that made them, or run: onefold outbox create URL",
     )
 
 
-def missing(place: str) -> errors.StorageError:
+def missing(server: str) -> errors.StorageError:
     """There are no tables."""
     return errors.StorageError(
-        f"There is no table onefold_outbox on the search_path in {place}.",
+        f"There is no table onefold_outbox on the search_path in {server}.",
         meaning="Nothing was sent.",
         todo="Make it once, as the tables' owner: onefold outbox create URL   (--print shows the SQL, for a migration)",
     )
 
 
-def failed(error: psycopg.Error | OSError, place: str) -> errors.OnefoldError:
+def failed(error: psycopg.Error | OSError, server: str) -> errors.OnefoldError:
     """An error of a statement on the tables."""
     state = getattr(error, "sqlstate", None)
     if state == "42P01":
-        _known.discard(place)
-        return missing(place)
+        _known.discard(server)
+        return missing(server)
     if state == "25P02":
         return aborted()
     if state == "42501":
         return errors.StorageError(
-            f"The role may not use the outbox tables in {place}: {str(error).strip()}",
+            f"The role may not use the outbox tables in {server}: {str(error).strip()}",
             meaning="Nothing was sent; PostgreSQL has aborted the transaction.",
             todo="GRANT SELECT, INSERT ON onefold_outbox, onefold_outbox_version TO it; a relay needs UPDATE, DELETE too.",
         )
-    return translate(error, place, "public")
+    return translate(error, server, "public")
 
 
 # -- for a relay -------------------------------------------------------------------------------------------------------

@@ -204,12 +204,12 @@ def _claim_step(asked: Ask, now_ms: int, record: Record | None) -> tuple[Answer,
     return transitions.claim(record, asked, now_ms)
 
 
-def _noted(places: Sequence[int], answers: Sequence[Answer], rows_of: RowsOf | None) -> list[Row]:
+def _noted(indexes: Sequence[int], answers: Sequence[Answer], rows_of: RowsOf | None) -> list[Row]:
     """The rows of history of one operation's claims."""
     if rows_of is None:
         return []
-    found = [(place, one) for place, one in zip(places, answers, strict=True) if isinstance(one, Claimed)]
-    return [row for place, one in found if one.found != "absent" for row in rows_of(place, one)]
+    found = [(index, one) for index, one in zip(indexes, answers, strict=True) if isinstance(one, Claimed)]
+    return [row for index, one in found if one.found != "absent" for row in rows_of(index, one)]
 
 
 def _start_step(hold: Hold, now_ms: int, record: Record | None) -> tuple[bool, Record | None]:
@@ -265,34 +265,36 @@ class PostgresStore:
         """As `claim`, on this connection."""
         answers: dict[int, Answer] = {}
         waiting: dict[bytes, list[int]] = defaultdict(list)
-        for place, one in enumerate(asks):
-            waiting[ident(one.key)].append(place)
+        for index, one in enumerate(asks):
+            waiting[ident(one.key)].append(index)
         for _ in range(ROUNDS):
             changes: dict[bytes, RecordChange[Answer]] = {}
-            for row in self._look(link, {key: asks[places[0]] for key, places in waiting.items()}, now_ms):
-                key, places = row[_PLACE], waiting[row[_PLACE]]
+            for row in self._read_asked(link, {key: asks[indexes[0]] for key, indexes in waiting.items()}, now_ms):
+                key, indexes = row[_PLACE], waiting[row[_PLACE]]
                 record = record_of(row[_RECORD:]) if row[_VERSION] is not None else None
                 if row[_FRESH]:
-                    answers[places[0]], record = transitions.claim(None, asks[places[0]], now_ms)
-                    places = places[1:]
+                    answers[indexes[0]], record = transitions.claim(None, asks[indexes[0]], now_ms)
+                    indexes = indexes[1:]
                 elif record is None:
                     continue  # another claim was made between the read and the insert
-                steps: list[Step[Answer]] = [partial(_claim_step, asks[place], now_ms) for place in places]
+                steps: list[Step[Answer]] = [partial(_claim_step, asks[index], now_ms) for index in indexes]
                 said, after, _ = fold(record, steps)
                 if after is None:
-                    answers.update(zip(places, said, strict=True))
+                    answers.update(zip(indexes, said, strict=True))
                 elif not row[_FRESH]:
-                    changes[key] = RecordChange(row[_VERSION], after, 0, said, _noted(places, said, rows_of))
+                    changes[key] = RecordChange(row[_VERSION], after, 0, said, _noted(indexes, said, rows_of))
             for key in self.amender.change(link, changes, now_ms):
                 answers.update(zip(waiting[key], changes[key].answers, strict=True))
             waiting = {
-                key: rest for key, places in waiting.items() if (rest := [one for one in places if one not in answers])
+                key: rest
+                for key, indexes in waiting.items()
+                if (rest := [one for one in indexes if one not in answers])
             }
             if not waiting:
-                return [answers[place] for place in range(len(asks))]
+                return [answers[index] for index in range(len(asks))]
         raise crowded(len(waiting))
 
-    def _look(self, link: Link, asked: dict[bytes, Ask], now_ms: int) -> list[tuple]:  # type: ignore[type-arg]
+    def _read_asked(self, link: Link, asked: dict[bytes, Ask], now_ms: int) -> list[tuple]:  # type: ignore[type-arg]
         """Insert what is absent, in the order of the keys; one row for each key, see `_PLACE`."""
         rows = (
             (
@@ -490,11 +492,11 @@ class PostgresRecords:
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""
         step = partial(transitions.settle, decision=decision, now_ms=now_ms)
-        place = ident(key)
+        index = ident(key)
 
         def run(link: Link) -> bool:
-            steps: dict[bytes, list[Step[bool]]] = {place: [step]}
-            (settled,) = self._amender.amend(link, steps, now_ms)[place]
+            steps: dict[bytes, list[Step[bool]]] = {index: [step]}
+            (settled,) = self._amender.amend(link, steps, now_ms)[index]
             return settled
 
         return self._server.run(run)

@@ -82,10 +82,10 @@ class PostgresState:
     def put_on(self, link: Link, changes: Sequence[Change]) -> list[bool]:
         """As `put`, on this connection, for changes that were checked."""
         now_ms = self._clock.now_ms()
-        ordered = sorted(range(len(changes)), key=lambda place: changes[place].name)
+        ordered = sorted(range(len(changes)), key=lambda index: changes[index].name)
         with link.pipeline():  # outside a transaction: one of its own
-            made = {place: self._make(link, changes[place], now_ms) for place in ordered}
-        return [made[place].rowcount == 1 for place in range(len(changes))]
+            made = {index: self._make(link, changes[index], now_ms) for index in ordered}
+        return [made[index].rowcount == 1 for index in range(len(changes))]
 
     def _make(self, link: Link, change: Change, now_ms: int) -> psycopg.Cursor[tuple[object, ...]]:
         name = packed(change.name)

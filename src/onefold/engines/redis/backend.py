@@ -35,7 +35,7 @@ from onefold import errors, limits
 from onefold.contracts.ledger import Row, tally_of
 from onefold.contracts.state import Change, Versioned, check
 from onefold.contracts.store import RecordKey, StoreCapabilities
-from onefold.engines.redis.layout import PREFIX_DEFAULT, Names, job_place, key_at
+from onefold.engines.redis.layout import PREFIX_DEFAULT, Names, key_at, text_of_job
 from onefold.engines.redis.records import RecordChanger, RedisRecords, RedisStore
 from onefold.engines.redis.server import SERVER_VERSION_MIN, RedisAddress, RedisServer
 
@@ -250,7 +250,7 @@ class RedisLedger:
         for row in rows:
             keys.append(names.ledger if row.key is None else names.history(row.key))
             keys.append(names.ledger if row.run is None else names.run(row.run))
-            arguments += [row.at_ms, msgspec.json.encode(row), "" if row.key is None else job_place(row.key)]
+            arguments += [row.at_ms, msgspec.json.encode(row), "" if row.key is None else text_of_job(row.key)]
         self._server.run(_APPEND, keys, arguments)
 
     def of_key(self, key: RecordKey, limit: int = 1000) -> list[Row]:

@@ -65,7 +65,7 @@ class Names:
 
     def record(self, key: RecordKey) -> str:
         """Where a record is kept."""
-        return f"{self.records}{place(key)}"
+        return f"{self.records}{text_of_key(key)}"
 
     def completed(self, minute: int) -> str:
         """Where the runs that completed in one minute (since the epoch) are counted."""
@@ -73,26 +73,26 @@ class Names:
 
     def history(self, key: RecordKey) -> str:
         """Where the rows of one operation are kept."""
-        return f"{self.tag}ledger-of:{place(key)}"
+        return f"{self.tag}ledger-of:{text_of_key(key)}"
 
     def run(self, run: str) -> str:
         """Where the rows of one run are kept."""
         return f"{self.tag}ledger-run:{run}"
 
 
-def place(key: RecordKey) -> str:
+def text_of_key(key: RecordKey) -> str:
     """An operation as one text."""
-    return f"{job_place(key)}|{key.key}"
+    return f"{text_of_job(key)}|{key.key}"
 
 
-def job_place(key: RecordKey) -> str:
+def text_of_job(key: RecordKey) -> str:
     """An operation's scope and job as one text."""
     return f"{key.scope.translate(_ESCAPES)}|{key.job.translate(_ESCAPES)}"
 
 
-def key_at(place: str) -> RecordKey:
-    """The operation that a text names; the inverse of `place`."""
-    scope, job, key = place.split("|", 2)
+def key_at(text_of_key: str) -> RecordKey:
+    """The operation that a text names; the inverse of `text_of_key`."""
+    scope, job, key = text_of_key.split("|", 2)
     return RecordKey(_plain(scope), _plain(job), key)
 
 

@@ -48,7 +48,17 @@ from onefold.contracts.store import (
     StoreCapabilities,
     Unreadable,
 )
-from onefold.engines.redis.layout import ABSENT, SHELVES, Names, StoredRecord, decode, encode, job_place, key_at, shelf
+from onefold.engines.redis.layout import (
+    ABSENT,
+    SHELVES,
+    Names,
+    StoredRecord,
+    decode,
+    encode,
+    key_at,
+    shelf,
+    text_of_job,
+)
 from onefold.engines.redis.server import RedisServer
 
 if TYPE_CHECKING:
@@ -254,7 +264,7 @@ def _arguments(change: _Change, now_ms: int | None) -> list[Any]:
         shelf_before,
         shelf(after) + 1 if moved else 0,
         after.updated_at_ms,
-        job_place(after.key) if before is None else "",
+        text_of_job(after.key) if before is None else "",
         f"{after.updated_at_ms // limits.SECOND_MS}|{after.key.job}" if completed else "",
     ]
 
@@ -392,10 +402,10 @@ class RedisRecords:
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
         """Records, newest change first; of each status the newest 10,000 at most, of the parked ones all."""
         shelves = [number for number, name in enumerate(SHELVES) if _shows(name, status, parked)]
-        places = merge(*(self._places(number) for number in shelves), reverse=True)
+        entries = merge(*(self._entries(number) for number in shelves), reverse=True)
         found: dict[RecordKey, Record] = {}
         while len(found) < limit:
-            page = [(key_at(text), number) for _, text, number in islice(places, min(limit, _PAGE))]
+            page = [(key_at(text), number) for _, text, number in islice(entries, min(limit, _PAGE))]
             if not page:
                 break
             for (key, number), stored in zip(page, self._changer.read([key for key, _ in page]), strict=True):
@@ -403,7 +413,7 @@ class RedisRecords:
                     found.setdefault(key, stored.record)
         return list(found.values())[:limit]
 
-    def _places(self, number: int) -> Iterator[tuple[float, str, int]]:
+    def _entries(self, number: int) -> Iterator[tuple[float, str, int]]:
         """What a shelf names, newest change first, page by page: when, the place, the shelf."""
         first = 0
         while True:

@@ -29,10 +29,10 @@ from onefold.engines.sqlite.queue import SqliteQueue, depth_in, depths_in, next_
 from onefold.engines.sqlite.rows import (
     Catalogue,
     QueueRow,
+    check_groups_in,
     erase,
     group_members_in,
     is_there,
-    look_into_groups_in,
     message_number,
     names_in,
     receipt_numbers,
@@ -74,7 +74,7 @@ class SqliteQueues:
         self._clock = engine.clock
         self._entropy = entropy or SystemEntropy()
         migrate(engine)
-        self._catalogue = Catalogue(engine, self._entropy, partial(_stands, engine))
+        self._catalogue = Catalogue(engine, self._entropy, partial(_is_stopped, engine))
         self._token: str | None = None  # never changes in a file
         self._swept = ""  # the queue where the last sweep stopped
 
@@ -155,7 +155,7 @@ class SqliteQueues:
             if settings.fifo:
                 if settings.delay_ms != row.settings.delay_ms:
                     _apply_delay(connection, row.id, settings.delay_ms)
-                look_into_groups_in(connection, row.id, self._clock.now_ms())
+                check_groups_in(connection, row.id, self._clock.now_ms())
             self._catalogue.changed_in(connection)
 
         self._engine.write(run)
@@ -311,7 +311,7 @@ class SqliteQueues:
             row = self._catalogue.row_in(connection, queue)
             numbers = group_members_in(connection, row.id, group, limit)
             now_ms = self._clock.now_ms()
-            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            found = [browse.peek_one_in(connection, self._catalogue, number, now_ms) for number in numbers]
             return [peeked for peeked in found if peeked is not None]
 
         return self._engine.read(run)
@@ -322,7 +322,7 @@ class SqliteQueues:
         def run(connection: sqlite3.Connection) -> list[Peeked | None]:
             token, now_ms = self._catalogue.token_in(connection), self._clock.now_ms()
             return [
-                browse.look_in(connection, self._catalogue, message_number(token, message_id), now_ms)
+                browse.peek_one_in(connection, self._catalogue, message_number(token, message_id), now_ms)
                 for message_id in message_ids
             ]
 
@@ -334,7 +334,7 @@ class SqliteQueues:
         def run(connection: sqlite3.Connection) -> list[Peeked]:
             now_ms = self._clock.now_ms()
             numbers = browse.numbers_of_key_in(connection, key, limit)
-            found = [browse.look_in(connection, self._catalogue, number, now_ms) for number in numbers]
+            found = [browse.peek_one_in(connection, self._catalogue, number, now_ms) for number in numbers]
             return [peeked for peeked in found if peeked is not None]
 
         return self._engine.read(run)
@@ -524,5 +524,5 @@ def expire_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_
     return len(found)
 
 
-def _stands(engine: Database, owner: str, visible_at_ms: int) -> bool:
-    return not engine.in_memory and stopped_process(engine.place, owner, visible_at_ms) is not None
+def _is_stopped(engine: Database, owner: str, visible_at_ms: int) -> bool:
+    return not engine.in_memory and stopped_process(engine.real_path, owner, visible_at_ms) is not None

@@ -34,7 +34,7 @@ def peek_in(
     since_ms = row.expired_at_ms(now_ms)
     waiting = _waiting_in(connection, row, limit, after, since_ms)
     numbers = sorted([*waiting, *_received_in(connection, row, limit, after, since_ms)])[:limit]
-    found = [look_in(connection, catalogue, number, now_ms) for number in numbers]
+    found = [peek_one_in(connection, catalogue, number, now_ms) for number in numbers]
     return [peeked for peeked in found if peeked is not None]
 
 
@@ -88,7 +88,7 @@ def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> l
     return [number for (number,) in found]
 
 
-def look_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
+def peek_one_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
     """One message, in whichever queue it is; None when it is gone or has expired.
 
     Outside of groups, a message that is neither waiting nor received counts as gone: it cannot be received, so its row was
@@ -141,21 +141,21 @@ def edit_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | 
     Raises:
         UsageError: the queue would not accept the new contents.
     """
-    standing = look_in(connection, catalogue, number, now_ms)
-    if standing is None or standing.state == "in_flight":
+    message = peek_one_in(connection, catalogue, number, now_ms)
+    if message is None or message.state == "in_flight":
         return False
-    check_edit(catalogue.row_in(connection, standing.queue), standing, edit)
+    check_edit(catalogue.row_in(connection, message.queue), message, edit)
     text = connection.execute("SELECT meta FROM onefold_message WHERE id = ?", (number,)).fetchone()[0]
     meta = read_meta(text)
     meta.attributes, meta.foreign = packed(edit.attributes), False
     connection.execute(
         "UPDATE onefold_message SET body = ?, meta = ?, dedup_id = ? WHERE id = ?",
-        (edit.body, meta_text(meta), standing.dedup_id, number),
+        (edit.body, meta_text(meta), message.dedup_id, number),
     )
     return True
 
 
-def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
+def check_edit(row: QueueRow, message: Peeked, edit: Edit) -> None:
     """Refuse contents that the queue would not accept from a sender.
 
     Raises:
@@ -166,14 +166,14 @@ def check_edit(row: QueueRow, standing: Peeked, edit: Edit) -> None:
         Entry(
             body=edit.body,
             attributes=edit.attributes,
-            group=standing.group,
-            dedup_id=standing.message_id if is_fifo else None,
+            group=message.group,
+            dedup_id=message.message_id if is_fifo else None,
         ),
         row.settings,
     )
     if refused is not None:
         raise errors.UsageError(
-            f"Message {standing.message_id} cannot be changed like that: {refused.message}",
+            f"Message {message.message_id} cannot be changed like that: {refused.message}",
             meaning=f"Queue {row.settings.name!r} would not accept it ({refused.code}). Nothing was changed.",
             todo="Correct the body or the attributes.",
         )

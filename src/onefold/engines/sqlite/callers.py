@@ -75,12 +75,12 @@ class CallersDatabase(Database):
                 todo="Open a connection of your own; in a transactional handler, pass its ctx.connection.",
             )
         try:
-            place = file_of(connection)
+            file = file_of(connection)
         except sqlite3.Error as error:
             raise unusable(error) from error
-        if self.in_memory or place is None or inode(place) != inode(self.place):
+        if self.in_memory or file is None or inode(file) != inode(self.real_path):
             raise errors.UsageError(
-                f"The connection is to {place or 'a database in memory'}; the engine's file is {self.path}.",
+                f"The connection is to {file or 'a database in memory'}; the engine's file is {self.path}.",
                 meaning="The message and your rows would not be in one transaction. Nothing was sent.",
                 todo="Connect to the engine's file, or give the app the file that you connect to: url='sqlite:///FILE'. Or"
                 " make an outbox there: onefold outbox create sqlite:///FILE",
@@ -210,8 +210,8 @@ def file_of(connection: sqlite3.Connection) -> str | None:
     Raises:
         sqlite3.Error: the connection cannot be used.
     """
-    places = {name: place for _, name, place in connection.execute("PRAGMA database_list")}
-    return places["main"] or None
+    files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
+    return files["main"] or None
 
 
 def unusable(error: sqlite3.Error) -> errors.UsageError:

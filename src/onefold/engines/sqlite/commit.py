@@ -59,9 +59,9 @@ def settle_all_in(
     _send_all(connection, queues, took, now_ms)
     append_in(connection, [row for one in took for row in one.rows])
     put_in(connection, [change for one in took for change in one.changes], now_ms)
-    alive = [place for place, how in enumerate(written) if how != "lost"]
+    alive = [index for index, how in enumerate(written) if how != "lost"]
     settled = dict(zip(alive, _settle_all(connection, queues, [settlements[p] for p in alive], now_ms), strict=True))
-    return [Verdict(place in settled, settled.get(place, False)) for place in range(len(settlements))]
+    return [Verdict(index in settled, settled.get(index, False)) for index in range(len(settlements))]
 
 
 def _without_outbox(write: tuple[Hold, Outcome]) -> tuple[Hold, Outcome]:
@@ -113,21 +113,21 @@ def _settle_all(
 ) -> list[bool]:
     """Settle the messages; True where there is none, or nothing to do."""
     answers = [True] * len(settlements)
-    places: dict[str, list[int]] = defaultdict(list)
-    fates: dict[str, list[tuple[str, Settle]]] = defaultdict(list)
-    for place, one in enumerate(settlements):
+    indexes: dict[str, list[int]] = defaultdict(list)
+    by_queue: dict[str, list[tuple[str, Settle]]] = defaultdict(list)
+    for index, one in enumerate(settlements):
         if one.queue is not None and one.receipt is not None and not isinstance(one.settle, Leave):
-            places[one.queue].append(place)
-            fates[one.queue].append((one.receipt, one.settle))
-    for name, chosen in places.items():
+            indexes[one.queue].append(index)
+            by_queue[one.queue].append((one.receipt, one.settle))
+    for name, chosen in indexes.items():
         try:
             row = queues.row_in(connection, name)
         except errors.NotFoundError:  # dropped since then, with its messages
             done = [False] * len(chosen)
         else:
-            done = settle_in(connection, row, fates[name], now_ms)
-        for place, answer in zip(chosen, done, strict=True):
-            answers[place] = answer
+            done = settle_in(connection, row, by_queue[name], now_ms)
+        for index, answer in zip(chosen, done, strict=True):
+            answers[index] = answer
     return answers
 
 

@@ -55,7 +55,7 @@ _left: Final[set[tuple[int, int] | None]] = set()  # files to which this process
 class FileConnection(sqlite3.Connection):
     """A connection that records with `note` which file it has opened; before that it is closed like any other."""
 
-    _place = ""
+    _real_path = ""
     _files: Files | None = None
     _process = 0
     _is_left = False
@@ -67,13 +67,13 @@ class FileConnection(sqlite3.Connection):
         _open[id(one)] = weakref.ref(one, partial(_open.pop, id(one)))
         return one
 
-    def note(self, place: str) -> None:
+    def note(self, real_path: str) -> None:
         """Remember the file and its log; called as soon as both are open.
 
         Args:
-            place: the file.
+            real_path: the file.
         """
-        self._place, self._files, self._process = place, _files_at(place), os.getpid()
+        self._real_path, self._files, self._process = real_path, _files_at(real_path), os.getpid()
 
     def note_memory(self) -> None:
         """Note that it has opened no file."""
@@ -109,9 +109,9 @@ class FileConnection(sqlite3.Connection):
         if self._files is None or self._process != os.getpid():
             return False
         with ignored(OSError):  # a file that this process may not read, it cannot remove either
-            files = _files_at(self._place)
+            files = _files_at(self._real_path)
             is_begun = any(now not in (None, seen) for now, seen in zip(files[1:], self._files[1:], strict=True))
-            if files[0] == self._files[0] and (is_begun or not os.path.getsize(self._place)):
+            if files[0] == self._files[0] and (is_begun or not os.path.getsize(self._real_path)):
                 self._is_left = True
                 _left.add(self._files[0])
                 forks.keep_for_ever(self)
@@ -120,18 +120,18 @@ class FileConnection(sqlite3.Connection):
         return self._is_left
 
 
-def refuse_stale(path: str, place: str) -> None:
+def refuse_stale(path: str, real_path: str) -> None:
     """Refuse a file of which this process has connections with another log.
 
     Args:
-        path: as the user wrote it. place: the file.
+        path: as the user wrote it. real_path: the file.
 
     Raises:
         StorageError: there is such a connection.
     """
     if not _open and not _left:
         return
-    files = _files_at(place)
+    files = _files_at(real_path)
     if files[0] is None:
         return
     connections = [one() for one in list(_open.values())]
@@ -143,8 +143,8 @@ def refuse_stale(path: str, place: str) -> None:
         )
 
 
-def _files_at(place: str) -> Files:
-    return inode(place), inode(f"{place}-wal"), inode(f"{place}-shm")
+def _files_at(real_path: str) -> Files:
+    return inode(real_path), inode(f"{real_path}-wal"), inode(f"{real_path}-shm")
 
 
 def _leave_all_stale() -> None:
@@ -179,7 +179,7 @@ _PRAGMAS_THAT_READ: Final = frozenset(
     {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
 )
 _PRAGMAS_THAT_ANSWER: Final = frozenset({"foreign_keys", "read_uncommitted"})  # without a value; SQLAlchemy asks
-_TOLD_MAX: Final = 1_000
+_COMMITTED_MAX: Final = 1_000
 # For these actions SQLite names the table second.
 _TABLE_IS_SECOND: Final = frozenset(
     {
@@ -200,19 +200,19 @@ class LentConnection(FileConnection):
         self._lent = False
         self._kept_away: Collection[str] = ()
         self.transferred: list[Transferred] = []  # messages moved to other queues, in the open transaction
-        self.told: list[Transferred] = []  # the same in committed transactions, not fetched yet
+        self.committed: list[Transferred] = []  # the same in committed transactions, not fetched yet
         self._has_authorizer = False
         super().__init__(*args, **options)  # the last: it opens the file
 
-    def tell(self, one: Transferred) -> None:
+    def note_transferred(self, one: Transferred) -> None:
         """Remember that a message moved to another queue, to be reported after the commit."""
-        if len(self.transferred) < _TOLD_MAX:
+        if len(self.transferred) < _COMMITTED_MAX:
             self.transferred.append(one)
 
     def note_transfers(self) -> None:
         """After a commit: keep the moves, but no more than a bounded number of them."""
         if self.transferred:
-            self.told += self.transferred[: max(_TOLD_MAX - len(self.told), 0)]
+            self.committed += self.transferred[: max(_COMMITTED_MAX - len(self.committed), 0)]
             self.transferred = []
 
     def lend(self, own_tables: Collection[str]) -> None:
@@ -309,26 +309,26 @@ _CACHE_KIB: Final = 64 * 1024  # of the one writer
 _READER_CACHE_KIB: Final = 2 * 1024  # for each reader, of which a busy process has many; larger sorts use a file
 
 
-def connect_writer(path: str, place: str | None, settings: FileSettings) -> LentConnection:
+def connect_writer(path: str, real_path: str | None, settings: FileSettings) -> LentConnection:
     """The one connection that writes; creates the file if it does not exist.
 
     Args:
         path: as the user wrote it, for error texts.
-        place: the file; None: a private database in memory.
+        real_path: the file; None: a private database in memory.
 
     Raises:
         StorageError: it is not a database of ours, or cannot be opened or written. StorageBusy: another process holds it.
     """
     try:
-        if place is not None:
-            forks.refuse_inherited(path, place)
-            refuse_stale(path, place)
-            private_files.refuse_strangers(os.path.realpath(place))
-            private_files.make_file(place)  # SQLite gives its log the same mode
+        if real_path is not None:
+            forks.refuse_inherited(path, real_path)
+            refuse_stale(path, real_path)
+            private_files.refuse_strangers(os.path.realpath(real_path))
+            private_files.make_file(real_path)  # SQLite gives its log the same mode
         made: list[LentConnection] = []  # or a traceback keeps it alive, and a forked child could not use the file
         try:
-            made.append(_connect(place or ":memory:", settings, LentConnection))
-            _prepare_writer(made[0], path, place, settings)
+            made.append(_connect(real_path or ":memory:", settings, LentConnection))
+            _prepare_writer(made[0], path, real_path, settings)
         except BaseException:
             for one in made:
                 one.close()
@@ -339,10 +339,10 @@ def connect_writer(path: str, place: str | None, settings: FileSettings) -> Lent
     return made.pop()
 
 
-def _prepare_writer(connection: FileConnection, path: str, place: str | None, settings: FileSettings) -> None:
+def _prepare_writer(connection: FileConnection, path: str, real_path: str | None, settings: FileSettings) -> None:
     connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store=MEMORY")
-    if place is not None:
+    if real_path is not None:
         refuse_foreign(
             path, *identity(connection), adopts=settings.adopts
         )  # before the switch, which writes to the file
@@ -361,25 +361,25 @@ def _prepare_writer(connection: FileConnection, path: str, place: str | None, se
     # anything.
     connection.execute("PRAGMA secure_delete=FAST")
     connection.execute("PRAGMA busy_timeout=0")
-    if place is not None:
-        _note(connection, place)
+    if real_path is not None:
+        _note(connection, real_path)
     else:
         connection.note_memory()
 
 
-def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Connection:
+def connect_reader(path: str, real_path: str, settings: FileSettings) -> sqlite3.Connection:
     """A connection that only reads; arguments and errors as for the writer's."""
-    forks.refuse_inherited(path, place)
-    refuse_stale(path, place)
+    forks.refuse_inherited(path, real_path)
+    refuse_stale(path, real_path)
     try:
         made: list[FileConnection] = []
         try:
-            made.append(_connect(place, settings, FileConnection))
+            made.append(_connect(real_path, settings, FileConnection))
             made[0].execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
             made[0].execute("PRAGMA temp_store=FILE")
             made[0].execute("PRAGMA query_only=ON")
             made[0].execute("PRAGMA trusted_schema=OFF")
-            _note(made[0], place)
+            _note(made[0], real_path)
         except BaseException:
             for one in made:
                 one.close()
@@ -390,9 +390,9 @@ def connect_reader(path: str, place: str, settings: FileSettings) -> sqlite3.Con
     return made.pop()
 
 
-def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
+def _connect(real_path: str, settings: FileSettings, kind: type[C]) -> C:
     return sqlite3.connect(
-        place,
+        real_path,
         timeout=settings.busy_ms / 1000,  # from the first statement on: another process may be recovering the file
         isolation_level=None,
         check_same_thread=False,
@@ -401,9 +401,9 @@ def _connect(place: str, settings: FileSettings, kind: type[C]) -> C:
     )
 
 
-def _note(connection: FileConnection, place: str) -> None:
+def _note(connection: FileConnection, real_path: str) -> None:
     data_version(connection)  # which opens the log
-    connection.note(place)
+    connection.note(real_path)
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:

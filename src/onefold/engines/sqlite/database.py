@@ -61,7 +61,7 @@ class Database:
         self.clock = steady(clock)
         self.in_memory = path == ":memory:"
         self._file = OpenFile(path)
-        self.place = path if self.in_memory else self._file.place
+        self.real_path = path if self.in_memory else self._file.real_path
         self._settings = settings
         self.patience = Patience(settings.busy_ms)
         self._turn, self._file_turn = Turn(), FileTurn(self.patience)
@@ -256,7 +256,7 @@ class Database:
             return None, error
 
     def _in_savepoint(self, run: Run[T]) -> T:
-        told = len(self._writer.transferred)
+        before = len(self._writer.transferred)
         self._depth = depth = self._depth + 1
         name = f"onefold_work_{depth}"  # numbered, so that it is not mistaken for one that was not made yet
         try:
@@ -264,7 +264,7 @@ class Database:
             value = run(self._writer)
             self._writer.execute(f"RELEASE {name}")
         except BaseException as error:
-            del self._writer.transferred[told:]  # undone
+            del self._writer.transferred[before:]  # undone
             if self._writer.in_transaction:
                 with ignored(sqlite3.OperationalError):  # not made yet, or released already
                     self._writer.execute(f"ROLLBACK TO {name}")
@@ -558,14 +558,14 @@ class Database:
 
     def _open(self) -> int:
         """Open the file completely or not at all: a connection kept by a traceback makes it unusable in forked children."""
-        writer = connect_writer(self.path, None if self.in_memory else self.place, self._settings)
+        writer = connect_writer(self.path, None if self.in_memory else self.real_path, self._settings)
         try:
-            writer.told = self._transferred
+            writer.committed = self._transferred
             version = data_version(writer)
             self._file.note()
             # If an older log is gone, its content is on disk.
             self._log = Log(None if self.in_memory else self._file.log, self._log.failure)
-            self._space = Space(writer, self.path, self.place, self._settings.log_bytes, self._file.is_there)
+            self._space = Space(writer, self.path, self.real_path, self._settings.log_bytes, self._file.is_there)
             self._opened = writer
         except BaseException:
             self._opened = None
@@ -574,7 +574,7 @@ class Database:
         return version
 
     def _connect_reader(self) -> sqlite3.Connection:
-        return connect_reader(self.path, self.place, self._settings)
+        return connect_reader(self.path, self.real_path, self._settings)
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close every connection after the call that uses it; later calls raise UsageError. Idempotent.

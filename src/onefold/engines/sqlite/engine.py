@@ -1,8 +1,9 @@
 """One SQLite file as an engine: queues, records, ledger, state, commit, presence and wake-up, wired together.
 
 Also here: the sweep of a file, a file as a record backend for workers on SQS (`FileBooks`), and a file that this user may
-only read (`LookingEngine`). Never here: single operations. Invariants: a file is migrated before any part uses it, and the
-presence lock is taken before the owner's id can appear in a claim. One step of the sweep locks the file for milliseconds.
+only read (`ReadOnlyDatabase`). Never here: single operations. Invariants: a file is migrated before any part uses it, and
+the presence lock is taken before the owner's id can appear in a claim. One step of the sweep locks the file for a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class SqliteEngine:
         owner: id of this process; names its leases.
         url: as the user wrote it.
         settings: options of the file.
-        looks: nothing will be written, so a file that this user may only read is opened read-only.
+        read_only: nothing will be written, so a file that this user may only read is opened read-only.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -76,15 +77,15 @@ class SqliteEngine:
         owner: str,
         url: str,
         settings: FileSettings = FOR_WORKERS,
-        looks: bool = False,
+        read_only: bool = False,
     ) -> None:
         self.url = url
         self.shared = path != ":memory:"
         self.provisioned = False
         self._owner, self._entropy = owner, entropy
         written_ms = 0 if path == ":memory:" else filetime.written_at_ms(path)
-        reads = looks and is_only_readable(path)
-        self.database = LookingEngine(path, clock) if reads else CallersDatabase(path, clock, settings=settings)
+        reads = read_only and is_only_readable(path)
+        self.database = ReadOnlyDatabase(path, clock) if reads else CallersDatabase(path, clock, settings=settings)
         self._clock = self.database.clock
         try:
             migrate(self.database, adopts=settings.adopts)
@@ -106,7 +107,7 @@ class SqliteEngine:
         self.state = SqliteState(self.database)
         self.store.state = self.state
         self.archive = SqliteArchive(self.database)
-        self._wakeup = Wakeup(":memory:" if reads else self.database.place, entropy)
+        self._wakeup = Wakeup(":memory:" if reads else self.database.real_path, entropy)
         self.commit = SqliteCommit(self.database, self.queues, self.notify)
         self.effects = None  # everything is in `commit`
         self.known_queue = None  # opening needs no call
@@ -156,7 +157,7 @@ class SqliteEngine:
             return None
         with self._lock:
             if self._presence is None:
-                self._presence = Presence(self.database.place, self._owner)  # one object for all names
+                self._presence = Presence(self.database.real_path, self._owner)  # one object for all names
             return str(self._presence.lock_file)
 
     def renewal_mark(self) -> RenewalMark | None:
@@ -176,7 +177,7 @@ class SqliteEngine:
         if is_first:
             atexit.register(_leave, weakref.ref(self._presence))
             for owner in self._presence.find_dead():
-                self._presence.bury_dead(self.database, owner, self._clock.now_ms())
+                self._presence.free_dead_owner(self.database, owner, self._clock.now_ms())
         return RenewalMark(self._presence, self._clock.now_ms())
 
     def stopped_process(self, record: Record) -> int | None:
@@ -219,9 +220,9 @@ class SqliteEngine:
         asked = frozenset(owners)
         known = asked & self.database.read(dead_owners) if asked else frozenset()
         known |= owner_process.ended(asked - known)
-        return known | are_dead(self.database.place, asked - known) if self.shared else known
+        return known | are_dead(self.database.real_path, asked - known) if self.shared else known
 
-    def maintain(self, told: Callable[[str], None]) -> int:
+    def maintain(self, on_dead_owner: Callable[[str], None]) -> int:
         """Free what dead processes held, continue move tasks, and now and then remove what expired."""
         self.database.check_file()
         self.database.tend()
@@ -230,8 +231,8 @@ class SqliteEngine:
         done = self.queues.step_moves()
         if self._presence is not None:
             for owner in self._presence.find_dead():
-                if self._presence.bury_dead(self.database, owner, self._clock.now_ms()):
-                    told(owner)
+                if self._presence.free_dead_owner(self.database, owner, self._clock.now_ms()):
+                    on_dead_owner(owner)
                     done += 1
         if self._sweep_goes_on or self._clock.monotonic_ms() - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = self._clock.monotonic_ms()
@@ -390,11 +391,13 @@ _BUSY_S = 10.0
 
 def is_only_readable(path: str) -> bool:
     """Whether this user may not write an existing file, or not create files beside it."""
-    place = os.path.realpath(path)
-    return os.path.exists(place) and not (os.access(place, os.W_OK) and os.access(os.path.dirname(place), os.W_OK))
+    real_path = os.path.realpath(path)
+    return os.path.exists(real_path) and not (
+        os.access(real_path, os.W_OK) and os.access(os.path.dirname(real_path), os.W_OK)
+    )
 
 
-class LookingEngine(Database):
+class ReadOnlyDatabase(Database):
     """A database file, opened read-only.
 
     Args:
@@ -407,26 +410,26 @@ class LookingEngine(Database):
     def __init__(
         self, path: str, clock: Clock
     ) -> None:  # no connection that writes: Engine's constructor is not called
-        self.path, self.place = path, os.path.realpath(path)
+        self.path, self.real_path = path, os.path.realpath(path)
         self.clock = steady(clock)
         self.in_memory, self.notes_time = False, False
         self._closed, self._held_by, self._opened = False, None, None
         self.patience = Patience(0)  # who reads waits for nobody
         self._readers = Readers(self._connect_reader, self._check_open)
-        if not os.access(self.place, os.R_OK):
+        if not os.access(self.real_path, os.R_OK):
             raise errors.StorageError(
                 f"{path} cannot be read: permission denied.",
                 todo="Look as its owner, or let this user read it and its -wal and -shm.",
             )
 
     def _connect_reader(self) -> sqlite3.Connection:
-        uri = f"file:{quote(self.place)}?mode=ro"
+        uri = f"file:{quote(self.real_path)}?mode=ro"
         try:
             return _connected(uri)
         except sqlite3.Error as error:
             if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise translate(error, self.path) from error
-            log = f"{self.place}-wal"
+            log = f"{self.real_path}-wal"
             if os.path.exists(log) and os.path.getsize(log):
                 raise errors.StorageError(
                     f"{self.path} cannot be read: the last of what was written is in {log}, and SQLite answered: {error}.",

@@ -100,9 +100,9 @@ class OpenFile:
 
     def __init__(self, path: str) -> None:
         self._path = self._name = os.path.abspath(path)  # this process may change its working directory
-        self.place = os.path.realpath(path)
-        self.log = f"{self.place}-wal"
-        self._index = f"{self.place}-shm"
+        self.real_path = os.path.realpath(path)
+        self.log = f"{self.real_path}-wal"
+        self._index = f"{self.real_path}-shm"
         self._seen: list[tuple[int, int] | None] = []
         self._damage: str | None = None
 
@@ -156,7 +156,7 @@ class OpenFile:
 
     def is_log_gone(self) -> bool:
         """Whether the log or its index was removed and not replaced, while the file itself still exists."""
-        now = [inode(self.place), inode(self.log), inode(self._index)]
+        now = [inode(self.real_path), inode(self.log), inode(self._index)]
         return (
             now[0] == self._seen[0]
             and None in now
@@ -169,7 +169,7 @@ class OpenFile:
         Returns:
             Where it is now; None where there was nothing to move.
         """
-        if inode(self.place) == self._seen[0]:
+        if inode(self.real_path) == self._seen[0]:
             return None
         if inode(self._index) == self._seen[2]:
             with ignored(OSError):
@@ -206,7 +206,7 @@ class OpenFile:
             is_saved: the content of the removed log was written into the file first.
             log: where `move_old_log` has moved the log.
         """
-        if inode(self.place) == self._seen[0] == inode(self._name) and os.stat(self.place).st_size:
+        if inode(self.real_path) == self._seen[0] == inode(self._name) and os.stat(self.real_path).st_size:
             saved = "what was accepted before is in the file" if is_saved else "what was accepted last may be lost"
             return errors.StorageError(
                 f"The log of {self._path} ({self.log}, {self._index}) was removed or replaced while this process used it.",
@@ -305,20 +305,20 @@ class Limits(NamedTuple):
         return all(abs(one - was) * _LIKE <= was for one, was in zip(self[:2], other[:2], strict=True))
 
 
-def limits(place: str, page_bytes: int, log_bytes: int) -> Limits:
+def limits(real_path: str, page_bytes: int, log_bytes: int) -> Limits:
     """The limits for the space that is free now.
 
     Args:
-        place: the file. page_bytes: its pages. log_bytes: the log's limit where there is plenty of space.
+        real_path: the file. page_bytes: its pages. log_bytes: the log's limit where there is plenty of space.
 
     Raises:
         OSError: the free space cannot be read.
     """
-    disk = os.statvfs(place)
-    shared = disk.f_bavail * disk.f_frsize + _size(f"{place}-wal")
+    disk = os.statvfs(real_path)
+    shared = disk.f_bavail * disk.f_frsize + _size(f"{real_path}-wal")
     if shared >= _PLENTY * log_bytes:
         return Limits(log_bytes, PAGES_MAX)
-    file_bytes = _size(place)
+    file_bytes = _size(real_path)
     log = min(max(shared // _SHARE, _LOG_BYTES_LEAST), log_bytes)
     least, most = _RESERVE_BYTES
     # Half of the rest: one transaction may use all of it, and its pages are written to the log before the file.
@@ -347,22 +347,22 @@ class Space:
     """Applies these limits to a writer's connection.
 
     Args:
-        writer: of the file, prepared. path: as the user wrote it. place: the file.
+        writer: of the file, prepared. path: as the user wrote it. real_path: the file.
         log_bytes: the log's limit where there is plenty of space.
         may_checkpoint: whether the log belongs to the file; called before it is written into the file.
     """
 
     def __init__(
-        self, writer: sqlite3.Connection, path: str, place: str, log_bytes: int, may_checkpoint: Callable[[], bool]
+        self, writer: sqlite3.Connection, path: str, real_path: str, log_bytes: int, may_checkpoint: Callable[[], bool]
     ) -> None:
         self._writer = writer
         self._path = os.path.abspath(path)
-        self._place = place
+        self._real_path = real_path
         self._log_bytes = log_bytes
         self._may_checkpoint = may_checkpoint
         self._page_bytes = _asked(writer, "page_size")  # an older file's own
         self._limits = self._set = Limits(log_bytes, PAGES_MAX)
-        self._until_look = 0
+        self._until_check = 0
         self._clock = SystemClock()
         self._waiting: Waiting | None = None
         self._count_again_ms = 0
@@ -379,9 +379,9 @@ class Space:
         Args:
             reserved: the work is not repeated after a full disk, so there must be room in the log for it.
         """
-        self._until_look -= 1
-        if self._until_look < 0:
-            self._look()
+        self._until_check -= 1
+        if self._until_check < 0:
+            self._check()
         if reserved and self._limits.is_tight and self._limits.growth_bytes < _SCARCE_BYTES:
             self.make_room()
 
@@ -391,7 +391,7 @@ class Space:
             return  # the next write refuses
         with ignored(sqlite3.Error):  # the disk is full: what fitted was written
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._look()
+        self._check()
         if self._limits != self._set:
             self._limit()
         if self._clock.monotonic_ms() >= self._count_again_ms:
@@ -437,8 +437,8 @@ class Space:
 
     def shorten_log(self) -> None:
         """Check the space, and shorten a log that is too long; outside of transactions."""
-        self._look()
-        if _size(f"{self._place}-wal") > 2 * self._limits.log_bytes and self._may_checkpoint():
+        self._check()
+        if _size(f"{self._real_path}-wal") > 2 * self._limits.log_bytes and self._may_checkpoint():
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")  # most of it, while others write
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # does nothing while a reader still needs it
 
@@ -462,15 +462,15 @@ class Space:
         self._count_again_ms = now_ms + (now_ms - since_ms) * _COUNT_SHARE
         return Waiting(messages, last_id, max(int(mean) + _RECORD_BYTES_LEAST // 2, _RECORD_BYTES_LEAST))
 
-    def _look(self) -> None:
-        self._until_look = _LOOK_EVERY
+    def _check(self) -> None:
+        self._until_check = _LOOK_EVERY
         try:
-            self._limits = limits(self._place, self._page_bytes, self._log_bytes)
+            self._limits = limits(self._real_path, self._page_bytes, self._log_bytes)
         except OSError as error:
             let_through(error)
             return  # the file is gone, which `OpenFile` notices
         if self._limits.is_tight:
-            self._until_look = _LOOK_EVERY_WHEN_TIGHT
+            self._until_check = _LOOK_EVERY_WHEN_TIGHT
         if not self._limits.is_like(self._set):
             self._limit()
 

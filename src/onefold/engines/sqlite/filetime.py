@@ -90,10 +90,10 @@ def _is_the_machines(clock: SteadyClock) -> bool:
     return isinstance(clock.wall, SystemClock)
 
 
-def written_at_ms(place: str) -> int:
+def written_at_ms(real_path: str) -> int:
     """When the file or its log was last written, by the clock at that time, in ms since the epoch; 0 for a new file."""
     found = 0
-    for name in (place, f"{place}-wal"):
+    for name in (real_path, f"{real_path}-wal"):
         with ignored(OSError):
             status = os.stat(name)
             found = max(found, status.st_mtime_ns // 1_000_000 if status.st_size else 0)

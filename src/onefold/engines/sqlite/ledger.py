@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onefold.contracts.ledger import DONE, FATES, Row
+from onefold.contracts.ledger import DONE, OUTCOME_EVENTS, Row
 from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import ident
@@ -24,10 +24,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _SELECT: Final = "SELECT at_ms, event, scope, job, key, queue, message_id, run, actor, detail FROM onefold_ledger"
 _WALK: Final = _SELECT.replace("SELECT", "SELECT id,", 1) + " WHERE run = ? AND id > ? ORDER BY id LIMIT ?"
-_FATES, _DONE = (", ".join(f"'{event}'" for event in sorted(events)) for events in (FATES, DONE))
+_OUTCOME_EVENTS, _DONE = (", ".join(f"'{event}'" for event in sorted(events)) for events in (OUTCOME_EVENTS, DONE))
 _TALLY: Final = f"""
 SELECT event, count(*) FROM (
-    SELECT event, max((event IN ({_FATES})) + (event IN ({_DONE})) << 61 | id)
+    SELECT event, max((event IN ({_OUTCOME_EVENTS})) + (event IN ({_DONE})) << 61 | id)
     FROM onefold_ledger WHERE run = ? AND ident IS NOT NULL GROUP BY ident
 ) GROUP BY event
 """  # with max(), a bare column comes from the row that has the maximum
@@ -42,9 +42,9 @@ def append_in(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 def _values(row: Row) -> tuple[object, ...]:
     key = row.key
-    place = (None, None, None, None) if key is None else (ident(key), key.scope, key.job, key.key)
+    key_columns = (None, None, None, None) if key is None else (ident(key), key.scope, key.job, key.key)
     detail = msgspec.json.encode(row.detail).decode() if row.detail else None
-    return (row.at_ms, row.event, *place, row.queue, row.message_id, row.run, row.actor, detail)
+    return (row.at_ms, row.event, *key_columns, row.queue, row.message_id, row.run, row.actor, detail)
 
 
 def _row(values: tuple) -> Row:  # type: ignore[type-arg]  # one type per column, as the schema has them

@@ -64,37 +64,37 @@ def send_on_in(
     answers: list[Moved | None] = []
     for message_id, to, edit in moves:
         number = message_number(token, message_id)
-        standing = browse.look_in(connection, catalogue, number, now_ms)
-        if number is None or standing is None or standing.state == "in_flight":
+        message = browse.peek_one_in(connection, catalogue, number, now_ms)
+        if number is None or message is None or message.state == "in_flight":
             answers.append(None)
             continue
-        target = catalogue.row_in(connection, to or _source_of(standing))
+        target = catalogue.row_in(connection, to or _source_of(message))
         if edit is not None:
-            browse.check_edit(target, standing, edit)
-        answers.append(_send_on(connection, catalogue, number, standing, target, edit, now_ms))
+            browse.check_edit(target, message, edit)
+        answers.append(_send_on(connection, catalogue, number, message, target, edit, now_ms))
     return answers
 
 
-def _source_of(standing: Peeked) -> str:
-    if standing.source is None:
+def _source_of(message: Peeked) -> str:
+    if message.source is None:
         raise errors.UsageError(
-            f"Message {standing.message_id} in {standing.queue!r} did not come from another queue.",
+            f"Message {message.message_id} in {message.queue!r} did not come from another queue.",
             meaning="It was sent there directly, so there is nowhere to send it back to. Nothing was moved.",
             todo="Name the queue it should go to.",
         )
-    return standing.source
+    return message.source
 
 
 def _send_on(
     connection: sqlite3.Connection,
     catalogue: Catalogue,
     number: int,
-    standing: Peeked,
+    message: Peeked,
     target: QueueRow,
     edit: Edit | None,
     now_ms: int,
 ) -> Moved:
-    source = catalogue.row_in(connection, standing.queue)
+    source = catalogue.row_in(connection, message.queue)
     _check_types(source, target)
     old_group, trace = connection.execute(
         "SELECT grp, json_extract(meta, '$.trace') FROM onefold_message WHERE id = ?", (number,)
@@ -102,28 +102,30 @@ def _send_on(
     new = draw_ids(connection, 1)
     visible_at_ms = now_ms + target.settings.delay_ms
     meta = Meta(
-        attributes=packed(edit.attributes if edit else standing.attributes),
+        attributes=packed(edit.attributes if edit else message.attributes),
         trace=trace,
-        foreign=edit is None and not standing.trusted,
+        foreign=edit is None and not message.trusted,
     )
     grp = dedup_id = None
     if target.settings.fifo:
-        grp = ensure_groups_in(connection, target.id, {standing.group: new}, visible_at_ms)[standing.group]
-        dedup_id = standing.message_id
+        grp = ensure_groups_in(connection, target.id, {message.group: new}, visible_at_ms)[message.group]
+        dedup_id = message.message_id
     else:
-        meta.group = standing.group
+        meta.group = message.group
     erase(connection, [number])
     insert(
         connection,
-        [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, standing.key,
-          meta_text(meta), edit.body if edit else standing.body)],
+        [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, message.key,
+          meta_text(meta), edit.body if edit else message.body)],
     )  # fmt: skip
     if old_group is not None:  # after the insert: it may move to the end of a group of which it is the only message
         refresh_groups_in(connection, source, [old_group], now_ms)
-    moved = Moved(standing.message_id, f"{target.token}-{new}", target.settings.name)
+    moved = Moved(message.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
-        count = standing.receive_count
-        connection.tell(Transferred(moved.message_id, standing.queue, moved.queue, count, moved.new_message_id))
+        count = message.receive_count
+        connection.note_transferred(
+            Transferred(moved.message_id, message.queue, moved.queue, count, moved.new_message_id)
+        )
     return moved
 
 
@@ -200,10 +202,10 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
     try:
         row = catalogue.row_in(connection, task.source)
         for number in _movable(connection, row, task.to, last_id, room, now_ms):
-            standing = browse.look_in(connection, catalogue, number, now_ms)
+            message = browse.peek_one_in(connection, catalogue, number, now_ms)
             (went,) = send_on_in(connection, catalogue, [(f"{row.token}-{number}", task.to, None)], now_ms)
-            if standing is not None and went is not None:
-                _note(connection, standing, went, handle, now_ms)
+            if message is not None and went is not None:
+                _note(connection, message, went, handle, now_ms)
             moved += 1
         done = moved < room
         if done:
@@ -218,28 +220,28 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
     return moved
 
 
-def _note(connection: sqlite3.Connection, standing: Peeked, went: Moved, handle: str, now_ms: int) -> None:
+def _note(connection: sqlite3.Connection, message: Peeked, went: Moved, handle: str, now_ms: int) -> None:
     """Write into the operation's history that a task moved its message.
 
     The tenant of an operation is not stored with its message, but in its record; where several tenants have the key, or the
     message names no operation, nothing is written.
     """
-    job = standing.attributes.get(JOB_ATTRIBUTE)
-    if standing.key is None or job is None:
+    job = message.attributes.get(JOB_ATTRIBUTE)
+    if message.key is None or job is None:
         return
     scopes = connection.execute(
         "SELECT DISTINCT scope FROM onefold_record WHERE ident >= ? AND ident < ? AND key = ? AND job = ?",
-        (*key_range(standing.key), standing.key, job.value),
+        (*key_range(message.key), message.key, job.value),
     ).fetchall()
     if len(scopes) != 1:
         return
-    run = standing.attributes.get(RUN_ATTRIBUTE)
+    run = message.attributes.get(RUN_ATTRIBUTE)
     row = Row(
         at_ms=now_ms,
         event="redrive",
-        key=RecordKey(scopes[0][0], str(job.value), standing.key),
-        queue=standing.queue,
-        message_id=standing.message_id,
+        key=RecordKey(scopes[0][0], str(job.value), message.key),
+        queue=message.queue,
+        message_id=message.message_id,
         run=None if run is None else str(run.value),
         actor=f"move-task:{handle}",
         detail={"to": went.queue, "new_message_id": went.new_message_id},

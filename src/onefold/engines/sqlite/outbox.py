@@ -49,8 +49,8 @@ def takes(connection: sqlite3.Connection, engine_url: str) -> bool:
     scheme, _, rest = engine_url.partition("://")
     with callers.plain(connection):
         try:
-            place = callers.file_of(connection)
-            if place is None or (scheme == "sqlite" and inode(place) == inode(path_of(engine_url, rest))):
+            file = callers.file_of(connection)
+            if file is None or (scheme == "sqlite" and inode(file) == inode(path_of(engine_url, rest))):
                 return False
             return bool(connection.execute(query).fetchone()[0] == 2)
         except sqlite3.Error as error:
@@ -68,13 +68,13 @@ def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, 
         StorageBusy: another process holds the file.
     """
     with callers.plain(connection):
-        place = callers.file_of(connection) or ""
+        file = callers.file_of(connection) or ""
         callers.begin_on(connection)
         try:
             connection.execute("SAVEPOINT onefold_outbox")
             try:
                 connection.executemany(_PUT, [(app, *one) for one in messages])
-                _check_version(connection, place)
+                _check_version(connection, file)
             except BaseException:
                 with ignored(sqlite3.Error):  # SQLite has rolled back everything itself
                     connection.execute("ROLLBACK TO onefold_outbox")
@@ -82,18 +82,18 @@ def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, 
                 raise
             connection.execute("RELEASE onefold_outbox")
         except sqlite3.Error as error:
-            raise translate(error, place) from error
+            raise translate(error, file) from error
 
 
-def _check_version(connection: sqlite3.Connection, place: str) -> None:
+def _check_version(connection: sqlite3.Connection, file: str) -> None:
     if connection.execute("SELECT version FROM onefold_outbox_version").fetchone() != (VERSION,):
-        raise other_version(place)
+        raise other_version(file)
 
 
-def other_version(place: str) -> errors.StorageError:
+def other_version(file: str) -> errors.StorageError:
     """The tables are of another version of onefold."""
     return errors.StorageError(
-        f"The outbox tables of {place} are not of version {VERSION}, which this onefold uses.",
+        f"The outbox tables of {file} are not of version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
         todo="Use the version of onefold that made them, or run: onefold outbox create URL",
     )

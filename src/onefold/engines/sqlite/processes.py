@@ -136,10 +136,10 @@ class Presence:
         return sorted(name for name in names if name != self.owner and not name.startswith(_UNNAMED))
 
     def _is_dead(self, owner: str) -> bool:
-        with _grave(self.directory / owner) as is_dead:
+        with _locked_if_dead(self.directory / owner) as is_dead:
             return is_dead
 
-    def bury_dead(self, engine: Database, owner: str, now_ms: int) -> bool:
+    def free_dead_owner(self, engine: Database, owner: str, now_ms: int) -> bool:
         """Free everything that a dead owner held; False when it is alive, or another process has done it.
 
         In one transaction its leases are over, its messages visible, and the ledger has a row `owner-dead`.
@@ -147,12 +147,12 @@ class Presence:
         Raises:
             StorageBusy: nothing was done; the next call tries again.
         """
-        with _grave(self.directory / owner) as is_dead:
+        with _locked_if_dead(self.directory / owner) as is_dead:
             if not is_dead:
                 return False
-            buried = engine.write(lambda connection: bury_in(connection, owner, self.owner, now_ms))
+            freed = engine.write(lambda connection: free_in(connection, owner, self.owner, now_ms))
             (self.directory / owner).unlink(missing_ok=True)
-            return buried
+            return freed
 
     def close(self) -> None:
         """Release the lock gracefully; only when this owner has no lease and nothing in flight. Idempotent.
@@ -215,17 +215,17 @@ def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
     """
     if not _OWNER.fullmatch(file_of(owner)):
         return None
-    place = Path(f"{path}.owners") / file_of(owner)
-    with _grave(place) as is_dead:
+    owner_file = Path(f"{path}.owners") / file_of(owner)
+    with _locked_if_dead(owner_file) as is_dead:
         if is_dead:
             return None
     try:
-        if private_files.strangers([str(place), str(place.parent)], path):
+        if private_files.strangers([str(owner_file), str(owner_file.parent)], path):
             return None
-        file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(owner_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         let_through(error)
-        if isinstance(found := translate(error, str(place)), errors.StorageBusy):
+        if isinstance(found := translate(error, str(owner_file)), errors.StorageBusy):
             raise found from error
         return None
     try:
@@ -248,13 +248,13 @@ def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
     found = set()
     for owner in owners:
         if _OWNER.fullmatch(owner):
-            with _grave(Path(f"{path}.owners") / owner) as is_dead:
+            with _locked_if_dead(Path(f"{path}.owners") / owner) as is_dead:
                 if is_dead:
                     found.add(owner)
     return frozenset(found)
 
 
-def bury_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int) -> bool:
+def free_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int) -> bool:
     """Free what a dead owner held, inside the caller's transaction; False when that was done before."""
     query = "INSERT OR IGNORE INTO onefold_dead_owner (owner, at_ms) VALUES (?, ?)"
     if connection.execute(query, (owner, now_ms)).rowcount == 0:
@@ -281,20 +281,20 @@ def join(lock_file: str) -> int:
         file = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         let_through(error)
-        raise _buried(lock_file) from None
+        raise _owner_freed(lock_file) from None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(file)
         let_through(error)
-        raise _buried(lock_file) from None
+        raise _owner_freed(lock_file) from None
     if os.fstat(file).st_nlink == 0:  # declared dead between the two lines above
         os.close(file)
-        raise _buried(lock_file)
+        raise _owner_freed(lock_file)
     return file
 
 
-def _buried(lock_file: str) -> errors.LeaseLost:
+def _owner_freed(lock_file: str) -> errors.LeaseLost:
     return errors.LeaseLost(
         f"The process {Path(lock_file).name} ended before its child could start.",
         meaning="Others have taken over what it held.",
@@ -303,7 +303,7 @@ def _buried(lock_file: str) -> errors.LeaseLost:
 
 
 @contextmanager
-def _grave(path: Path) -> Iterator[bool]:
+def _locked_if_dead(path: Path) -> Iterator[bool]:
     """Lock an owner's file exclusively if all its processes are gone; yields whether they are."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -550,13 +550,13 @@ def _private_directory(path: str) -> Path:
         OSError: it cannot be made, or another user has put something in its place.
     """
     user = os.getuid()
-    place = blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
+    digest = blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
     with forks.opening():  # its first call takes a lock of `tempfile`, which a child forked meanwhile would wait for
         outer = Path(tempfile.gettempdir()) / f"onefold-{user}"
     outer.mkdir(mode=0o700, exist_ok=True)
     found = outer.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
         raise PermissionError(f"{outer} is not a private folder of this user")
-    inner = outer / place
+    inner = outer / digest
     inner.mkdir(mode=0o700, exist_ok=True)
     return inner

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onefold import errors
 from onefold.contracts.entries import NOT_SENT, Entry, Refused, Sent, check_entry
-from onefold.contracts.queue import Bury, Delivery, Depth, QueueCapabilities, RetryIn
+from onefold.contracts.queue import Delivery, Depth, MoveTo, QueueCapabilities, RetryIn
 from onefold.engines.sqlite import fifo
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.fifo import body_digest
@@ -39,20 +39,20 @@ from onefold.engines.sqlite.rows import (
     unpacked,
 )
 from onefold.engines.sqlite.settle import (
-    bury_in,
     check_visibility,
     dead_letter_in,
     delete_in,
     end_visibilities_in,
+    move_aside_in,
+    receipt_states_in,
     set_visible_in,
     settle_in,
-    standing_in,
     waits_for_stopped_in,
     worn_out,
 )
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Standing
+    from onefold.contracts.verbs import ReceiptState
 
 __all__ = [
     "SqliteQueue",
@@ -65,7 +65,7 @@ __all__ = [
     "settle_in",
 ]
 
-CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_bury=True)
+CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_move=True)
 _TURNS_MAX: Final = 10  # how often one receive starts over after it had to dead-letter messages
 # SQS developer guide, dead-letter queues: after this many receives, a message goes to the back.
 _RECEIVES_BEFORE_BACK: Final = 3
@@ -152,24 +152,24 @@ class SqliteQueue:
             lambda connection: delete_in(connection, self._row(connection), receipts, self._clock.now_ms())
         )
 
-    def bury(self, burials: Sequence[tuple[str, Bury]]) -> list[bool]:
+    def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
         """Move each receipt's message to its dead-letter or held queue with the reason.
 
         Raises:
             UsageError: the queue has no such queue.
         """
         return self._engine.write(
-            lambda connection: bury_in(connection, self._row(connection), burials, self._clock.now_ms())
+            lambda connection: move_aside_in(connection, self._row(connection), moves, self._clock.now_ms())
         )
 
-    def standing(self, receipts: Sequence[str]) -> list[Standing]:
+    def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
         """The state of each receipt; used after a False.
 
         Raises:
             UsageError: a malformed receipt.
         """
         return self._engine.read(
-            lambda connection: standing_in(connection, self._row(connection), receipts, self._clock.now_ms())
+            lambda connection: receipt_states_in(connection, self._row(connection), receipts, self._clock.now_ms())
         )
 
     def depth(self) -> Depth:
@@ -206,11 +206,11 @@ def send_in(
         return [answer or NOT_SENT for answer in answers]
     first = number = draw_ids(connection, good)
     token, accepted, is_timed = row.token, [], False
-    for place, entry in enumerate(entries):
-        if answers[place] is None:
+    for index, entry in enumerate(entries):
+        if answers[index] is None:
             accepted.append(entry)
             is_timed = is_timed or entry.delay_ms is not None or entry.run_at_ms is not None
-            answers[place] = Sent(f"{token}-{number}")
+            answers[index] = Sent(f"{token}-{number}")
             number += 1
     if is_timed:
         insert(connection, [timed(row, number, entry, now_ms) for number, entry in enumerate(accepted, first)])

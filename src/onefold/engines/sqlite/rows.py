@@ -49,8 +49,8 @@ class QueueRow(Struct, frozen=True, kw_only=True):
         token: how message ids of this file start.
         dead_letter, held: its dead-letter and held queues, without theirs.
         flag_of: as `Engine.stop_groups` has it.
-        stands: whether the process that received a message stands still (`processes.stopped_process`), by its id and when
-            the message became visible.
+        is_stopped: whether the process that received a message is stopped (`processes.stopped_process`), by its id and when
+            the message becomes visible.
     """
 
     id: int
@@ -59,7 +59,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     dead_letter: QueueRow | None = None
     held: QueueRow | None = None
     flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
-    stands: Callable[[str, int], bool] = lambda *_: False
+    is_stopped: Callable[[str, int], bool] = lambda *_: False
 
     def expired_at_ms(self, now_ms: int) -> int:
         """Messages sent at this instant or before have expired."""
@@ -273,11 +273,11 @@ def insert_alike(
     for start in range(0, len(rest), _ROWS_MAX):
         messages: list[int | str | None] = []
         waiting: list[int] = []
-        for place in range(start, min(start + _ROWS_MAX, len(rest))):
-            shared = (queue, first + place, sent_at_ms, visible_at_ms)
+        for index in range(start, min(start + _ROWS_MAX, len(rest))):
+            shared = (queue, first + index, sent_at_ms, visible_at_ms)
             waiting += shared
             messages += shared
-            messages += rest[place][2:] if is_plain else rest[place]
+            messages += rest[index][2:] if is_plain else rest[index]
         message, wait = _alike(len(waiting) // 4, is_plain)
         connection.execute(message, messages)
         connection.execute(wait, waiting)
@@ -392,13 +392,13 @@ def lock_groups_in(
     connection.executemany(
         "UPDATE onefold_group SET ready_at_ms = ?, rotation = ? WHERE id = ?",
         [
-            (min(until_ms, sent_at_ms + retention_ms), turn + place, group)
-            for place, (group, sent_at_ms) in enumerate(heads.items())
+            (min(until_ms, sent_at_ms + retention_ms), turn + index, group)
+            for index, (group, sent_at_ms) in enumerate(heads.items())
         ],
     )
 
 
-def look_into_groups_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
+def check_groups_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
     """Let the next receive check every group: the queue's settings have changed, and with them the times of the heads."""
     connection.execute("UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue))
 
@@ -412,13 +412,13 @@ class Catalogue:
     Args:
         engine: the file; its schema is up to date.
         entropy: source of the file's token and versions.
-        stands: as of `QueueRow`.
+        is_stopped: as of `QueueRow`.
     """
 
     def __init__(
-        self, engine: Database, entropy: Entropy, stands: Callable[[str, int], bool] = lambda *_: False
+        self, engine: Database, entropy: Entropy, is_stopped: Callable[[str, int], bool] = lambda *_: False
     ) -> None:
-        self._stands = stands
+        self._is_stopped = is_stopped
         self._entropy = entropy
         self._known: tuple[str, dict[str, QueueRow]] = ("", {})
         self._flag_of: Callable[[str, str, str | None], str | None] = lambda *_: None
@@ -444,7 +444,7 @@ class Catalogue:
         row = known[1].get(name)
         if row is None:
             found = _load(connection, name, token)
-            row = known[1][name] = replace(found, flag_of=self._flag_of, stands=self._stands)
+            row = known[1][name] = replace(found, flag_of=self._flag_of, is_stopped=self._is_stopped)
         return row
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from onefold import errors, limits
 from onefold.contracts.admin import Transferred
 from onefold.contracts.ledger import Row
-from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Ack, Bury, Reason, RetryIn, Settle
+from onefold.contracts.queue import JOB_ATTRIBUTE, RUN_ATTRIBUTE, Ack, MoveTo, Reason, RetryIn, Settle
 from onefold.contracts.store import RecordKey, key_range
 from onefold.engines.sqlite.connection import LentConnection
 from onefold.engines.sqlite.ledger import append_in
@@ -40,7 +40,7 @@ from onefold.engines.sqlite.rows import (
 )
 
 if TYPE_CHECKING:
-    from onefold.contracts.verbs import Standing
+    from onefold.contracts.verbs import ReceiptState
 
 
 def worn_out(row: QueueRow, found: Found) -> bool:
@@ -54,7 +54,7 @@ def worn_out(row: QueueRow, found: Found) -> bool:
     return found.receives >= receives_max
 
 
-STANDS_MS: Final = 5_000  # a message whose receiver stands still is looked at again after so long
+STOPPED_RECEIVER_MS: Final = 5_000  # a message whose receiver stands still is looked at again after so long
 
 
 def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> bool:
@@ -64,9 +64,9 @@ def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: F
     """
     (owner,) = connection.execute("SELECT owner FROM onefold_received WHERE id = ?", (found.id,)).fetchone()
     is_fresh = found.received_at_ms is not None and now_ms < found.received_at_ms + limits.VISIBILITY_MS_MAX
-    if owner is None or not is_fresh or not row.stands(owner, found.visible_at_ms):
+    if owner is None or not is_fresh or not row.is_stopped(owner, found.visible_at_ms):
         return False
-    hidden = (now_ms + STANDS_MS, found.id)
+    hidden = (now_ms + STOPPED_RECEIVER_MS, found.id)
     connection.execute("UPDATE onefold_received SET visible_at_ms = ? WHERE id = ?", hidden)
     return True
 
@@ -74,7 +74,7 @@ def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: F
 def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence[Found], now_ms: int) -> None:
     """Move messages that have used up their receives to the dead-letter queue."""
     assert row.dead_letter is not None, "a queue with receives_max has a dead-letter queue"
-    moves = [
+    grouped = [
         (
             found.id,
             Reason(
@@ -88,13 +88,15 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
         )
         for found in worn
     ]
-    transfer_in(connection, moves, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
+    transfer_in(connection, grouped, row, row.dead_letter, now_ms, restarts=row.settings.fifo)
     for found in worn:
         _note_in_run(connection, row, found, now_ms)
     if isinstance(connection, LentConnection):
         target = row.dead_letter.settings.name
         for found in worn:
-            connection.tell(Transferred(f"{row.token}-{found.id}", row.settings.name, target, found.receives or 0))
+            connection.note_transferred(
+                Transferred(f"{row.token}-{found.id}", row.settings.name, target, found.receives or 0)
+            )
 
 
 def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> None:
@@ -113,7 +115,7 @@ def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, no
         (*key_range(found.key), found.key, job, run),
     ).fetchall()
     if len(scopes) == 1:
-        told = Row(
+        noted = Row(
             at_ms=now_ms,
             event="dead-letter",
             key=RecordKey(scopes[0][0], job, found.key),
@@ -122,12 +124,12 @@ def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, no
             run=run,
             detail={"reason": "receives", "receives": found.receives, "of": row.settings.receives_max},
         )
-        append_in(connection, [told])
+        append_in(connection, [noted])
 
 
 def transfer_in(
     connection: sqlite3.Connection,
-    moves: Sequence[tuple[int, Reason]],
+    grouped: Sequence[tuple[int, Reason]],
     source: QueueRow,
     target: QueueRow,
     now_ms: int,
@@ -140,8 +142,8 @@ def transfer_in(
         restarts: retention counts from now instead of from when the message was sent.
     """
     fifo = target.settings.fifo
-    first = draw_ids(connection, len(moves)) if fifo else 0
-    for position, (message, reason) in enumerate(moves, start=first):
+    first = draw_ids(connection, len(grouped)) if fifo else 0
+    for position, (message, reason) in enumerate(grouped, start=first):
         sent_at_ms, group, text = connection.execute(
             "SELECT m.sent_at_ms, g.name, m.meta FROM onefold_message m LEFT JOIN onefold_group g ON g.id = m.grp "
             "WHERE m.id = ?",
@@ -177,20 +179,20 @@ def settle_in(
     answers = [True] * len(settlements)
     acks: list[tuple[int, str]] = []
     changes: list[tuple[int, str, RetryIn]] = []
-    burials: list[tuple[int, str, Bury]] = []
-    for place, (receipt, settle) in enumerate(settlements):
+    moves: list[tuple[int, str, MoveTo]] = []
+    for index, (receipt, settle) in enumerate(settlements):
         if isinstance(settle, Ack):
-            acks.append((place, receipt))
+            acks.append((index, receipt))
         elif isinstance(settle, RetryIn):
-            changes.append((place, receipt, settle))
-        elif isinstance(settle, Bury):
-            burials.append((place, receipt, settle))
+            changes.append((index, receipt, settle))
+        elif isinstance(settle, MoveTo):
+            moves.append((index, receipt, settle))
     done = delete_in(connection, row, [receipt for _, receipt in acks], now_ms)
     done += set_visible_in(connection, row, [change[1:] for change in changes], now_ms, ends=True)
-    done += bury_in(connection, row, [burial[1:] for burial in burials], now_ms)
-    places = [item[0] for item in acks] + [item[0] for item in changes] + [item[0] for item in burials]
-    for place, answer in zip(places, done, strict=True):
-        answers[place] = answer
+    done += move_aside_in(connection, row, [move[1:] for move in moves], now_ms)
+    indexes = [item[0] for item in acks] + [item[0] for item in changes] + [item[0] for item in moves]
+    for index, answer in zip(indexes, done, strict=True):
+        answers[index] = answer
     return answers
 
 
@@ -315,9 +317,11 @@ def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_
     return now_ms + change.delay_ms <= held.received_at_ms + limits.VISIBILITY_MS_MAX
 
 
-def standing_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int) -> list[Standing]:
+def receipt_states_in(
+    connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int
+) -> list[ReceiptState]:
     """The state of each receipt's message for that receipt."""
-    answers: list[Standing] = []
+    answers: list[ReceiptState] = []
     for message, delivery, _ in read_receipts(receipts, row.settings.fifo):
         held = _held(connection, row, message, now_ms)
         if held is None or held.queue != row.id or held.delivery < delivery:
@@ -345,30 +349,30 @@ def check_visibility(visible_ms: int) -> None:
         )
 
 
-def bury_in(
-    connection: sqlite3.Connection, row: QueueRow, burials: Sequence[tuple[str, Bury]], now_ms: int
+def move_aside_in(
+    connection: sqlite3.Connection, row: QueueRow, moves: Sequence[tuple[str, MoveTo]], now_ms: int
 ) -> list[bool]:
     """Move each receipt's message to the dead-letter or held queue; False as for `delete_in`."""
     targets = {"dead-letter": row.dead_letter, "held": row.held}
-    for _, burial in burials:
-        if targets[burial.to] is None:
-            setting = "dead_letter" if burial.to == "dead-letter" else "held"
+    for _, move in moves:
+        if targets[move.to] is None:
+            setting = "dead_letter" if move.to == "dead-letter" else "held"
             raise errors.UsageError(
-                f"Queue {row.settings.name!r} has no {burial.to} queue.",
+                f"Queue {row.settings.name!r} has no {move.to} queue.",
                 meaning="The message was left where it is.",
                 todo=f"Declare the queue with {setting}.",
             )
     fifo = row.settings.fifo
-    moves: dict[str, list[tuple[int, Reason]]] = {to: [] for to in targets}
+    grouped: dict[str, list[tuple[int, Reason]]] = {to: [] for to in targets}
     answers: list[bool] = []
     taken: set[int] = set()
     touched: set[int] = set()
-    for (message, delivery, group), (_, burial) in zip(
-        read_receipts([receipt for receipt, _ in burials], fifo), burials, strict=True
+    for (message, delivery, group), (_, move) in zip(
+        read_receipts([receipt for receipt, _ in moves], fifo), moves, strict=True
     ):
         held = None if message in taken else _held(connection, row, message, now_ms)
-        if held is not None and _can_bury(row, held, delivery, now_ms):
-            moves[burial.to].append((message, burial.reason))
+        if held is not None and _can_move(row, held, delivery, now_ms):
+            grouped[move.to].append((message, move.reason))
             taken.add(message)
             answers.append(True)
         else:
@@ -376,13 +380,13 @@ def bury_in(
         if group is not None:
             touched.add(group)
     for to, target in targets.items():
-        if target is not None and moves[to]:
-            transfer_in(connection, moves[to], row, target, now_ms, restarts=True)
+        if target is not None and grouped[to]:
+            transfer_in(connection, grouped[to], row, target, now_ms, restarts=True)
     refresh_groups_in(connection, row, touched, now_ms)
     return answers
 
 
-def _can_bury(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
+def _can_move(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
     if held.queue != row.id:
         return False
     if row.settings.fifo:

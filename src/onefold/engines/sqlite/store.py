@@ -180,12 +180,12 @@ def claim_in(
     changed: dict[bytes, Record] = {}
     answers: list[Answer] = []
     rows: list[LedgerRow] = []
-    for place, (key, ask) in enumerate(zip(idents, asks, strict=True)):
+    for index, (key, ask) in enumerate(zip(idents, asks, strict=True)):
         answer, after = transitions.claim(records.get(key), ask, now_ms, dead, stopped)
         if after is not None:
             records[key] = changed[key] = after
             if rows_of is not None and isinstance(answer, Claimed) and answer.found != "absent":
-                rows += rows_of(place, answer)
+                rows += rows_of(index, answer)
         answers.append(answer)
     connection.executemany(_INSERT, [_row(key, record) for key, record in changed.items() if key not in stored])
     for key, record in changed.items():
@@ -328,7 +328,7 @@ class SqliteStore:
     def _stopped_process(self, record: Record) -> int | None:
         if self._engine.in_memory:
             return None
-        return stopped_process(self._engine.place, record.owner, record.lease_until_ms)
+        return stopped_process(self._engine.real_path, record.owner, record.lease_until_ms)
 
     # -- Store ---------------------------------------------------------------------------------------------------------
 
@@ -405,11 +405,11 @@ class SqliteStore:
         """Settle a parked record as a person decided, or correct a result; False when neither is possible (any more)."""
 
         def run(connection: sqlite3.Connection) -> bool:
-            place = ident(key)
-            _, after = transitions.settle(_find(connection, [place]).get(place), decision, now_ms)
+            record_id = ident(key)
+            _, after = transitions.settle(_find(connection, [record_id]).get(record_id), decision, now_ms)
             if after is None:
                 return False
-            _replace(connection, place, after)
+            _replace(connection, record_id, after)
             _count(connection, Counter({key.job: 1} if decision.done and decision.corrects is None else {}), now_ms)
             return True
 

@@ -41,8 +41,8 @@ from onefold.engines.aws.dynamodb.items import (
     TTL_ATTRIBUTE,
     Item,
     Value,
+    item_key_of,
     number,
-    place_of,
     record_of,
     stamp_of,
     ttl_of,
@@ -299,16 +299,16 @@ class DynamoEffects:
         if codes[0] == "ConditionalCheckFailed":
             item = reasons[0].get("Item") or {}
             return bool(item) and stamp_of(item) == token
-        for place, code in enumerate(codes):
+        for index, code in enumerate(codes):
             if code == "ConditionalCheckFailed":
-                raise _unmet(place, actions[place])
-        for place, code in enumerate(codes):
+                raise _unmet(index, actions[index])
+        for index, code in enumerate(codes):
             if code not in _PASSING and code != "None":
-                said = str(reasons[place].get("Message", code))
+                said = str(reasons[index].get("Message", code))
                 failure = botocore.exceptions.ClientError(
                     {"Error": {"Code": code, "Message": said}}, "TransactWriteItems"
                 )
-                raise translated(failure, "TransactWriteItems", _named(place, actions[place])) from error
+                raise translated(failure, "TransactWriteItems", _named(index, actions[index])) from error
         return None
 
     def _was_written(self, hold: Hold, outcome: Outcome, now_ms: int) -> bool | None:
@@ -317,7 +317,7 @@ class DynamoEffects:
         The token was used within 10 minutes with other content: by an earlier `finish`, or by a record that was deleted by
         hand since.
         """
-        item = self._table.get(place_of(hold.key, self._table.layout))
+        item = self._table.get(item_key_of(hold.key, self._table.layout))
         record = record_of(item) if item else None
         after = transitions.write(record, hold, outcome, now_ms)
         return None if after is not None and after is not record else after is not None
@@ -356,11 +356,11 @@ _NAMES = {"#version": "version", "#value": "value", "#name": "name", "#ttl": TTL
 _SETS = "SET #version = if_not_exists(#version, :zero) + :one, #name = :name, #stamp = :stamp"
 
 
-def change(table: Table, place: Item, asked: Change) -> bool:
+def change(table: Table, item_key: Item, asked: Change) -> bool:
     """Make the change, unless its version is no longer current; returns whether it was applied.
 
     Args:
-        place: of the value.
+        item_key: of the value.
 
     Raises:
         NotFoundError, UsageError, TransientError: as `Table.call`.
@@ -385,7 +385,7 @@ def change(table: Table, place: Item, asked: Change) -> bool:
     return _took(
         table,
         stamp,
-        Key=place,
+        Key=item_key,
         UpdateExpression=expression,
         ConditionExpression=condition,
         ExpressionAttributeNames=_NAMES,
@@ -415,7 +415,7 @@ def _cut(name: str) -> str:
     return name.encode()[:_CUT_BYTES].decode(errors="ignore")
 
 
-def _place(name: str) -> Item:
+def _item_key(name: str) -> Item:
     if len(name.encode()) > _CUT_BYTES:
         name = f"{_cut(name)}#{sha256(name.encode()).hexdigest()}"
     return {"pk": {"S": PARTITION}, "sk": {"S": name}}
@@ -433,9 +433,9 @@ class DynamoState:
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
         """The current values, in order; None where absent. Strongly consistent, in one call for 100 names."""
-        places = [_place(name) for name in dict.fromkeys(names)]
-        found = {item["sk"]["S"]: item for item in self._table.get_all(places)}
-        return [_versioned(found.get(_place(name)["sk"]["S"])) for name in names]
+        item_keys = [_item_key(name) for name in dict.fromkeys(names)]
+        found = {item["sk"]["S"]: item for item in self._table.get_all(item_keys)}
+        return [_versioned(found.get(_item_key(name)["sk"]["S"])) for name in names]
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
         """Apply each change whose expected version is still current, one conditional write each.
@@ -449,7 +449,7 @@ class DynamoState:
         return [
             self.get([one.name]) == [None]  # deleting what is not there
             if one.value is None and one.expected == 0
-            else change(self._table, _place(one.name), one)
+            else change(self._table, _item_key(one.name), one)
             for one in changes
         ]
 

@@ -88,7 +88,7 @@ _ZEROS: Final = frozenset({"crashes", "crashes_total"})
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def place_of(key: RecordKey, layout: Layout) -> Item:
+def item_key_of(key: RecordKey, layout: Layout) -> Item:
     """The primary key of an operation's record.
 
     Raises:
@@ -130,7 +130,7 @@ def _operation(key: RecordKey) -> bytes:
 
 
 def partition_of(scope: str) -> str:
-    """The partition key of a scope; errors as `place_of`."""
+    """The partition key of a scope; errors as `item_key_of`."""
     text = f"-{scope}" if scope == "" or scope[0] in "-~" else scope
     if len(text) * 4 > PARTITION_KEY_BYTES_MAX and len(text.encode()) > PARTITION_KEY_BYTES_MAX:
         raise errors.UsageError(
@@ -222,7 +222,7 @@ def item_of(record: Record, stamp: str, layout: Layout) -> Item:
         stamp: id of the write that makes it so; every write leaves another, and is recognised by it after a lost answer.
         layout: of the table.
     """
-    item = place_of(record.key, layout) | names_of(record.key, layout)
+    item = item_key_of(record.key, layout) | names_of(record.key, layout)
     item["stamp"] = {"S": stamp}
     for name in _TEXTS:
         if (text := getattr(record, name)) is not None:
@@ -263,9 +263,9 @@ def record_of(item: Mapping[str, Value]) -> Record:
             outbox=msgspec.json.decode(item["outbox"]["S"], type=list[OutboxItem]) if "outbox" in item else [],
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        place = f"{item.get('pk')} {item.get('sk')}"
+        item_key = f"{item.get('pk')} {item.get('sk')}"
         raise errors.StorageError(
-            f"The item {place[:200]} is not a record of onefold: {type(error).__name__} {error}.",
+            f"The item {item_key[:200]} is not a record of onefold: {type(error).__name__} {error}.",
             meaning="Another program writes to this table, or changed the item by hand.",
             todo="Give onefold a table of its own; repair or delete the item.",
         ) from error

@@ -95,12 +95,12 @@ class DynamoLedger:
         for row in rows:
             order = self._order(row.at_ms)
             body: Item = {"row": {"S": msgspec.json.encode(row).decode()}, TTL_ATTRIBUTE: ttl_of(row.at_ms + KEPT_MS)}
-            places = [(self._day_partition(row), order)]
+            item_keys = [(self._day_partition(row), order)]
             if row.key is not None:
-                places.append((_key_partition(row.key.key), f"{_operation(row.key)}{order}"))
+                item_keys.append((_key_partition(row.key.key), f"{_operation(row.key)}{order}"))
             if row.run is not None:
-                places.append((_run_partition(row.run), order))
-            items += [{"pk": {"S": partition}, "sk": {"S": sort_key}, **body} for partition, sort_key in places]
+                item_keys.append((_run_partition(row.run), order))
+            items += [{"pk": {"S": partition}, "sk": {"S": sort_key}, **body} for partition, sort_key in item_keys]
         return items
 
     def _day_partition(self, row: Row) -> str:

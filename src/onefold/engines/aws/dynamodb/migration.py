@@ -28,10 +28,10 @@ from onefold.engines.aws.dynamodb.items import (
     MARKER,
     RECORD_SORT_KEY,
     Item,
+    item_key_of,
     key_of,
     names_of,
     number,
-    place_of,
     stamp_of,
 )
 from onefold.engines.aws.dynamodb.table import GETS_MAX, ConditionFailed, Insert, Table
@@ -183,11 +183,15 @@ def _notes_of(item: Item) -> list[Item]:
 def _copied(table: Table, records: list[Item]) -> int:
     """Write the copies that are missing or older than their record; how many."""
     copies = [_copy(item) for item in records]
-    places = {(one["pk"]["S"], one["sk"]["S"]): one for one in copies}
+    item_keys = {(one["pk"]["S"], one["sk"]["S"]): one for one in copies}
     found = table.get_all([{"pk": one["pk"], "sk": one["sk"]} for one in copies])
     existing = {(one["pk"]["S"], one["sk"]["S"]): one for one in found}
-    missing = [one for place, one in places.items() if place not in existing]
-    older = [one for place, one in places.items() if place in existing and existing[place].get(_COPIED) != one[_COPIED]]
+    missing = [one for item_key, one in item_keys.items() if item_key not in existing]
+    older = [
+        one
+        for item_key, one in item_keys.items()
+        if item_key in existing and existing[item_key].get(_COPIED) != one[_COPIED]
+    ]
     for one, answer in zip(missing, table.write([Insert(one) for one in missing]), strict=True):
         if isinstance(answer, ConditionFailed):
             raise _touched(one)
@@ -195,8 +199,8 @@ def _copied(table: Table, records: list[Item]) -> int:
             raise answer
     for one in older:
         _replace(table, one)
-    for place, one in existing.items():
-        if one.get(_COPIED) == places[place][_COPIED] and stamp_of(one) != one[_COPIED]["S"]:
+    for item_key, one in existing.items():
+        if one.get(_COPIED) == item_keys[item_key][_COPIED] and stamp_of(one) != one[_COPIED]["S"]:
             raise _touched(one)
     return len(missing) + len(older)
 
@@ -204,7 +208,7 @@ def _copied(table: Table, records: list[Item]) -> int:
 def _copy(item: Item) -> Item:
     key = key_of(item)
     rest = {name: value for name, value in item.items() if name not in ("pk", "sk", "key")}
-    return {**place_of(key, 2), **names_of(key, 2), **rest, _COPIED: {"S": stamp_of(item)}}
+    return {**item_key_of(key, 2), **names_of(key, 2), **rest, _COPIED: {"S": stamp_of(item)}}
 
 
 def _replace(table: Table, copy: Item) -> None:

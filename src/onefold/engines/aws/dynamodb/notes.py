@@ -41,9 +41,9 @@ from onefold.contracts.store import RecordKey
 from onefold.engines.aws.dynamodb.items import (
     TTL_ATTRIBUTE,
     Item,
+    item_key_of,
     job_part,
     job_partition,
-    place_of,
     ttl_of,
 )
 from onefold.engines.aws.dynamodb.table import Insert, Rider, Table
@@ -155,7 +155,7 @@ class RecordNotes:
 
     def unpark(self, key: RecordKey) -> None:
         """Forget that an operation was parked; errors as `Table.call`."""
-        self._table.call("delete_item", Key=_held_place(key, self._table.layout))
+        self._table.call("delete_item", Key=_held_item_key(key, self._table.layout))
 
 
 def named_item(named: Named, layout: Layout) -> Item:
@@ -190,7 +190,7 @@ def done_item(partition: str, stamp: str, counted: Mapping[str, int]) -> Item:
 
 def held_item(key: RecordKey, layout: Layout) -> Item:
     """The note that this operation is about to be parked."""
-    return {**_held_place(key, layout), "operation": _operation(key)}
+    return {**_held_item_key(key, layout), "operation": _operation(key)}
 
 
 def counts_of(item: Item) -> dict[str, int]:
@@ -202,7 +202,7 @@ def _operation(key: RecordKey) -> dict[str, str]:
     return {"S": msgspec.json.encode(key).decode()}
 
 
-def _held_place(key: RecordKey, layout: Layout) -> Item:
+def _held_item_key(key: RecordKey, layout: Layout) -> Item:
     partition = HELD if layout == 1 else job_partition(key.job, "held")
     return {"pk": {"S": partition}, "sk": {"S": sha256(_operation(key)["S"].encode()).hexdigest()}}
 
@@ -231,22 +231,22 @@ def _pairs(table: Table) -> Iterator[Item]:
         yield from _query(table, partition)
 
 
-def possible_places(table: Table, key: str) -> list[Item]:
+def possible_item_keys(table: Table, key: str) -> list[Item]:
     """Wherever a record with this business key can be.
 
     Raises:
         UsageError: there are more than 20,000 pairs of tenant and job.
     """
-    places: list[Item] = []
+    item_keys: list[Item] = []
     for item in _pairs(table):
-        places.append(place_of(RecordKey(item["scope"]["S"], item["job"]["S"], key), table.layout))
-        if len(places) > PAIRS_MAX:
+        item_keys.append(item_key_of(RecordKey(item["scope"]["S"], item["job"]["S"], key), table.layout))
+        if len(item_keys) > PAIRS_MAX:
             raise errors.UsageError(
                 f"The table {table.name} has records of more than {PAIRS_MAX} tenants and jobs.",
                 meaning="A key alone is looked for in each of them.",
                 todo="Read the one record by its tenant, job and key.",
             )
-    return places
+    return item_keys
 
 
 def completed_runs(table: Table, since_ms: int, now_ms: int) -> Counter[str]:

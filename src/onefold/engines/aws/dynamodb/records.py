@@ -50,15 +50,15 @@ from onefold.engines.aws.dynamodb.items import (
     OUTCOME_BYTES_MAX,
     RECORD_SORT_KEY,
     TTL_ATTRIBUTE,
+    item_key_of,
     item_of,
     json_text,
     number,
-    place_of,
     record_of,
     stamp_of,
     ttl_of,
 )
-from onefold.engines.aws.dynamodb.notes import RecordNotes, completed_runs, parked_keys, possible_places
+from onefold.engines.aws.dynamodb.notes import RecordNotes, completed_runs, parked_keys, possible_item_keys
 from onefold.engines.aws.dynamodb.table import STATEMENTS_MAX, ConditionFailed, Insert, Rider, Update, changed
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Move(Generic[A]):
         decide: the answer for the stored record, and the record to store instead (None to leave it).
     """
 
-    __slots__ = ("answer", "decide", "first", "key", "layout", "place", "read", "sent", "stored", "write")
+    __slots__ = ("answer", "decide", "first", "item_key", "key", "layout", "read", "sent", "stored", "write")
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Move(Generic[A]):
     ) -> None:
         self.key = key
         self.layout = layout
-        self.place = place_of(key, layout)
+        self.item_key = item_key_of(key, layout)
         self.first = first
         self.decide = decide
         self.sent: dict[str, A] = {}  # stamp: the answer when that write took
@@ -125,7 +125,7 @@ class Move(Generic[A]):
         if after is None:
             return False
         target = item_of(after, stamp, self.layout)
-        self.write = changed(self.place, item, target) if item else Insert(target)
+        self.write = changed(self.item_key, item, target) if item else Insert(target)
         self.sent[stamp] = self.answer
         return True
 
@@ -135,27 +135,27 @@ def make(table: Table, moves: Sequence[Move[A]], riders: Sequence[Rider] = ()) -
     token = table.entropy.token()
     failed: dict[int, errors.OnefoldError] = {}
     left = list(range(len(moves)))
-    for place in left:
-        moves[place].begin(f"{token}.{place}")
+    for index in left:
+        moves[index].begin(f"{token}.{index}")
     for attempt in range(1, ROUNDS_MAX + 1):
         left = _round(table, moves, left, failed, riders if attempt == 1 else ())
         try:
-            _read(table, [moves[place] for place in left])
+            _read(table, [moves[index] for index in left])
         except errors.OnefoldError as error:
             failed |= dict.fromkeys(left, error)
             left = []
         going = []
-        for place in left:
+        for index in left:
             try:
-                if moves[place].go_on(f"{token}.{place}.{attempt}"):
-                    going.append(place)
+                if moves[index].go_on(f"{token}.{index}.{attempt}"):
+                    going.append(index)
             except errors.OnefoldError as error:
-                failed[place] = error
+                failed[index] = error
         left = going
         if not left:
             break
-    failed |= {place: _contended(moves[place].key) for place in left}
-    return [failed.get(place, move.answer) for place, move in enumerate(moves)]
+    failed |= {index: _contended(moves[index].key) for index in left}
+    return [failed.get(index, move.answer) for index, move in enumerate(moves)]
 
 
 def _round(
@@ -166,21 +166,21 @@ def _round(
     riders: Sequence[Rider],
 ) -> list[int]:
     """Make the prepared writes; returns the indexes of those that need another step."""
-    going = [place for place in left if moves[place].write is None]
-    writing = [(place, write) for place in left if (write := moves[place].write) is not None]
+    going = [index for index in left if moves[index].write is None]
+    writing = [(index, write) for index in left if (write := moves[index].write) is not None]
     if not writing:
         return going
     aboard = riders[: -len(writing) % STATEMENTS_MAX]  # what the last call has room for
     answers = table.write([write for _, write in writing], [rider.write for rider in aboard])
     for rider, answer in zip(aboard, answers[len(writing) :], strict=True):
         rider.written = not isinstance(answer, errors.OnefoldError)
-    for (place, _), answer in zip(writing, answers[: len(writing)], strict=True):
+    for (index, _), answer in zip(writing, answers[: len(writing)], strict=True):
         if isinstance(answer, errors.OnefoldError):
-            failed[place] = answer
+            failed[index] = answer
         elif isinstance(answer, ConditionFailed):
-            moves[place].stored = answer.item
-            moves[place].read = answer.item is None
-            going.append(place)
+            moves[index].stored = answer.item
+            moves[index].read = answer.item is None
+            going.append(index)
     return sorted(going)
 
 
@@ -189,9 +189,9 @@ def _read(table: Table, moves: Sequence[Move[A]]) -> None:
     unread = [move for move in moves if move.read]
     if not unread:
         return
-    found = {(item["pk"]["S"], item["sk"]["S"]): item for item in table.get_all([move.place for move in unread])}
+    found = {(item["pk"]["S"], item["sk"]["S"]): item for item in table.get_all([move.item_key for move in unread])}
     for move in unread:
-        move.stored = found.get((move.place["pk"]["S"], move.place["sk"]["S"]), {})
+        move.stored = found.get((move.item_key["pk"]["S"], move.item_key["sk"]["S"]), {})
         move.read = False
 
 
@@ -229,7 +229,7 @@ class DynamoStore:
         """
         keys = [ask.key for ask in asks]
         riders = self._notes.riders(keys, now_ms)
-        claimed = self._in_turn(keys, lambda place: _claim(self._layout, asks[place], now_ms), riders)
+        claimed = self._in_turn(keys, lambda index: _claim(self._layout, asks[index], now_ms), riders)
         self._notes.arrived(riders)
         answers = [_unreadable(answer) if isinstance(answer, errors.StorageError) else answer for answer in claimed]
         error = _first_error(answers)
@@ -245,15 +245,15 @@ class DynamoStore:
             for ask, answer in zip(asks, answers, strict=True)
             if isinstance(answer, Claimed)
         ]
-        self._in_turn([hold.key for hold, _ in taken], lambda place: _write(self._layout, *taken[place], now_ms))
+        self._in_turn([hold.key for hold, _ in taken], lambda item_key: _write(self._layout, *taken[item_key], now_ms))
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have started."""
-        return self._all([hold.key for hold in holds], lambda place: _start(self._layout, holds[place], now_ms))
+        return self._all([hold.key for hold in holds], lambda index: _start(self._layout, holds[index], now_ms))
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
         """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been renewed."""
-        return self._all([hold.key for hold in holds], lambda place: _renew(self._layout, holds[place], lease_until_ms))
+        return self._all([hold.key for hold in holds], lambda index: _renew(self._layout, holds[index], lease_until_ms))
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
         """See `contracts.verbs.Store.write`; one call where no lease was lost.
@@ -266,7 +266,7 @@ class DynamoStore:
             check_size(hold, outcome)
         self._notes.park([hold.key for hold, outcome in writes if isinstance(outcome, Unknown) and outcome.parked])
         written = self._in_turn(
-            [hold.key for hold, _ in writes], lambda place: _write(self._layout, *writes[place], now_ms)
+            [hold.key for hold, _ in writes], lambda item_key: _write(self._layout, *writes[item_key], now_ms)
         )
         self._notes.completed(
             (hold.key.job for (hold, one), how in zip(writes, written, strict=True) if is_new(one, how)), now_ms
@@ -275,11 +275,11 @@ class DynamoStore:
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
         """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been put back."""
-        return self._all([gone.key for gone in records], lambda place: _restore(self._layout, records[place]))
+        return self._all([gone.key for gone in records], lambda index: _restore(self._layout, records[index]))
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
         """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been cleared."""
-        return self._all([hold.key for hold in holds], lambda place: _clear(self._layout, holds[place]))
+        return self._all([hold.key for hold in holds], lambda index: _clear(self._layout, holds[index]))
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
         """See `contracts.verbs.Store.read`; strongly consistent, 100 records to a call.
@@ -287,7 +287,7 @@ class DynamoStore:
         Raises:
             TransientError, NotFoundError, UsageError: as `claim`.
         """
-        records = {record.key: record for record in map(record_of, self._table.get_all(_places(keys, self._layout)))}
+        records = {record.key: record for record in map(record_of, self._table.get_all(_item_keys(keys, self._layout)))}
         found = [records.get(key) for key in keys]
         return [None if record is None or transitions.is_expired(record, now_ms) else record for record in found]
 
@@ -304,14 +304,14 @@ class DynamoStore:
         answers: dict[int, A | errors.OnefoldError] = {}
         left = list(range(len(keys)))
         while left:
-            turn = {keys[place]: place for place in reversed(left)}  # the first place of each key
-            places = sorted(turn.values())
-            moves = [move(place) for place in places]
+            turn = {keys[index]: index for index in reversed(left)}  # the first place of each key
+            firsts = sorted(turn.values())
+            moves = [move(index) for index in firsts]
             became = make(self._table, moves, riders)
             riders = ()
-            answers |= zip(places, became, strict=True)
-            left = [place for place in left if place not in answers]
-        return [answers[place] for place in range(len(keys))]
+            answers |= zip(firsts, became, strict=True)
+            left = [index for index in left if index not in answers]
+        return [answers[index] for index in range(len(keys))]
 
 
 def _unreadable(error: errors.StorageError) -> Unreadable:
@@ -333,8 +333,8 @@ def is_new(outcome: Outcome, how: object) -> bool:
     return isinstance(outcome, Complete) and how == "new"
 
 
-def _places(keys: Sequence[RecordKey], layout: Layout) -> list[Item]:
-    return [place_of(key, layout) for key in dict.fromkeys(keys)]
+def _item_keys(keys: Sequence[RecordKey], layout: Layout) -> list[Item]:
+    return [item_key_of(key, layout) for key in dict.fromkeys(keys)]
 
 
 # -- one move of each verb ---------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def _verb(
 def _start(layout: Layout, hold: Hold, now_ms: int) -> Move[Written]:
     def first(stamp: str) -> Update:
         return Update(
-            place=place_of(hold.key, layout),
+            item_key=item_key_of(hold.key, layout),
             where=_held(hold),
             differs=("started_fence", number(hold.fence)),
             sets={
@@ -389,7 +389,7 @@ def _start(layout: Layout, hold: Hold, now_ms: int) -> Move[Written]:
 def _renew(layout: Layout, hold: Hold, lease_until_ms: int) -> Move[Written]:
     def first(stamp: str) -> Update:
         sets: dict[str, Value] = {"lease_until": number(lease_until_ms), "stamp": {"S": stamp}}
-        return Update(place=place_of(hold.key, layout), where=_held(hold), sets=sets)
+        return Update(item_key=item_key_of(hold.key, layout), where=_held(hold), sets=sets)
 
     return _verb(layout, hold, first, lambda record: transitions.renew(record, hold, lease_until_ms))
 
@@ -406,7 +406,9 @@ def _write(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int) -> Move[Wr
 def _clear(layout: Layout, hold: Hold) -> Move[Written]:
     def first(stamp: str) -> Update:
         where = _held(hold) | {"status": {"S": "completed"}}
-        return Update(place=place_of(hold.key, layout), where=where, sets={"stamp": {"S": stamp}}, removes=("outbox",))
+        return Update(
+            item_key=item_key_of(hold.key, layout), where=where, sets={"stamp": {"S": stamp}}, removes=("outbox",)
+        )
 
     return _verb(layout, hold, first, lambda record: transitions.clear_outbox(record, hold))
 
@@ -450,7 +452,7 @@ def as_update(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int, stamp: 
             assert_never(outcome)
     if TTL_ATTRIBUTE not in removes:
         sets |= {"expires_at": number(outcome.expires_at_ms), TTL_ATTRIBUTE: ttl_of(outcome.expires_at_ms)}
-    return Update(place=place_of(hold.key, layout), where=where, sets=sets, adds=adds, removes=removes)
+    return Update(item_key=item_key_of(hold.key, layout), where=where, sets=sets, adds=adds, removes=removes)
 
 
 def check_size(hold: Hold, outcome: Outcome) -> None:
@@ -497,7 +499,7 @@ class DynamoRecords:
         if not parked:
             return _newest(self._scan(status, plain=parked is False), limit)
         found = map(
-            record_of, self._table.get_all([place_of(key, self._table.layout) for key in parked_keys(self._table)])
+            record_of, self._table.get_all([item_key_of(key, self._table.layout) for key in parked_keys(self._table)])
         )
         return _newest((one for one in found if one.parked and status in (None, one.status)), limit)
 
@@ -519,7 +521,7 @@ class DynamoRecords:
         Raises:
             UsageError: there are more than 20,000 pairs of tenant and job.
         """
-        return _newest(map(record_of, self._table.get_all(possible_places(self._table, key))), limit)
+        return _newest(map(record_of, self._table.get_all(possible_item_keys(self._table, key))), limit)
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
         """Settle a parked record on a person's decision, or correct a result; False if neither is possible (any more)."""

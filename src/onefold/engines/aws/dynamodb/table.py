@@ -49,7 +49,7 @@ class Update(Struct, frozen=True, kw_only=True, gc=False):
     """Change an item that is as expected.
 
     Args:
-        place: its primary key.
+        item_key: its primary key.
         sets: attributes and their new values.
         adds: number attributes and what is added to them; each must exist.
         removes: attributes to remove; one that does not exist is not an error.
@@ -57,7 +57,7 @@ class Update(Struct, frozen=True, kw_only=True, gc=False):
         differs: an attribute and the value it must not have.
     """
 
-    place: Item
+    item_key: Item
     where: Mapping[str, Value]
     sets: Mapping[str, Value] = {}
     adds: Mapping[str, int] = {}
@@ -74,18 +74,18 @@ def size_of(write: Write) -> int:
     return sum(len(text) for value in values.values() for text in value.values() if isinstance(text, str))
 
 
-def changed(place: Item, before: Item, after: Item) -> Update:
+def changed(item_key: Item, before: Item, after: Item) -> Update:
     """The update that makes `after` of an item as it was read: it takes when no one has written since.
 
     Args:
-        place: its primary key.
+        item_key: its primary key.
         before: the item as it was read, `stamp` included.
         after: the new value.
     """
     return Update(
-        place=place,
+        item_key=item_key,
         where={name: before[name] for name in ("fence", "owner", "status", "stamp") if name in before},
-        sets={name: value for name, value in after.items() if name not in place and before.get(name) != value},
+        sets={name: value for name, value in after.items() if name not in item_key and before.get(name) != value},
         removes=tuple(name for name in before if name not in after),
     )
 
@@ -110,8 +110,8 @@ def _update_statement(write: Update, table: str) -> tuple[str, list[Value]]:
     parts += [f'SET "{name}" = ?' for name in write.sets]
     parts += [f'SET "{name}" = "{name}" {"+" if by >= 0 else "-"} {abs(by)}' for name, by in write.adds.items()]
     parts += [f'REMOVE "{name}"' for name in write.removes]
-    conditions = [f'"{name}" = ?' for name in (*write.place, *write.where)]
-    values = [*write.sets.values(), *write.place.values(), *write.where.values()]
+    conditions = [f'"{name}" = ?' for name in (*write.item_key, *write.where)]
+    values = [*write.sets.values(), *write.item_key.values(), *write.where.values()]
     if write.differs is not None:
         name, value = write.differs
         conditions.append(f'"{name}" <> ?')
@@ -145,7 +145,7 @@ def as_request(write: Write, table: str) -> dict[str, Any]:
         name, value = write.differs
         conditions.append(f"{name_of(name)} <> {value_of(f'd_{name}', value)}")
     return request | {
-        "Key": write.place,
+        "Key": write.item_key,
         "UpdateExpression": expression,
         "ConditionExpression": " AND ".join(conditions),
         "ExpressionAttributeNames": names,
@@ -317,13 +317,13 @@ class Table:
         left = list(range(len(writes)))
         for _ in self.tries():
             try:
-                became = self._batch([writes[place] for place in left])
+                became = self._batch([writes[item_key] for item_key in left])
             except errors.OnefoldError as error:  # the call as a whole, which botocore has repeated
-                for place in left:
-                    answers[place] = error
+                for item_key in left:
+                    answers[item_key] = error
                 break
-            for place, answer in zip(left, became, strict=True):
-                answers[place] = answer
+            for item_key, answer in zip(left, became, strict=True):
+                answers[item_key] = answer
             left = [p for p in left if p < needed and isinstance(answers[p], errors.TransientError)]
             if not left:
                 break
@@ -368,18 +368,18 @@ class Table:
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    def get_all(self, places: Sequence[Item]) -> list[Item]:
+    def get_all(self, item_keys: Sequence[Item]) -> list[Item]:
         """The items at these different places, strongly consistent, in any order; those that do not exist are left out."""
         found: list[Item] = []
-        for start in range(0, len(places), GETS_MAX):
-            wanted = {self.name: {"Keys": list(places[start : start + GETS_MAX]), "ConsistentRead": True}}
+        for start in range(0, len(item_keys), GETS_MAX):
+            wanted = {self.name: {"Keys": list(item_keys[start : start + GETS_MAX]), "ConsistentRead": True}}
             for answer in self._drain(wanted, "BatchGetItem", self.client.batch_get_item, "UnprocessedKeys"):
                 found += answer["Responses"].get(self.name, [])
         return found
 
-    def get(self, place: Item) -> Item | None:
+    def get(self, item_key: Item) -> Item | None:
         """The item at one place, strongly consistent; None if there is none."""
-        item: Item | None = self.call("get_item", Key=place, ConsistentRead=True).get("Item")
+        item: Item | None = self.call("get_item", Key=item_key, ConsistentRead=True).get("Item")
         return item
 
     def query(self, **arguments: Any) -> Iterator[Item]:
@@ -443,11 +443,11 @@ class Table:
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
     """Runs of writes that fit into one call."""
     start, size = 0, 0
-    for place, write in enumerate(writes):
+    for item_key, write in enumerate(writes):
         size += size_of(write)
-        if place - start == STATEMENTS_MAX or (size > BATCH_BYTES_MAX and place > start):
-            yield writes[start:place]
-            start, size = place, size_of(write)
+        if item_key - start == STATEMENTS_MAX or (size > BATCH_BYTES_MAX and item_key > start):
+            yield writes[start:item_key]
+            start, size = item_key, size_of(write)
     if start < len(writes):
         yield writes[start:]
 

@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from onefold.contracts import store
-from onefold.contracts.queue import Ack, Bury, Reason, RetryIn
+from onefold.contracts.queue import Ack, MoveTo, Reason, RetryIn
 from onefold.record import delivery
 from onefold.record.breaker import BreakerPolicy
 from onefold.record.delivery import (
@@ -109,9 +109,9 @@ def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, att
     if policy.effect == "transactional":
         failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
         return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
-    told = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold", "took_effect": True})
+    note = Note("unknown", {"attempt": attempt, "error": "PayloadError", "policy": "hold", "took_effect": True})
     return park(
-        "PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, told=told, took_effect=True
+        "PayloadError", outcome.summary, policy, claimed, attempt, now_ms, crashed=False, note=note, took_effect=True
     )
 
 
@@ -161,10 +161,10 @@ def _unknown(
         "error": outcome.error,
         "policy": policy.on_unknown,
     }
-    told = Note("unknown", {**detail, **_where(outcome)})
+    note = Note("unknown", {**detail, **_where(outcome)})
     if policy.on_unknown == "hold":
         return park(
-            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, told=told,
+            outcome.error, outcome.summary, policy, claimed, attempt, now_ms, crashed=outcome.crashed, note=note,
             trace=outcome.trace,
         )  # fmt: skip
     if policy.on_unknown == "rerun" and attempt >= policy.attempts_max:
@@ -183,7 +183,7 @@ def _unknown(
             "summary": outcome.summary,
         },
     )
-    return Decision(write=write, settle=RetryIn(wait_ms), notes=(told, again))
+    return Decision(write=write, settle=RetryIn(wait_ms), notes=(note, again))
 
 
 def _failed_call(outcome: Failed, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
@@ -225,7 +225,7 @@ def dead_letter_failed(
     failure = store.Failure(kind=kind, error=outcome.error, summary=outcome.summary)
     return Decision(
         write=store.Fail(failure=failure, expires_at_ms=now_ms + policy.keep_ms, closes_budget=True),
-        settle=Bury("dead-letter", reason),
+        settle=MoveTo("dead-letter", reason),
         notes=(
             Note(
                 "quarantine" if kind == "quarantine" else "dead-letter",
@@ -252,7 +252,7 @@ def park(
     now_ms: int,
     *,
     crashed: bool,
-    told: Note | None = None,
+    note: Note | None = None,
     trace: str = "",
     took_effect: bool = False,
 ) -> Decision:
@@ -260,7 +260,7 @@ def park(
 
     Args:
         trace: where it was raised; empty where nothing was.
-        told: the event that says why, unless the claim has reported it (`guard.noticed`).
+        note: the event that says why, unless the claim has reported it (`guard.noticed`).
         took_effect: the effect is known to have happened; only the result is missing.
     """
     reason = Reason(
@@ -283,7 +283,7 @@ def park(
         crashed=crashed,
     )
     held = Note("held", {"summary": summary})
-    return Decision(write=write, settle=Bury("held", reason), notes=(held,) if told is None else (told, held))
+    return Decision(write=write, settle=MoveTo("held", reason), notes=(held,) if note is None else (note, held))
 
 
 def _failure(outcome: Failed) -> store.Failure:
@@ -298,14 +298,14 @@ def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision
     """
     error = "PayloadError" if kind == "malformed" else None
     reason = Reason(kind=kind, error=error, summary=summary, job=policy.job, owner=policy.owner)
-    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note(kind, {"summary": summary}),))
+    return Decision(write=None, settle=MoveTo("dead-letter", reason), notes=(Note(kind, {"summary": summary}),))
 
 
 def stopped(by: str, key: str, policy: Policy) -> Decision:
     """Dead-letter a message whose FIFO group was stopped by an earlier one."""
     summary = f"Its message group is stopped by message {by}; it follows so that the order is kept."
     reason = Reason(kind="group-stopped", summary=summary, job=policy.job, key=key, owner=policy.owner)
-    return Decision(write=None, settle=Bury("dead-letter", reason), notes=(Note("group-stopped", {"by": by}),))
+    return Decision(write=None, settle=MoveTo("dead-letter", reason), notes=(Note("group-stopped", {"by": by}),))
 
 
 def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
@@ -327,7 +327,7 @@ def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None
     )
     return Decision(
         write=None,
-        settle=Bury("dead-letter", reason),
+        settle=MoveTo("dead-letter", reason),
         notes=(Note("conflict", {"of": found.message_id, "status": found.status}),),
     )
 
@@ -351,9 +351,9 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
         case "done":
             return delivery.completed(delivery.Success(result=found.result), policy, claimed.attempts, now_ms)
         case "unknown":
-            told = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
+            note = Note("unknown", {"policy": "probe", "crashes": claimed.crashes})
             summary = found.summary or "The probe could not find out whether the effect happened."
-            return park("OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, told=told)
+            return park("OutcomeUnknown", summary, policy, claimed, claimed.attempts, now_ms, crashed=False, note=note)
         case "later":
             return _later(found, policy, claimed, now_ms)
         case "not-done":

@@ -49,7 +49,7 @@ class SeenMessage(Struct, frozen=True):
     copies: tuple[Received, ...]
 
 
-class QueueLook(Struct, frozen=True):
+class QueueSnapshot(Struct, frozen=True):
     """What a look found in one queue, the oldest first; `ended`: there was nothing more."""
 
     at_ms: int
@@ -57,7 +57,7 @@ class QueueLook(Struct, frozen=True):
     ended: bool
 
 
-class Looker:
+class QueueInspector:
     """Reads the queues of one catalogue, and remembers where it saw which message.
 
     Args:
@@ -78,14 +78,14 @@ class Looker:
         self._clock = clock
         self._payloads = payloads
         self._wait_s = wait_s
-        self._kept: dict[str, QueueLook] = {}
-        self._places: dict[str, str] = {}
+        self._kept: dict[str, QueueSnapshot] = {}
+        self._queue_by_id: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._looking: dict[str, threading.Lock] = {}
+        self._inspecting: dict[str, threading.Lock] = {}
 
     # -- a look --------------------------------------------------------------------------------------------------------
 
-    def look(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueLook:
+    def inspect(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueSnapshot:
         """The messages of a queue: all of them, up to `COUNT_MAX`, or about `count_max`.
 
         Args:
@@ -95,7 +95,7 @@ class Looker:
             NotFoundError: no such queue. UsageError: not allowed. TransientError: SQS did not answer.
         """
         with self._lock:
-            looking = self._looking.setdefault(queue, threading.Lock())
+            looking = self._inspecting.setdefault(queue, threading.Lock())
         with looking:
             kept = self._kept.get(queue)
             old = kept is None or self._clock.monotonic_ms() - kept.at_ms >= FRESH_MS
@@ -104,19 +104,19 @@ class Looker:
                 found = self.take(queue, lambda _: True, most)
                 self.release(queue, [copy for one in found for copy in one.copies])
                 ended = count_max is None or sum(len(one.copies) for one in found) < most
-                kept = self._kept[queue] = QueueLook(self._clock.monotonic_ms(), tuple(found), ended)
+                kept = self._kept[queue] = QueueSnapshot(self._clock.monotonic_ms(), tuple(found), ended)
             return kept
 
-    def look_into(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueLook]:
+    def inspect_all(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueSnapshot]:
         """Reads several queues, some at a time, because each look ends with a wait that finds nothing.
 
         Raises:
-            as `look`.
+            as `inspect`.
         """
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="onefold-look") as pool:
-            return list(pool.map(lambda queue: self.look(queue, fresh=fresh), queues))
+            return list(pool.map(lambda queue: self.inspect(queue, fresh=fresh), queues))
 
-    def kept(self, queue: str) -> QueueLook | None:
+    def kept(self, queue: str) -> QueueSnapshot | None:
         """The last look into a queue, however old."""
         return self._kept.get(queue)
 
@@ -124,7 +124,7 @@ class Looker:
         """Receive until `count_max` wanted messages are held or nothing new comes; the others are released.
 
         Raises:
-            as `look`.
+            as `inspect`.
         """
         held: dict[str, list[Received]] = {}
         others: list[Received] = []
@@ -181,11 +181,11 @@ class Looker:
                 return client.change_message_visibility_batch(QueueUrl=url, Entries=some)
 
         done: set[str] = set()
-        for places in batches.cut([0] * len(taken)):
-            answers = batches.carry_out(call, [{"ReceiptHandle": taken[place].handle, **extra} for place in places])
+        for indexes in batches.cut([0] * len(taken)):
+            answers = batches.carry_out(call, [{"ReceiptHandle": taken[index].handle, **extra} for index in indexes])
             done |= {
-                taken[place].message_id
-                for place, one in zip(places, answers, strict=True)
+                taken[index].message_id
+                for index, one in zip(indexes, answers, strict=True)
                 if not isinstance(one, batches.FailedEntry)
             }
         return done
@@ -197,22 +197,22 @@ class Looker:
         with self._lock:
             self._kept.pop(queue, None)
 
-    def place_of(self, message_id: str) -> str | None:
+    def queue_of(self, message_id: str) -> str | None:
         """The queue where a look last saw a message."""
-        return self._places.get(message_id)
+        return self._queue_by_id.get(message_id)
 
     def is_at(self, message_id: str, queue: str) -> None:
         """A message was sent to a queue that may be searched."""
         with self._lock:
-            self._places[message_id] = queue
+            self._queue_by_id[message_id] = queue
 
     def _remember(self, found: Sequence[SeenMessage]) -> None:
         with self._lock:
             for one in found:
                 for copy in one.copies:
-                    self._places[copy.message_id] = one.queue
-            while len(self._places) > _REMEMBERED_MAX:
-                del self._places[next(iter(self._places))]
+                    self._queue_by_id[copy.message_id] = one.queue
+            while len(self._queue_by_id) > _REMEMBERED_MAX:
+                del self._queue_by_id[next(iter(self._queue_by_id))]
 
     # -- as the contract shows it ----------------------------------------------------------------------------------------
 
