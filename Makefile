@@ -70,7 +70,7 @@ endef
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) $(TOOLS)/.ready ## The environments with pinned packages, and servers for tests; called when needed
@@ -121,6 +121,14 @@ demo-enrich: $(READY) ## A nightly file through a map run past its threshold, re
 .PHONY: demo-web
 demo-web: $(READY) ## The shop under fire with its page open, at a printed address; alarms begin and end in it; Ctrl-C ends it
 	@$(BIN)/onefold demo web $(ARGS)
+
+.PHONY: example-django
+example-django: $(READY) ## examples/django-shop: an order and its task in one transaction, run from end to end
+	@$(BIN)/python examples/django-shop/run.py
+
+.PHONY: example-fastapi
+example-fastapi: $(READY) ## examples/fastapi-orders: the same with FastAPI and SQLAlchemy
+	@$(BIN)/python examples/fastapi-orders/run.py
 
 .PHONY: test
 test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; some 25 minutes on two cores

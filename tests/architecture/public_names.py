@@ -17,6 +17,7 @@ from pathlib import Path
 PUBLIC_MODULES = (
     "onefold",
     "onefold.aws",
+    "onefold.django",
     "onefold.errors",
     "onefold.events",
     "onefold.maps",

@@ -145,10 +145,13 @@ def test_a_file_without_room_for_our_names_is_left_as_it_was(path: Path, apps: l
     assert (theirs_in(path), names) == (before, [("onefold_state",)])
 
 
-def test_with_the_option_a_new_file_is_onefolds_own(tmp_path: Path, apps: list[onefold.App]) -> None:
+def test_the_header_of_a_new_file_stays_free_too(tmp_path: Path, apps: list[onefold.App]) -> None:
     shop(apps, f"sqlite:///{tmp_path}/new.db?adopt=yes")[0].runtime()
     with closing(sqlite3.connect(tmp_path / "new.db")) as link:
-        assert link.execute("PRAGMA user_version").fetchone() == (latest(),)
+        assert link.execute("PRAGMA user_version").fetchone() == (0,)
+        assert link.execute("SELECT version FROM onefold_adopted").fetchall() == [(latest(),)]
+    apps[0].close()
+    shop(apps, f"sqlite:///{tmp_path}/new.db")[0].runtime()
 
 
 @pytest.mark.parametrize("option", ["?adopt=no", "?adopt", "?mode=ro", "?adopt=yes&x=1"])

@@ -427,18 +427,13 @@ def data_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-def is_foreign(application: int, version: int, tables: int) -> bool:
-    """Whether another program made a file, going by its identity: it is neither empty nor ours."""
-    return application != APPLICATION_ID and bool(application or version or tables)
-
-
 def refuse_foreign(path: str, application: int, version: int, tables: int, *, adopts: bool) -> None:
     """Refuse a file that another program made.
 
     Raises:
         StorageError: it is neither empty nor ours, and is not to be adopted.
     """
-    if is_foreign(application, version, tables) and not adopts:
+    if not adopts and application != APPLICATION_ID and (application or version or tables):
         raise errors.StorageError(
             f"{path} is a database of another program (application id {application:#x}, {tables} tables).",
             meaning="Nothing was changed.",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import APPLICATION_ID, identity, is_foreign, refuse_foreign
+from onefold.engines.sqlite.connection import APPLICATION_ID, identity, refuse_foreign
 from onefold.engines.sqlite.database import Database
 
 _STEPS: Final = Path(__file__).parent / "sql"
@@ -45,7 +45,7 @@ def migrate(engine: Database, *, adopts: bool = False) -> None:
             meaning="A newer onefold has used the file. Nothing was changed.",
             todo="Upgrade onefold here, or use the version that the other processes on this file use.",
         )
-    engine.write(lambda connection: _apply(connection, steps))
+    engine.write(lambda connection: _apply(connection, steps, adopts=adopts))
 
 
 @cache
@@ -81,10 +81,10 @@ def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
             )
 
 
-def _apply(connection: sqlite3.Connection, steps: list[Path]) -> None:
+def _apply(connection: sqlite3.Connection, steps: list[Path], *, adopts: bool) -> None:
     # Read again inside the transaction: another process may have migrated in between.
-    application, done, tables = identity(connection)
-    if is_foreign(application, done, tables):
+    application, done, _ = identity(connection)
+    if adopts and application != APPLICATION_ID:
         connection.execute(_ADOPT)
         connection.execute("INSERT INTO onefold_adopted VALUES (1, 0)")
         done = 0

@@ -1,0 +1,50 @@
+"""The application of a project: finds its tasks, opens the engine before a transaction needs it, adds checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.db.backends.signals import connection_created
+from django.utils.module_loading import autodiscover_modules
+
+
+class OnefoldConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
+    """In INSTALLED_APPS: `onefold.django`."""
+
+    name = "onefold.django"
+    label = "onefold"
+    verbose_name = "onefold"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Import `tasks` of each installed app, and what `modules` names."""
+        from onefold.django import contract  # once applications are loaded
+        from onefold.django.backend import OnefoldBackend
+        from onefold.django.settings import options_of
+
+        autodiscover_modules("tasks")
+        for one in contract.backends().values():
+            if isinstance(one, OnefoldBackend):
+                for module in options_of(one.options).modules:
+                    __import__(module)
+        if contract.PACKAGE == "django_tasks" and not apps.is_installed("django_tasks"):
+            checks.register(check)
+        connection_created.connect(open_engine, dispatch_uid="onefold")
+
+
+def check(**options: Any) -> Iterable[checks.CheckMessage]:
+    """The checks of all backends, where nobody else asks for them."""
+    from onefold.django import contract
+
+    for one in contract.backends().values():
+        yield from one.check(**options)
+
+
+def open_engine(connection: Any, **_options: Any) -> None:
+    """Open the engine of a backend with its database: inside a transaction its queues could not be made any more."""
+    from onefold.django.backend import open_with
+
+    open_with(connection)

@@ -1,0 +1,217 @@
+"""`OnefoldBackend`: Django's tasks as jobs of onefold.
+
+`enqueue` inside `transaction.atomic()` is a part of that transaction where the database is the engine's own file, or has the
+app's outbox: the task is enqueued if, and only if, it commits. Within a task it leaves when that task completes.
+Never here: running tasks (`running.py`), states (`results.py`).
+Invariant: all threads of a process share one app per backend.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+from msgspec.structs import replace
+
+from onefold.app import App
+from onefold.django import contract, results, running, settings
+from onefold.django.contract import BaseTaskBackend, InvalidTask, Task, TaskResult
+from onefold.django.declaring import Call, OnefoldTask, TaskJobs, id_of
+from onefold.errors import OnefoldError
+from onefold.runner import context
+from onefold.runner.handlers import Job
+from onefold.runner.hooks import HookSet
+from onefold.runtime.events import Event
+from onefold.runtime.outgoing import Receipt
+
+_ID_CHARS: Final = 32
+
+
+class _Of:
+    """What the threads of a process share of one backend."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.tasks: dict[str, OnefoldTask] = {}
+        self.jobs: TaskJobs | None = None
+
+
+_shared: Final[dict[str, _Of]] = {}
+
+
+class OnefoldBackend(BaseTaskBackend):
+    """The BACKEND of an entry in TASKS.
+
+    Args:
+        alias: the entry's name. params: the entry; its OPTIONS are those of `onefold.django.settings.Options`.
+    """
+
+    task_class = OnefoldTask  # type: ignore[assignment]  # of any arguments
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = False
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._of = _shared.setdefault(alias, _Of())
+
+    @property
+    def app(self) -> App:
+        """The app whose jobs the tasks are.
+
+        Raises:
+            ImproperlyConfigured: the settings cannot work.
+        """
+        return self._jobs().app
+
+    def _jobs(self) -> TaskJobs:
+        """The app, with the tasks as its jobs. Raises ImproperlyConfigured: the settings cannot work."""
+        with self._of.lock:
+            options = settings.options_of(self.options)
+            jobs = self._of.jobs
+            if jobs is not None and jobs.options == options:
+                if not options.adopt or jobs.app.url == settings.engine_file(options):
+                    return jobs
+                jobs.app.close()
+            found = [one for one in settings.problems(self.options, self.queues) if one.number.startswith("E")]
+            if found:
+                raise settings.wrong(f"TASKS[{self.alias!r}]: {found[0].what}", found[0].todo)
+            handler = partial(running.handler_of, self.alias, type(self))
+            self._of.jobs = jobs = TaskJobs(options, self.queues, handler, self._prepare)
+            for task in self._of.tasks.values():
+                jobs.add(task)
+            return jobs
+
+    # -- the contract --------------------------------------------------------------------------------------------------
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """As Django's, and the options of `OnefoldTask`. A task is declared when it is first seen."""
+        super().validate_task(task)
+        if not isinstance(task, OnefoldTask):
+            raise InvalidTask(f"{task.module_path} was not made by @task of this backend.")
+        with self._of.lock:
+            known = self._of.tasks.get(task.module_path)
+            if known is not None and known.func is task.func:
+                return
+            self._of.tasks[task.module_path] = task
+            if self._of.jobs is not None:
+                self._of.jobs.add(task)
+
+    def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
+        """As Django's.
+
+        Raises:
+            InvalidTask: it cannot be run here. TypeError: an argument is not JSON. ImproperlyConfigured: TASKS cannot work.
+            OnefoldError: the engine did not take it; nothing was enqueued.
+        """
+        self.validate_task(task)
+        jobs = self._jobs()
+        job = jobs.job_of(task)
+        call = Call(id="", args=results.plain(list(args)), kwargs=results.plain(dict(kwargs)))
+        key = jobs.key_of(task, call.args, call.kwargs) or get_random_string(_ID_CHARS)
+        call = replace(call, id=key)
+        result_id = id_of(job.name, key)
+        receipt = self._send(jobs, job, call, task)
+        if receipt is not None and receipt.duplicate and receipt.found == "done":
+            return self.get_result(result_id)
+        result = results.fresh(task, self.alias, result_id, call)
+        contract.signals.task_enqueued.send(sender=type(self), task_result=result)
+        return result
+
+    def _send(self, jobs: TaskJobs, job: Job[Call, Any], call: Call, task: Task[..., Any]) -> Receipt | None:
+        run_at = task.run_after
+        if run_at is not None and timezone.is_naive(run_at):
+            run_at = timezone.make_aware(run_at)
+        database = jobs.options.database
+        connection: Any = connections[database]
+        if running.run_of(connection) is not None:  # the transaction is the run's: so is its outbox
+            return job.send(call, run_at=run_at)
+        if connection.in_atomic_block:
+            if jobs.way in ("join", "outbox"):
+                return job.send(call, run_at=run_at, connection=connection)
+            if jobs.way == "on_commit":
+                job.outgoing(call, run_at=run_at)  # what is wrong with it is said now
+                transaction.on_commit(partial(job.send, call, run_at=run_at), using=database)
+                return None
+        if jobs.way == "outbox" and context.of_this_thread() is None:
+            with transaction.atomic(using=database):
+                return job.send(call, run_at=run_at, connection=connection)
+        return job.send(call, run_at=run_at)
+
+    def get_result(self, result_id: str) -> TaskResult[Any]:
+        """As Django's; see `results.py` for the states."""
+        return results.look(self._jobs(), self.alias, result_id)
+
+    def check(self, **_options: Any) -> Iterable[checks.CheckMessage]:
+        """What is wrong with the settings, and with the tasks that are known."""
+        found = settings.problems(self.options, self.queues)
+        yield from (one.message(self.alias) for one in found)
+        if not any(one.number.startswith("E") for one in found):
+            try:
+                self._jobs()
+            except InvalidTask as error:
+                yield settings.Problem("E008", str(error), "Correct the options of its @task.").message(self.alias)
+
+    def _prepare(self, app: App) -> None:
+        """Have the hooks of Django around each handler of the app, and its signals sent where a task fails for good."""
+        app.sinks = (*(one for one in app.sinks if not isinstance(one, _Failed)), _Failed(self))
+        if any(isinstance(one, running.DjangoHooks) for one in app.hooks.hooks):
+            return
+        app.hooks = HookSet((running.DjangoHooks(), *app.hooks.hooks))
+        for job in app.jobs.values():
+            job.hooks = app.hooks
+
+
+class _Failed:
+    """A sink that sends Django's signal for a task that has failed for good."""
+
+    def __init__(self, backend: OnefoldBackend) -> None:
+        self._backend = backend
+
+    def emit(self, event: Event) -> None:
+        """As `Sink`."""
+        if event.name in ("dead-letter", "quarantine") and event.key is not None:
+            with suppress(contract.TaskResultDoesNotExist):  # a job of the app that is no task
+                result = self._backend.get_result(id_of(event.key.job, event.key.key))
+                contract.signals.task_finished.send(sender=type(self._backend), task_result=result)
+
+
+def open_with(connection: Any) -> None:
+    """Open the engines that are in the file of a database that Django has just connected to."""
+    for one in contract.backends().values():
+        if not isinstance(one, OnefoldBackend) or settings.options_of(one.options).database != connection.alias:
+            continue
+        try:
+            jobs = one._jobs()  # noqa: SLF001 - its own module
+            if jobs.way == "join":
+                jobs.app.runtime()
+        except (ImproperlyConfigured, InvalidTask):  # `check` says so, and `enqueue` does
+            continue
+        except OnefoldError as error:
+            logging.getLogger("onefold").warning("%s", error)
+
+
+def app_of(alias: str) -> App:
+    """The app of a backend, opened at its first use.
+
+    Raises:
+        ImproperlyConfigured: TASKS has no such entry, or it is another backend.
+    """
+    found = contract.backends().get(alias)
+    if not isinstance(found, OnefoldBackend):
+        ours = [name for name, one in contract.backends().items() if isinstance(one, OnefoldBackend)]
+        raise settings.wrong(
+            f"TASKS has no {alias!r} with the backend onefold.django.OnefoldBackend.",
+            f"Use --backend with one of: {', '.join(ours)}." if ours else "Add one; see the how-to about Django.",
+        )
+    return found.app

@@ -1,0 +1,229 @@
+"""Tasks as jobs: what `@task` may say beyond Django's own arguments, and the job of each task on each queue.
+
+A task is a job under its path (`shop.tasks.book`); on another queue than its own (`using(queue_name=...)`) another one,
+since a job runs only from the queue that it is declared on.
+Never here: Django's results, sending. Invariant: the same settings and tasks give the same jobs, keys and ids in every
+process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import threading
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
+
+import onefold
+from onefold import errors
+from onefold.app import App
+from onefold.django import settings
+from onefold.django.contract import InvalidTask, Task
+from onefold.record.keys import KeyRule, key_rule
+from onefold.runner.handlers import Found, Job
+from onefold.runner.once_reports import fields_of
+
+_OPTIONS: Final = (
+    "on_unknown", "retry", "timeout", "effect", "after_failure", "keep", "owner", "unique", "transient", "permanent",
+    "unknown",
+)  # fmt: skip
+_KEY_CHARS_MAX: Final = 50  # Django's ids have less than 64 characters
+_NAME_CHARS: Final = 12
+
+
+if TYPE_CHECKING:
+    AnyTask = Task[..., Any]
+else:
+    AnyTask = Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnefoldTask(AnyTask):
+    """A task on this backend. `@task(...)` takes these besides Django's own arguments.
+
+    Args:
+        key: which operation a call is: a template over the function's parameters (`"{order_id}"`), or a function that is
+            called as the task is, and returns a text. Enqueued twice under one key, a task runs once. None: each call is
+            another one.
+        group: the message group, as `key`; for a FIFO queue.
+        on_unknown: `rerun`, `hold`, or a function that is called as the task is and answers `onefold.Done`, `NotDone` or
+            `StillUnknown`.
+        effect: `transactional`: the task's rows, through the ORM or SQL, commit with its record.
+        retry, timeout, after_failure, keep, owner, unique, transient, permanent, unknown: as of `onefold.App.job`.
+    """
+
+    key: str | Callable[..., str] | None = None
+    group: str | Callable[..., str] | None = None
+    on_unknown: str | Callable[..., Found] | None = None
+    effect: str | None = None
+    retry: onefold.Retry | None = None
+    timeout: str | None = None
+    after_failure: str | None = None
+    keep: str | None = None
+    owner: str | None = None
+    unique: bool | None = None
+    transient: Sequence[type[BaseException] | str] | None = None
+    permanent: Sequence[type[BaseException] | str] | None = None
+    unknown: Sequence[type[BaseException] | str] | None = None
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """The payload: one call of a task. `id`: its key, and the end of the id of its result."""
+
+    id: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class Stored(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result: what the task returned, and the arguments where they are kept."""
+
+    value: Any = None
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+def rule_of(
+    task: OnefoldTask, given: str | Callable[..., str], what: str
+) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
+    """A rule over a task's arguments.
+
+    Raises:
+        UsageError: a template that names no parameter of the function, or another one.
+    """
+    signature = inspect.signature(task.func)
+    if task.takes_context:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    name = f"{what} of {task.module_path}"
+    if callable(given):
+        rule = KeyRule(getattr(given, "__name__", "a function"), what, lambda found: found, (), 512)
+        return lambda args, kwargs: rule.given(given(*args, **kwargs))
+    rule = key_rule(given, fields_of(name, signature, typing.get_type_hints(task.func)), what=name, parameters=True)
+
+    def of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return rule.of(bound.arguments)
+
+    return of
+
+
+class Place(NamedTuple):
+    """Where a job comes from."""
+
+    task: OnefoldTask
+    queue: str
+
+
+class TaskJobs:
+    """The app of one backend, and the jobs of its tasks.
+
+    Args:
+        alias: in TASKS. options, queues: its OPTIONS and QUEUES.
+        handler: makes the handler of a task.
+    """
+
+    def __init__(
+        self,
+        options: settings.Options,
+        queues: set[str],
+        handler: Callable[[OnefoldTask, settings.Options], Callable[..., Any]],
+        prepare: Callable[[App], None],
+    ) -> None:
+        self.options = options
+        self.app = settings.make_app(options, queues)
+        prepare(self.app)
+        self.way: settings.Way = settings.way_of(options, self.app)
+        self._handler = handler
+        self._queues = queues
+        self._jobs: dict[tuple[str, str], Job[Call, Any]] = {}
+        self._rules: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], str]] = {}
+        self._by_id: dict[str, Place] = {}
+        self._lock = threading.Lock()
+
+    def add(self, task: OnefoldTask) -> None:
+        """Declare a task, on its own queue and on the others.
+
+        Raises:
+            InvalidTask: its options cannot work.
+        """
+        with self._lock:
+            known = self._by_id.get(_short(task.module_path))
+            if known is not None and known.task.func is task.func:
+                return
+            try:
+                if task.key is not None:
+                    self._rules[task.module_path] = rule_of(task, task.key, "key")
+                for queue in sorted(self._queues, key=lambda one: one != task.queue_name):
+                    self._declare(task, queue)
+            except (errors.OnefoldError, TypeError, NameError) as error:
+                raise InvalidTask(f"{task.module_path}: {error}") from error
+
+    def _declare(self, task: OnefoldTask, queue: str) -> None:
+        name = task.module_path if queue == task.queue_name else f"{task.module_path}@{queue}"
+        given = {one: getattr(task, one) for one in _OPTIONS if getattr(task, one) is not None}
+        declared = next(
+            found for found in self.app.queues.values() if queue in (found.name, found.name.removesuffix(".fifo"))
+        )
+        if declared.settings.fifo or task.group is not None:
+            rule = rule_of(task, task.group or "", "group") if task.group else None
+            if rule is None and queue != task.queue_name:
+                return  # a task without a group cannot be sent there
+            if declared.settings.fifo and rule is not None:
+                given["group"] = lambda call: rule(call.args, call.kwargs)
+        if callable(task.on_unknown):
+            given["on_unknown"] = _probe(task.on_unknown)
+        self.app.jobs.pop(name, None)  # a module that was loaded again, as tests and the shell do
+        job: Any = self.app.job(declared, key="{id}", name=name, **given)(self._handler(task, self.options))
+        self._jobs[task.module_path, queue] = job
+        self._by_id[_short(name)] = Place(task, queue)
+
+    def job_of(self, task: Task[..., Any]) -> Job[Call, Any]:
+        """The job of a task on its queue.
+
+        Raises:
+            InvalidTask: it cannot be sent there.
+        """
+        found = self._jobs.get((task.module_path, task.queue_name))
+        if found is None:
+            raise InvalidTask(f"{task.module_path} has no group=, which queue {task.queue_name!r} needs.")
+        return found
+
+    def key_of(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """The key of a call, shortened to what fits into an id; None for a task without."""
+        rule = self._rules.get(task.module_path)
+        if rule is None:
+            return None
+        key = rule(args, kwargs)
+        if len(key) <= _KEY_CHARS_MAX:
+            return key
+        return f"{key[:9]}~{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+
+    def place_of(self, result_id: str) -> tuple[Place, str] | None:
+        """The task and key of an id; None where it is nobody's."""
+        short, _, key = result_id.partition("-")
+        place = self._by_id.get(short)
+        return (place, key) if place is not None and key else None
+
+
+def id_of(job: str, key: str) -> str:
+    """The id of a result, at most 63 characters, from the job's name and its key."""
+    return f"{_short(job)}-{key}"
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:_NAME_CHARS]
+
+
+def _probe(given: Callable[..., Any]) -> Callable[[Call], Found]:
+    def probe(call: Call) -> Found:
+        found: Found = given(*call.args, **call.kwargs)
+        if isinstance(found, onefold.Done):
+            return onefold.Done(Stored(value=found.result, args=call.args, kwargs=call.kwargs))
+        return found
+
+    return probe

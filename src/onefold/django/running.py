@@ -1,0 +1,146 @@
+"""Running a task: what is called, within which connections, and Django's ORM in the transaction of a run.
+
+Never here: sending, results of others. Invariants: no handler gets a database connection that an earlier one left broken;
+what the ORM writes within `orm` is committed with the record of the run, or not at all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
+
+from onefold.django import contract, results
+from onefold.django.contract import TaskContext
+from onefold.django.declaring import Call, OnefoldTask, Stored
+from onefold.django.settings import Options
+from onefold.runner.context import Context
+from onefold.runner.hooks import Hooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnefoldTaskContext(TaskContext):
+    """What a task with `takes_context=True` gets: Django's context, and the run of onefold.
+
+    Attributes:
+        run: idempotency key, fence, time left, `connection`, `retry`; see `onefold.Context`.
+    """
+
+    run: Context
+
+
+class DjangoHooks(Hooks):
+    """Closes database connections that are broken or too old, around each handler, as Django does around a request."""
+
+    @contextmanager
+    def around(self, ctx: Context) -> Iterator[None]:  # noqa: ARG002 - of no run in particular
+        """As `onefold.Hooks.around`."""
+        close_old_connections()
+        try:
+            yield
+        finally:
+            close_old_connections()
+
+
+def handler_of(alias: str, sender: type, task: OnefoldTask, options: Options) -> Callable[..., Any]:
+    """The handler of a task's jobs: the task itself, between Django's signals.
+
+    Args:
+        alias, sender: the backend, as signals name it. task: which. options: of the backend.
+    """
+    transactional = task.effect == "transactional"
+
+    def begun(call: Call, ctx: Context) -> tuple[Any, tuple[Any, ...]]:
+        result = results.running(task, alias, call, ctx)
+        contract.signals.task_started.send(sender=sender, task_result=result)
+        first = (OnefoldTaskContext(task_result=result, run=ctx),) if task.takes_context else ()
+        return result, (*first, *call.args)
+
+    def ended(result: Any, call: Call, value: object) -> Stored:
+        value = results.plain(value)
+        results.finish(result, value)
+        contract.signals.task_finished.send(sender=sender, task_result=result)
+        return (
+            Stored(value=value, args=call.args, kwargs=call.kwargs) if options.keep_arguments else Stored(value=value)
+        )
+
+    def plain(call: Call, ctx: Context) -> Any:
+        result, args = begun(call, ctx)
+        with orm(ctx, using=options.database) if transactional else nullcontext():
+            value = task.func(*args, **call.kwargs)
+        return ended(result, call, value)
+
+    async def asynchronous(call: Call, ctx: Context) -> Any:
+        result, args = begun(call, ctx)
+        value = await task.func(*args, **call.kwargs)
+        return ended(result, call, value)
+
+    return asynchronous if inspect.iscoroutinefunction(task.func) else plain
+
+
+@contextmanager
+def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
+    """Django's ORM in a run's transaction: what it writes is there if, and only if, the run completes.
+
+    Tasks with `effect="transactional"` run within it. `transaction.atomic()` inside is a savepoint; `on_commit` is refused,
+    since onefold commits. The transaction begins with the first query and may stay open for 1 second. SQLite does not check
+    foreign keys in it.
+
+    Args:
+        ctx: of a job with `effect="transactional"` on the SQLite file of the database.
+        using: alias of that database.
+
+    Raises:
+        ImproperlyConfigured: the database is not SQLite. Others as `Context.connection`, at the first query.
+    """
+    before: Any = connections[using]
+    if before.vendor != "sqlite":
+        raise ImproperlyConfigured(
+            f"Database {using!r} is {before.vendor}: the ORM joins the transaction of a run on SQLite only."
+            " Use context.run.connection, or onefold.sqlalchemy.session(context.run)."
+        )
+    lent: Any = before.copy()
+
+    def connect() -> None:
+        lent.connection = ctx.connection
+        _add_functions(lent.connection)
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise ImproperlyConfigured(
+            "transaction.on_commit was used in a transactional task, which onefold commits. Enqueue another task, or send"
+            " a job: they leave when this one completes."
+        )
+
+    lent.connect, lent.on_commit, lent.onefold_run = connect, refuse, ctx
+    lent.in_atomic_block, lent.autocommit = True, False
+    connections[using] = lent
+    try:
+        yield
+        if lent.needs_rollback:
+            raise ImproperlyConfigured(
+                "The task has marked its transaction for rollback and returned. Raise an exception instead."
+            )
+    finally:
+        lent.connection = None
+        connections[using] = before
+
+
+def _add_functions(connection: Any) -> None:
+    """Give onefold's connection the SQL functions that the ORM uses, once."""
+    if getattr(connection, "has_functions_of_django", False):
+        return
+    from django.db.backends.sqlite3 import _functions  # only where the ORM is used
+
+    _functions.register(connection)
+    connection.has_functions_of_django = True
+
+
+def run_of(connection: object) -> Context | None:
+    """The run whose transaction a database of Django's is in; None for any other."""
+    found: Context | None = getattr(connection, "onefold_run", None)
+    return found

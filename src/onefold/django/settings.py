@@ -1,0 +1,280 @@
+"""The OPTIONS of the backend in the setting TASKS: read, and judged without opening anything.
+
+Never here: tasks, sending. Invariant: settings that have no problem of level error can be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from msgspec import Struct
+
+from onefold import errors
+from onefold.app import App
+from onefold.engines.sqlite.file import inode
+
+Way = Literal["join", "outbox", "on_commit", "now"]
+
+_WAYS: Final = ("join", "on_commit", "now")
+_TAKES: Final[Mapping[str, tuple[type, ...]]] = {
+    "app": (str,), "name": (str,), "url": (str,), "adopt": (bool,), "outbox": (bool, str), "database": (str,),
+    "transaction": (str,), "queues": (dict,), "modules": (list, tuple), "keep_arguments": (bool,), "page": (str,),
+}  # fmt: skip
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What OPTIONS may say.
+
+    Args:
+        app: an app of the project's, `module:attribute`, to whose jobs the tasks are added. Instead of `name`, `url` and
+            `adopt`.
+        name: of the app that is made otherwise. url: of its engine; by default ONEFOLD_URL.
+        adopt: the engine is the SQLite file of `database`, to which onefold's tables are added.
+        outbox: URL of the app's outbox; True: tables in the PostgreSQL `database`, which a migration makes.
+        database: alias of the database in whose transactions tasks are enqueued.
+        transaction: what `enqueue` does inside `atomic()`: `join` it; send `on_commit`, which a process that dies between
+            the two loses; or send `now`. By default `join` where that is possible, and `on_commit` elsewhere.
+        queues: options of `App.queue`, by the name of a queue in QUEUES.
+        modules: besides `tasks` of each installed app, modules that declare tasks.
+        keep_arguments: records keep the arguments of finished tasks, for `get_result`.
+        page: path or URL at which the page of onefold is mounted, for a link in the admin.
+    """
+
+    app: str | None = None
+    name: str = "django"
+    url: str | None = None
+    adopt: bool = False
+    outbox: str | bool | None = None
+    database: str = "default"
+    transaction: Literal["join", "on_commit", "now"] | None = None
+    queues: dict[str, dict[str, Any]] = {}
+    modules: list[str] | tuple[str, ...] = ()
+    keep_arguments: bool = True
+    page: str | None = None
+
+
+class Problem(Struct, frozen=True):
+    """What is wrong with the settings of a backend. `number`: of its check; W... is a warning."""
+
+    number: str
+    what: str
+    todo: str
+
+    def message(self, alias: str) -> checks.CheckMessage:
+        """As `manage.py check` shows it."""
+        kind = checks.Warning if self.number.startswith("W") else checks.Error
+        return kind(f"TASKS[{alias!r}]: {self.what}", hint=self.todo, id=f"onefold.{self.number}")
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """OPTIONS as they are used; those that are not known, or of a wrong type, are left out: `problems` says so."""
+    return Options(**{name: value for name, value in given.items() if name in _TAKES and _fits(name, value)})
+
+
+def _fits(name: str, value: object) -> bool:
+    kinds = _TAKES[name]
+    if name == "transaction":
+        return value in _WAYS
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def problems(given: Mapping[str, Any], queues: set[str]) -> list[Problem]:
+    """Everything that keeps a backend with these settings from working, and what people should know of them.
+
+    Args:
+        given: OPTIONS. queues: QUEUES.
+    """
+    found = list(_of_options(given))
+    options = options_of(given)
+    if not queues:
+        found.append(
+            Problem("E004", "QUEUES is empty: no queue would be made.", 'Name them, for example "QUEUES": ["default"].')
+        )
+    if found:
+        return found
+    if options.database not in connections:
+        known = ", ".join(connections)
+        return [Problem("E005", f"There is no database {options.database!r} in DATABASES.", f"It has {known}.")]
+    try:
+        app = make_app(options, queues)
+    except ImproperlyConfigured as error:
+        what, _, todo = str(error).partition(" To do: ")
+        return [Problem("E006", what, todo)]
+    found = []
+    way = way_of(options, app)
+    alias = options.database
+    if way == "on_commit" and options.transaction is None:
+        found.append(
+            Problem(
+                "W001",
+                "Tasks that are enqueued inside atomic() are sent after the commit: the engine is not in database"
+                f" {alias!r}. A process that dies between the two loses them.",
+                'Set "adopt": True (SQLite) or "outbox": True (PostgreSQL), or "transaction": "on_commit" to accept it.',
+            )
+        )
+    if not apps.is_installed("onefold.django"):
+        found.append(
+            Problem(
+                "W002",
+                "onefold.django is not in INSTALLED_APPS.",
+                "Add it: the worker's command, the search for tasks.py and the migration of the outbox are there.",
+            )
+        )
+    return found + _of_database(alias, way)
+
+
+def _of_options(given: Mapping[str, Any]) -> list[Problem]:
+    found = []
+    for name, value in given.items():
+        if name not in _TAKES:
+            near = difflib.get_close_matches(str(name), _TAKES, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It knows {', '.join(_TAKES)}."
+            found.append(Problem("E001", f"OPTIONS has {name!r}, which is not an option.", hint))
+        elif not _fits(name, value):
+            kinds = " or ".join(_WAYS if name == "transaction" else [one.__name__ for one in _TAKES[name]])
+            found.append(Problem("E002", f"OPTIONS[{name!r}] is {value!r:.80}.", f"It takes {kinds}."))
+    both = [name for name in ("app", "url", "adopt") if given.get(name)]
+    if len(both) > 1:
+        found.append(
+            Problem("E003", f"OPTIONS has {' and '.join(both)}, which name the engine twice.", "Leave all but one out.")
+        )
+    if not both and not os.environ.get("ONEFOLD_URL"):
+        found.append(
+            Problem(
+                "E003",
+                "Nothing says where messages and records are.",
+                'In OPTIONS set "adopt" to True for the SQLite file of the database, "url" or "app"; or set ONEFOLD_URL.',
+            )
+        )
+    return found
+
+
+def _of_database(alias: str, way: Way) -> list[Problem]:
+    """What stands in the way of joining its transactions."""
+    connection: Any = connections[alias]
+    settings = connection.settings_dict.get("OPTIONS") or {}
+    if connection.vendor == "sqlite" and way in ("join", "outbox") and "transaction_mode" not in settings:
+        return [
+            Problem(
+                "W003",
+                f"Database {alias!r} begins transactions that read first, and then cannot write when another process has.",
+                'Set DATABASES[...]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".',
+            )
+        ]
+    if connection.vendor == "postgresql" and way == "outbox" and not getattr(_psycopg(), "is_psycopg3", False):
+        return [Problem("E007", f"Database {alias!r} is used through psycopg2.", "pip install 'psycopg[binary]>=3.2'")]
+    return []
+
+
+def _psycopg() -> Any:
+    return import_module("django.db.backends.postgresql.psycopg_any")
+
+
+# -- what they name --------------------------------------------------------------------------------------------------
+
+
+def make_app(options: Options, queues: set[str]) -> App:
+    """The app that the settings name, with their queues declared; it is not opened.
+
+    Raises:
+        ImproperlyConfigured: they cannot work; says what to do.
+    """
+    try:
+        app = _own_app(options) if options.app is None else _loaded(options.app)
+        for name in sorted(queues):
+            if not any(name in (known, known.removesuffix(".fifo")) for known in app.queues):
+                app.queue(name, **options.queues.get(name, {}))
+    except (errors.OnefoldError, TypeError) as error:
+        todo = getattr(error, "todo", "") or "See the options of App.queue."
+        raise wrong(str(getattr(error, "what", error)), todo) from error
+    unknown = sorted(options.queues.keys() - queues)
+    if unknown:
+        raise wrong(f'OPTIONS["queues"] has {", ".join(unknown)}, which QUEUES has not.', "Add it to QUEUES.")
+    return app
+
+
+def _own_app(options: Options) -> App:
+    url = engine_file(options) if options.adopt else options.url
+    outbox = options.outbox if isinstance(options.outbox, str) else None
+    if options.outbox is True:
+        outbox = _outbox_url(options.database)
+    return App(options.name, url=url, outbox=outbox)
+
+
+def _loaded(target: str) -> App:
+    module, _, attribute = target.partition(":")
+    try:
+        found: object = import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise wrong(f'OPTIONS["app"] is {target!r}: {error}.', "Write it as module:attribute.") from error
+    if not isinstance(found, App):
+        raise wrong(f'OPTIONS["app"] is {target!r}, a {type(found).__name__}.', "Name an onefold.App.")
+    return found
+
+
+def engine_file(options: Options) -> str:
+    """The URL of the engine in the SQLite file of the database, as it is called now: tests of Django's give it another.
+
+    Raises:
+        ImproperlyConfigured: it is in memory, or not SQLite.
+    """
+    connection: Any = connections[options.database]
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor != "sqlite":
+        raise wrong(
+            f'OPTIONS["adopt"] is for SQLite, and database {options.database!r} is {connection.vendor}.',
+            'Set "url" for the queues, and for PostgreSQL "outbox": True.',
+        )
+    if ":memory:" in name or "mode=memory" in name:
+        raise wrong(
+            f"Database {options.database!r} is in memory, where no worker would find its tasks.",
+            'In tests, set DATABASES[...]["TEST"] = {"NAME": "test.sqlite3"}, or another BACKEND in TASKS.',
+        )
+    return f"sqlite:///{os.path.abspath(name)}?adopt=yes"
+
+
+def _outbox_url(alias: str) -> str:
+    connection: Any = connections[alias]
+    if connection.vendor != "postgresql":
+        raise wrong(
+            f'OPTIONS["outbox"] is True, and database {alias!r} is {connection.vendor}.',
+            "Give it the URL of a database with outbox tables, or for SQLite set adopt.",
+        )
+    told = connection.settings_dict
+    user, password, host = (str(told.get(name) or "") for name in ("USER", "PASSWORD", "HOST"))
+    login = f"{quote(user, safe='')}{':' if password else ''}{quote(password, safe='')}{'@' if user else ''}"
+    port = f":{told['PORT']}" if told.get("PORT") else ""
+    name = quote(str(told["NAME"]), safe="")
+    if host.startswith("/"):
+        return f"postgresql://{login}{port}/{name}?{urlencode({'host': host})}"
+    return f"postgresql://{login}{host}{port}/{name}"
+
+
+def way_of(options: Options, app: App) -> Way:
+    """What `enqueue` does inside `atomic()`."""
+    if options.transaction in ("on_commit", "now"):
+        way: Way = options.transaction
+        return way
+    connection: Any = connections[options.database]
+    path = app.url.removeprefix("sqlite:///").partition("?")[0]
+    if connection.vendor == "sqlite" and path != app.url:
+        name = str(connection.settings_dict["NAME"])
+        if os.path.realpath(name) == os.path.realpath(path) or (inode(name) is not None and inode(name) == inode(path)):
+            return "join"
+    return "outbox" if app.outbox is not None else "on_commit"
+
+
+def wrong(what: str, todo: str) -> ImproperlyConfigured:
+    """The error for settings that cannot work."""
+    return ImproperlyConfigured(f"{what} To do: {todo}")
