@@ -416,6 +416,34 @@ def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
     assert "settled as done" in shell("why", "p")
 
 
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self) -> bool:
+        """As a terminal says."""
+        return True
+
+
+def test_settling_is_of_the_hold_that_was_looked_at(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.send("p", "Nowhere", job="charge")
+    shell.work()
+    (seen,) = shell.json("held", "list")["held"]
+    assert f"onefold held settle p --not-done --hold {seen['hold']} shop:app" in shell("held", "show", "p", "shop:app")
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    said = shell.fails("held", "settle", "p", "shop:app", "--not-done", code=130)
+    assert "OutcomeUnknown: the" in said
+    assert "Settle it as not done?" in said
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    assert f"Add --hold {seen['hold']}." in shell.fails("held", "settle", "p", "shop:app", "--not-done", code=2)
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert "settled as not done" in shell("held", "settle", "p", "shop:app", "--not-done")
+    shell.work()
+    said = shell.fails("held", "settle", "p", "shop:app", "--done", "--hold", seen["hold"])
+    assert "is held anew" in said
+    (later,) = shell.json("held", "list")["held"]
+    assert "settled as done" in shell("held", "settle", "p", "shop:app", "--done", "--hold", later["hold"])
+
+
 def test_settling_without_a_result_says_that_it_is_missing(shell: Shell) -> None:
     module = shell.folder / "shop.py"
     module.write_text(module.read_text("utf-8").replace("charge(order: Order) -> None", "charge(order: Order) -> str"))

@@ -447,3 +447,42 @@ def test_another_result_by_hand_shows_the_one_before(there: Open) -> None:
     (story,) = why.explain(there.session, "p-1").stories
     settled = [line.text for line in story.lines if line.event == "settled"]
     assert settled == ["settled as done", "settled as done, with another result than before"]
+
+
+def test_what_was_found_out_about_one_run_does_not_settle_a_later_one(there: Open) -> None:
+    """Somebody looks at a hold. It is settled as not done, runs again, and is held anew: nobody has judged that run."""
+    park(there)
+    (seen,) = held.listed(there.session)
+    held.settle(there.session, "p-1", done=False, hold=seen.hold)
+    there.world.run()
+    (later,) = held.listed(there.session)
+    assert later.hold != seen.hold
+    for done in (True, False):
+        for hold in (seen.hold, "0@0", "x"):
+            with pytest.raises(onefold.errors.ConflictError, match=f"The hold {hold} of pay p-1 is over") as caught:
+                held.settle(there.session, "p-1", done=done, hold=hold, result='{"label":"l"}' if done else None)
+            assert f"is held anew, {later.hold}, since 20" in caught.value.what
+            assert "onefold held show p-1" in caught.value.todo
+    assert held.listed(there.session) == [later]
+    held.settle(there.session, "p-1", done=True, hold=later.hold, result='{"label":"l"}')
+    with pytest.raises(onefold.errors.NotFoundError, match="pay p-1 is done"):  # no correction of what another has said
+        held.settle(there.session, "p-1", done=True, hold=later.hold, result='{"label":"other"}')
+
+
+def test_a_run_that_is_held_while_somebody_settles_is_not_settled(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the write of one call: the store compares."""
+    park(there)
+    records = there.session.engine.records
+    settle = records.settle
+
+    def late(key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
+        monkeypatch.undo()
+        held.settle(there.session, "p-1", done=False)
+        there.world.run()
+        return settle(key, decision, now_ms)
+
+    monkeypatch.setattr(records, "settle", late)
+    with pytest.raises(onefold.errors.ConflictError, match="it ran again and is held anew"):
+        held.settle(there.session, "p-1", done=True)
+    assert record_of(there, "p-1").parked
+    assert len(held.listed(there.session)[0].message_ids) == 1

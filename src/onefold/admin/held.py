@@ -6,7 +6,9 @@ are deleted, because that one represents all of them. The record comes first in 
 messages that are answered or sent back by settling again, never a message without its record. A group that the message
 stopped is started before the message is deleted, for the same reason.
 Only what is provably the same operation with the same payload is deleted; any other held message goes back to its queue,
-where the guard judges it. Never here: deciding what happened.
+where the guard judges it. A person judges one hold, which is of one run. Lists carry its name to whoever settles, and the
+store compares: a later run under the same key that is held too is not settled by what was said of the earlier one.
+Never here: deciding what happened.
 Invariant: of a held operation that is not done, at least one message stays until it is.
 """
 
@@ -25,7 +27,7 @@ from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import ManualDecision, Record, RecordKey
-from onefold.observe.wording import operation
+from onefold.observe.wording import instant, operation
 from onefold.runner.handlers import Job, run_of
 
 _KEEP_MS = (
@@ -41,6 +43,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
+        hold: names this hold, `FENCE@SINCE_MS`: a later run under the same key has another one. Give it to `settle`.
         state: `held`; or `left-over`: its record was settled, but a crash left messages here; settle it again.
         since_ms: when it was parked.
         error, summary, attempts, crashes: what is known of the run in doubt. owner: the team.
@@ -53,6 +56,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     job: str
     tenant: str
     key: str
+    hold: str
     state: Literal["held", "left-over"]
     since_ms: int
     error: str | None
@@ -117,6 +121,11 @@ def bodies(session: AdminSession, held: HeldOperation) -> list[tuple[str, str]]:
     return [(one.message_id, one.body) for one in found if one is not None]
 
 
+def hold_of(record: Record | None) -> str:
+    """What a record says now, as `HeldOperation.hold` names it; `0@0` where there is none."""
+    return f"{record.fence}@{record.updated_at_ms}" if record is not None else "0@0"
+
+
 def _messages(session: AdminSession, key: str | None) -> dict[RecordKey, list[Peeked]]:
     """Held messages by operation, or of one key; those that cannot be read are listed under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
@@ -137,6 +146,7 @@ def _held(session: AdminSession, key: RecordKey, record: Record, messages: Seque
         job=key.job,
         tenant=key.scope,
         key=key.key,
+        hold=hold_of(record),
         state="held",
         since_ms=record.updated_at_ms,
         error=failure.error if failure is not None else None,
@@ -159,6 +169,7 @@ def _left_over(
         job=key.job,
         tenant=key.scope,
         key=key.key,
+        hold=hold_of(record),
         state="left-over",
         since_ms=messages[0].sent_at_ms,
         error=None,
@@ -193,6 +204,7 @@ def settle(
     result: str | None = None,
     job: str | None = None,
     tenant: str | None = None,
+    hold: str | None = None,
     reason_text: str | None = None,
     idle: bool = False,
 ) -> SettledOperation:
@@ -200,6 +212,7 @@ def settle(
 
     Args:
         key, job, tenant: which; job and tenant where several operations have the key.
+        hold: the `HeldOperation.hold` that was judged; None: the one that is found now. No other is settled.
         done: whether the effect happened. Not done, of a run that took effect, needs a reason_text: who has undone it?
         result: JSON that answers duplicates from now on; only with done. It has to be given for a call under @once, whose
             later calls return it; of a job null unless given.
@@ -210,15 +223,20 @@ def settle(
         NotFoundError: nothing with this key is held. UsageError: several are, or a result without done; it stopped its
             group on SQS, and nobody said that the queue is idle.
         PayloadError: the result is not of the job's result type. UsageError: it is not JSON, or is missing.
-        ConflictError: it was settled before, the other way.
+        ConflictError: it was settled before, the other way; another run is held by now than the one that was judged.
     """
     if result is not None and not done:
         raise errors.UsageError("A result was given for an effect that did not happen.", todo="Leave --result out.")
-    corrected = _corrected(session, key, job, tenant, result, reason_text) if done and result is not None else None
-    if corrected is not None:
-        return corrected
-    held = _one(session, key, job, tenant, undo=not done)
+    if done and result is not None and hold is None:
+        corrected = _corrected(session, key, job, tenant, result, reason_text)
+        if corrected is not None:
+            return corrected
+    held = find(session, key, job, tenant, undo=not done)
     record_key = RecordKey(held.tenant, held.job, held.key)
+    before = session.engine.store.read([record_key], session.now_ms())[0]
+    judged = hold or held.hold
+    if judged != held.hold or judged != hold_of(before):
+        raise _judged_another(record_key, judged, before)
     if held.took_effect and not done and not reason_text:
         ways = [redact.command("onefold held settle", key, way) for way in ("--done --result JSON", _UNDONE)]
         raise errors.UsageError(
@@ -229,7 +247,6 @@ def settle(
     stored = _result(
         session, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
     )
-    before = session.engine.store.read([record_key], session.now_ms())[0]
     messages = [one for one in session.engine.queues.find(list(held.message_ids)) if one is not None]
     stopped = _stopped_groups(session, messages)
     for source, group in stopped:
@@ -241,8 +258,8 @@ def settle(
             meaning="Settled here, its message would stay in the held queue. Nothing was changed.",
             todo="Settle it by naming the app, or the URL that its queues are in.",
         )
-    if held.state == "held":
-        _settle_record(session, record_key, done=done, result=stored, run=run, reason_text=reason_text)
+    if held.state == "held" and before is not None:
+        _settle_record(session, before, done=done, result=stored, run=run, reason_text=reason_text)
     elif (before is not None and before.status == "completed") != done:
         status = before.status if before is not None else "absent"
         raise errors.ConflictError(
@@ -258,6 +275,25 @@ def settle(
     is_new = done and result is None and held.state == "held"
     lacks_result = is_new and declared is not None and not _fits(declared, stored)
     return replace(settled, lacks_result=lacks_result, is_unchecked=is_new and declared is None)
+
+
+def _judged_another(key: RecordKey, hold: str, now: Record | None) -> errors.ConflictError:
+    """The error for a hold that is over.
+
+    Args:
+        hold: that was judged. now: the record as it is.
+    """
+    if now is None:
+        is_now = "nothing is recorded under its key"
+    elif now.parked:
+        is_now = f"it ran again and is held anew, {hold_of(now)}, since {instant(now.updated_at_ms)}"
+    else:
+        is_now = f"its record is {now.status} since {instant(now.updated_at_ms)}"
+    return errors.ConflictError(
+        f"The hold {hold} of {operation(key)} is over: {is_now}.",
+        meaning="What was found out about that run says nothing about a later one. Nothing was changed.",
+        todo=f"Look again: {redact.command('onefold held show', key.key)} and {redact.command('onefold why', key.key)}.",
+    )
 
 
 def nothing_held(session: AdminSession, key: str, *, undo: bool = False) -> errors.NotFoundError:
@@ -285,7 +321,15 @@ _CANNOT_UNDO = (
 )
 
 
-def _one(session: AdminSession, key: str, job: str | None, tenant: str | None, *, undo: bool = False) -> HeldOperation:
+def find(session: AdminSession, key: str, job: str | None, tenant: str | None, *, undo: bool = False) -> HeldOperation:
+    """The held operation with this key.
+
+    Args:
+        job, tenant: where several operations have the key. undo: it is to be settled as not done.
+
+    Raises:
+        NotFoundError: nothing with this key is held. UsageError: several are.
+    """
     fitting = [one for one in listed(session, key) if job in (None, one.job) and tenant in (None, one.tenant)]
     if not fitting:
         raise nothing_held(session, key, undo=undo)
@@ -391,19 +435,16 @@ def _fits(job: Job[Any, Any], result: bytes) -> bool:
 
 
 def _settle_record(
-    session: AdminSession, key: RecordKey, *, done: bool, result: bytes, run: str | None, reason_text: str | None
+    session: AdminSession, held: Record, *, done: bool, result: bytes, run: str | None, reason_text: str | None
 ) -> None:
+    key, judged = held.key, (held.fence, held.updated_at_ms)
     job, now_ms = session.job(key.job), session.now_ms()
     keep_ms = job.policy.keep_ms if job is not None else _KEEP_MS
 
     def write() -> None:
-        decision = ManualDecision(done=done, result=result, expires_at_ms=now_ms + keep_ms)
+        decision = ManualDecision(done=done, result=result, expires_at_ms=now_ms + keep_ms, judged=judged)
         if not session.engine.records.settle(key, decision, now_ms):
-            raise errors.ConflictError(
-                f"{operation(key)} is not held any more.",
-                meaning="Somebody else settled it in this moment. Nothing was changed.",
-                todo=f"See `{redact.command('onefold why', key.key)}`.",
-            )
+            raise _judged_another(key, hold_of(held), session.engine.store.read([key], now_ms)[0])
 
     row = session.row("settled", key=key, run=run, done=done, reason_text=reason_text)
     after = "completed" if done else "released"

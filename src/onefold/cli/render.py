@@ -284,8 +284,11 @@ def note(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, otherwise: str = "--yes") -> None:
     """Ask on standard error, and end the command unless the answer is yes.
+
+    Args:
+        otherwise: the option that answers where nobody can.
 
     Raises:
         UsageError: of click; nobody can answer. Abort: the answer was no, or an interrupt.
@@ -297,7 +300,7 @@ def confirm(question: str) -> None:
             raise
         note("")
         raise click.UsageError(
-            "Nobody can answer here: standard input is empty or not a terminal. Nothing was changed. Add --yes.",
+            f"Nobody can answer here: standard input is empty or not a terminal. Nothing was changed. Add {otherwise}.",
             click.get_current_context(silent=True),
         ) from None
 

@@ -312,7 +312,7 @@ class RecordAdmin(Protocol):
 
         "Done" completes it with the decision's result; "not done" releases it, ends the doubt and resets the count of
         attempts, as for a redrive. With `corrects` a completed record gets another result; False when its result is not
-        `corrects`.
+        `corrects`. With `judged` only that hold is settled; False when another run is parked under the key by now.
         """
         ...
 

@@ -312,12 +312,15 @@ class ManualDecision(Struct, frozen=True, kw_only=True, gc=False):
         done: whether its effect happened. result: its result; empty where it did not happen.
         expires_at_ms: when the record may be forgotten.
         corrects: the present result of a completed record, to be replaced by `result`; None: the record is a parked one.
+        judged: fence and `updated_at_ms` of the parked record that the person looked at; None: whatever is parked. A later
+            run has another fence, and a record that was forgotten and came again another instant.
     """
 
     done: bool
     result: bytes
     expires_at_ms: int
     corrects: bytes | None = None
+    judged: tuple[int, int] | None = None
 
 
 class StoreCapabilities(Struct, frozen=True, kw_only=True, gc=False):

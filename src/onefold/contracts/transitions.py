@@ -310,7 +310,8 @@ def settle(record: Record | None, decision: ManualDecision, now_ms: int) -> tupl
     """Whether a person's decision applies, and the record after it; not to a record that is not parked (any more).
 
     "Not done" is like a redrive: nothing is in doubt any more and the next claim counts attempts from 0. With `corrects` it
-    applies to a record that is completed with that result, which is then replaced.
+    applies to a record that is completed with that result, which is then replaced. With `judged` it applies to that hold
+    alone: not to a later run's, although that is parked too.
     """
     if record is None:
         return False, None
@@ -318,7 +319,7 @@ def settle(record: Record | None, decision: ManualDecision, now_ms: int) -> tupl
         if not (decision.done and record.status == "completed" and record.result == decision.corrects):
             return False, None
         return True, replace(record, result=decision.result, updated_at_ms=now_ms, expires_at_ms=decision.expires_at_ms)
-    if not record.parked:
+    if not record.parked or decision.judged not in (None, (record.fence, record.updated_at_ms)):
         return False, None
     return True, replace(
         record,

@@ -369,6 +369,7 @@ class Person:
             held.settle(
                 self._session,
                 one.key,
+                hold=one.hold,
                 done=bool(bookings),
                 result=msgspec.json.encode(Booked(bookings[0])).decode() if bookings else None,
                 reason_text=f"the partner's books show {bookings[0]}" if bookings else "not in the partner's books",

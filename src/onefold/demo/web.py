@@ -135,7 +135,7 @@ class Demonstration:
             with suppress(errors.OnefoldError):  # somebody at the page was faster
                 held.settle(
                     self._session, one.key, done=bool(found), result=result, job=one.job, tenant=one.tenant,
-                    reason_text=why,
+                    hold=one.hold, reason_text=why,
                 )  # fmt: skip
         self.corrected += 1
 

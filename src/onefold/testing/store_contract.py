@@ -439,6 +439,28 @@ class RecordAdminContract(StoreHarness):
             assert settle(hold.key) == [False, False]
             assert self.store.read([hold.key], NOW) == before
 
+    def test_only_the_hold_that_was_judged_is_settled(self) -> None:
+        """A person looked at one run; meanwhile it was settled, ran again and is parked anew."""
+        assert self.write(self.claim().hold, unknown(parked=True))
+        judged = self.record()
+        seen = (judged.fence, judged.updated_at_ms)
+        again = ManualDecision(done=False, result=b"", expires_at_ms=NOW + KEPT_MS)
+        assert self.records.settle(KEY, replace(again, judged=seen), NOW + 1)
+        assert self.write(self.claim("B", NOW + 2).hold, unknown(parked=True), NOW + 3)
+        later = self.record()
+        assert (later.parked, later.fence > judged.fence) == (True, True)
+        for done in (True, False):
+            decision = ManualDecision(done=done, result=b"5", expires_at_ms=NOW + KEPT_MS)
+            for other in (seen, (later.fence, judged.updated_at_ms), (judged.fence, later.updated_at_ms), (0, 0)):
+                assert not self.records.settle(KEY, replace(decision, judged=other), NOW + 9)
+                assert self.record() == later
+        decision = ManualDecision(
+            done=True, result=b"5", expires_at_ms=NOW + KEPT_MS, judged=(later.fence, later.updated_at_ms)
+        )
+        assert self.records.settle(KEY, decision, NOW + 9)
+        assert self.record().status == "completed"
+        assert not self.records.settle(KEY, decision, NOW + 9)
+
     def test_completed_runs_are_counted_by_job_and_second(self) -> None:
         second_ms = NOW // 1000 * 1000
         for number, at_ms in enumerate((second_ms - 1, second_ms, second_ms, second_ms + 999, second_ms + 1000)):

@@ -5,6 +5,8 @@ Invariant: nothing is settled without --done or --not-done.
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from onefold import redact
@@ -99,24 +101,32 @@ def _draw_details(
     held: list[admin.HeldOperation], bodies: dict[str, str], found: target.Target, *, is_one_of_many: bool
 ) -> None:
     for one in held:
-        line(f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""), "bold")
-        since = ago(found.session.now_ms() - one.since_ms)
-        known = _KNOWN if one.took_effect else ""
-        line(render.joined(f"  {one.state} for {since}: {known}", render.cause(one.error, one.summary)))
-        process = "their worker process" if one.queue is not None else "the process that called"
-        crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
-        line(f"  {counted(one.attempts, 'run')}{crashed}")
-        if one.owner is not None:
-            line(f"  owner: {one.owner}")
+        first, *others = _facts(one, found.session.now_ms())
+        line(first, "bold")
+        for text in others:
+            line(text)
         for message_id in one.message_ids:
             line(f"  message {message_id}", "dim")
             line(f"    {bodies.get(message_id, '(gone)')}")
     line()
     for one in held:
         tenant = f" --tenant {redact.shell_word(one.tenant)}" if one.tenant else ""
-        which = f" --job {redact.shell_word(one.job)}{tenant}" if is_one_of_many else ""
+        which = (f" --job {redact.shell_word(one.job)}{tenant}" if is_one_of_many else "") + f" --hold {one.hold}"
         ways = _ways(took_effect=one.took_effect)
         render.todo([redact.command("onefold held settle", one.key, way + which) for way in ways], found.words)
+
+
+def _facts(one: admin.HeldOperation, now_ms: int) -> list[str]:
+    """Lines that say which operation is held, and what is known of its run."""
+    known = _KNOWN if one.took_effect else ""
+    process = "their worker process" if one.queue is not None else "the process that called"
+    crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
+    return [
+        f"{one.job} {one.key}" + (f"   tenant {one.tenant}" if one.tenant else ""),
+        render.joined(f"  {one.state} for {ago(now_ms - one.since_ms)}: {known}", render.cause(one.error, one.summary)),
+        f"  {counted(one.attempts, 'run')}{crashed}",
+        *([f"  owner: {one.owner}"] if one.owner is not None else []),
+    ]
 
 
 def _draw_settled(settled: admin.SettledOperation) -> None:
@@ -158,6 +168,7 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
 @click.option("--done", is_flag=True, help="The effect happened.")
 @click.option("--not-done", is_flag=True, help="The effect did not happen.")
 @click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
+@click.option("--hold", metavar="HOLD", help="Only if it is still this hold, `hold` of `list --json`; nobody is asked.")
 @options.operation
 @options.idle
 @options.reason_text
@@ -167,6 +178,7 @@ def settle(
     done: bool,
     not_done: bool,
     result: str | None,
+    hold: str | None,
     job: str | None,
     tenant: str | None,
     idle: bool,
@@ -175,17 +187,36 @@ def settle(
     """Settle a held operation: say whether its effect happened.
 
     --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
-    one message is sent back to its queue and runs again; the duplicates are deleted.
+    one message is sent back to its queue and runs again; the duplicates are deleted. On a terminal it is shown first, unless
+    --hold says which hold was looked at.
     """
     if done and not_done:
         raise click.UsageError("--done and --not-done exclude each other. Nothing was changed.")
     found, (key,) = _target(words, url, 1)
     if not done and not not_done:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
+    if hold is None and sys.stdin.isatty() and admin.listed(found.session, key):
+        hold = _asked(admin.find(found.session, key, job, tenant, undo=not_done), found, done=done)
     settled = admin.settle(
-        found.session, key, done=done, result=result, job=job, tenant=tenant, reason_text=reason_text, idle=idle
+        found.session,
+        key,
+        done=done,
+        result=result,
+        job=job,
+        tenant=tenant,
+        hold=hold,
+        reason_text=reason_text,
+        idle=idle,
     )
     return Answer(settled, draw=lambda: _draw_settled(settled))
+
+
+def _asked(one: admin.HeldOperation, found: target.Target, *, done: bool) -> str:
+    """Show what would be settled; the hold that the person at the terminal has agreed to settle."""
+    for text in _facts(one, found.session.now_ms()):
+        render.note(redact.one_line(text))
+    render.confirm(f"Settle it as {'done' if done else 'not done'}?", otherwise=f"--hold {one.hold}")
+    return one.hold
 
 
 for each in (list_held, show_held, settle):
