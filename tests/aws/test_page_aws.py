@@ -91,10 +91,10 @@ def test_dead_letters_are_shown_previewed_and_sent_back(shop: Shop) -> None:
     assert "dead letter" in shop.reader.get("/").words
     got = shop.reader.get("/dead/orders-dead")
     assert "there is no such card" in got.words
-    shown = shop.reader.get("/dead/orders-dead/redrive?reason=permanent")
+    shown = shop.reader.get("/dead/orders-dead/redrive?key=bad")
     assert "1 run" in shown.words
     shop.fails = False
-    fields = {"reason": "permanent", "seen": shown.field("seen"), "why": "the card is there now"}
+    fields = {"key": "bad", "seen": shown.field("seen"), "why": "the card is there now"}
     got = shop.reader.post("/dead/orders-dead/redrive", fields)
     assert got.status == 303
     while not shop.reader.get(f"/api{got.headers['location']}").json()["tally"]["sent"]:

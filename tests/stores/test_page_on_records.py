@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -73,6 +74,8 @@ def test_what_machines_ask(reader: Reader) -> None:
 
 
 def test_a_held_call_is_settled(reader: Reader) -> None:
-    fields = [("op", '["charge","","i-2"]'), ("done", "yes"), ("result", '"booked i-2"'), ("why", "the bank says so")]
+    (one,) = reader.get("/api/held").json()["held"]
+    op = json.dumps([one["job"], one["tenant"], one["key"], one["hold"]])
+    fields = [("op", op), ("done", "yes"), ("result", '"booked i-2"'), ("why", "the bank says so")]
     assert "settled as done" in reader.post("/held/settle", fields).words
     assert "Nothing is held." in reader.get("/held").words

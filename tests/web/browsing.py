@@ -12,10 +12,19 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
+from onefold.admin import held
 from onefold.web.application import Page
+from tests.faces.office import Open
 
 TOKEN = "a-token-for-tests-0001"
 SAME = {"sec-fetch-site": "same-origin", "origin": "http://localhost"}
+
+
+def op(there: Open, key: str = "p-1") -> tuple[str, str]:
+    """A field that names an operation as it is held now, or one that is not."""
+    found = held.listed(there.session, key)
+    name = (found[0].job, found[0].tenant, key, found[0].hold) if found else ("pay", "", key, "1@1")
+    return "op", json.dumps(name)
 
 
 class Got(Struct, frozen=True):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 import onefold
+from onefold.admin import dead_letters, editing
+from onefold.admin import held as holding
+from onefold.admin.dead_letters import Select
 from onefold.web.application import Page
 from onefold.web.redrives import RunningRedrives
 from onefold.web.safety import Access
 from tests.faces.office import Open, Order
 from tests.faces.test_held import park
-from tests.web.browsing import TOKEN, Got, Reader
+from tests.web.browsing import TOKEN, Got, Reader, op
 from tests.web.test_web_pages import fail
 
 REDRIVE = "/dead/orders-dead/redrive"
@@ -114,7 +121,9 @@ def test_a_fix_that_does_not_work_costs_a_handful(there: Open, reader: Reader, r
         there.office.ill[f"o-{number}"] = onefold.PermanentError("no")
         there.office.book.send(Order(f"o-{number}"))
     there.world.run()
-    found = followed(there, reader, redrives, send_back(reader, "reason=permanent", stop_after="3"))
+    found = followed(
+        there, reader, redrives, send_back(reader, "reason=permanent", stop_after="3", typed="orders-dead")
+    )
     assert found["tally"]["end"] == "failing-again"
     assert found["tally"]["sent"] < 15
     assert (
@@ -186,20 +195,17 @@ def test_an_edit_of_what_somebody_else_has_edited_is_refused(there: Open, reader
             assert reader.post(path, fields).status == 303
 
 
-def op(key: str, job: str = "pay") -> tuple[str, str]:
-    return "op", f'["{job}","","{key}"]'
-
-
 def test_many_are_settled_at_once_and_each_is_answered(there: Open, reader: Reader) -> None:
     for key in ("p-1", "p-2", "p-3"):
         park(there, key)
-    shown = reader.post("/held/settle", [op("p-1"), op("p-2")])
+    shown = reader.post("/held/settle", [op(there, "p-1"), op(there, "p-2")])
     assert "Did the effect happen?" in shown.words
     assert "Settle 2" in shown.words
     fields = [
-        op("p-1"),
-        op("p-2"),
-        op("gone"),
+        op(there, "p-1"),
+        op(there, "p-2"),
+        op(there, "gone"),
+        op(there, "p-1"),
         ("done", "yes"),
         ("result", '{"label":"x"}'),
         ("why", "the bank says so"),
@@ -211,26 +217,123 @@ def test_many_are_settled_at_once_and_each_is_answered(there: Open, reader: Read
 
 def test_a_result_that_does_not_fit_is_refused_and_nothing_is_settled(there: Open, reader: Reader) -> None:
     park(there)
-    fields = [op("p-1"), ("done", "yes"), ("result", "[1]"), ("why", "x")]
+    fields = [op(there, "p-1"), ("done", "yes"), ("result", "[1]"), ("why", "x")]
     (outcome,) = reader.post("/api/held/settle", fields).json()["outcomes"]
     assert (outcome["outcome"], "Nothing was changed" in outcome["text"]) == ("refused", True)
     assert there.session.engine.records.find("p-1")[0].parked
 
 
 @pytest.mark.parametrize(
-    "fields", [[op("p-1"), ("done", "maybe"), ("why", "x")], [("op", "{"), ("done", "no"), ("why", "x")]]
+    "fields",
+    [
+        {"done": "maybe", "why": "x"},
+        {"done": "no", "why": ""},
+        {"done": "no", "why": "x", "op": "{"},
+        {"done": "no", "why": "x", "op": '["pay","","p-1"]'},
+        {"done": "no", "why": "x", "exact": '[["op"]]'},
+    ],
 )
-def test_a_form_that_says_nothing_clear_changes_nothing(
-    there: Open, reader: Reader, fields: list[tuple[str, str]]
-) -> None:
+def test_a_form_that_is_wrong_anywhere_changes_nothing(there: Open, reader: Reader, fields: dict[str, str]) -> None:
     park(there)
-    assert reader.post("/held/settle", fields).status == 400
+    got = reader.post("/held/settle", [op(there, "p-1"), *fields.items()])
+    assert (got.status, "Nothing was changed" in got.words) == (400, True)
     assert there.session.engine.records.find("p-1")[0].parked
+
+
+def test_a_form_settles_the_runs_that_it_showed_and_no_later_ones(there: Open, reader: Reader) -> None:
+    """It is open while somebody else settles the operation as not done, and it is held once more."""
+    park(there)
+    seen = op(there, "p-1")
+    assert "Settle 1" in reader.post("/held/settle", [seen]).words
+    holding.settle(there.session, "p-1", done=False)
+    there.world.run()
+    for done in ("yes", "no"):
+        got = reader.post("/api/held/settle", [seen, ("done", done), ("result", ""), ("why", "the bank says so")])
+        (outcome,) = got.json()["outcomes"]
+        assert (outcome["outcome"], "ran again and is held anew" in outcome["text"]) == ("changed meanwhile", True)
+    assert there.session.engine.records.find("p-1")[0].parked
+    assert "None of them is held any more" in reader.get("/held/settle?" + urlencode([seen])).words
+
+
+HOSTILE = 'o\u200b-\u202e1 %27"<&\\u202e'
+
+
+def hidden(got: Got) -> list[tuple[str, str]]:
+    """What a browser sends of a form's hidden fields."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', got.text)
+    return [(name, unescape(value)) for name, value in found]
+
+
+def test_a_key_that_the_eye_cannot_trust_is_settled_like_any_other(there: Open, reader: Reader) -> None:
+    park(there, HOSTILE)
+    listed = reader.get("/held")
+    assert "\u202e" not in listed.text
+    assert "\u200b" not in listed.text
+    form = reader.post("/held/settle", [("op", listed.field("op"))])
+    assert "Settle 1" in form.words
+    assert "\u202e" not in form.text
+    got = reader.post("/api/held/settle", [*hidden(form), ("done", "yes"), ("why", "the bank says so")])
+    assert [(one["key"], one["outcome"]) for one in got.json()["outcomes"]] == [(HOSTILE, "done")]
+    assert there.session.engine.records.find(HOSTILE)[0].status == "completed"
+
+
+def test_a_selection_that_the_eye_cannot_trust_comes_back_as_it_is(
+    there: Open, reader: Reader, redrives: RunningRedrives
+) -> None:
+    fail(there, HOSTILE)
+    fail(there, "o-1")
+    there.office.ill.clear()
+    query = urlencode({"key": HOSTILE.replace("\\", "?"), "contains": HOSTILE[:6]})
+    listed = reader.get(f"/dead/orders-dead?{query}")
+    assert (listed.status, "\u202e" in listed.text) == (200, False)
+    assert "readonly" in listed.text
+    assert [json.loads(value) for _, value in hidden(listed)] == [
+        [["key", HOSTILE.replace("\\", "?")]],
+        [["contains", HOSTILE[:6]]],
+    ]
+    form = reader.get(f"{REDRIVE}?{query}")
+    assert "Redrive 1 of orders-dead" in form.words
+    fields = [*hidden(form), ("why", "the city is back")]
+    assert followed(there, reader, redrives, reader.post(REDRIVE, fields))["tally"]["done"] == 1
+    assert set(there.dead()) == {"o-1"}
+
+
+def test_what_was_edited_since_the_preview_is_not_sent(there: Open, reader: Reader) -> None:
+    message_id = fail(there, city="Atlantis")
+    fail(there, "o-2")
+    preview = reader.get(f"{REDRIVE}?key=o-1")
+    message = dead_letters.one_of(there.session, Select(ids=(message_id,)))
+    editing.edit(there.session, message, assignments=["city=London"])
+    got = reader.post(REDRIVE, {"seen": preview.field("seen"), "key": "o-1", "why": "x"})
+    assert (got.status, "not as you have seen them" in got.words) == (409, True)
+    assert set(there.dead()) == {"o-1", "o-2"}
+
+
+@pytest.mark.parametrize("query", ["older=0s", "key=*", "contains={", "newer=365d", "reason=permanent"])
+def test_a_filter_that_fits_everything_is_all_of_the_queue(there: Open, reader: Reader, query: str) -> None:
+    fail(there, "o-1")
+    fail(there, "o-2")
+    assert "This is all of it." in reader.get(f"{REDRIVE}?{query}").words
+    got = send_back(reader, query)
+    assert (got.status, "its name was not typed" in got.words) == (400, True)
+    assert set(there.dead()) == {"o-1", "o-2"}
+    assert "This is all of it." not in reader.get(f"{REDRIVE}?key=o-1").words
+
+
+def test_what_is_edited_means_the_same_however_it_is_written(there: Open, reader: Reader) -> None:
+    """What an eye would obey is shown as JSON's escapes: to save it unchanged changes nothing."""
+    path = EDIT.format(fail(there, city="At\u202elantis"))
+    form = reader.get(path)
+    assert "\u202e" not in form.text
+    shown = unescape(form.text.partition("<textarea")[2].partition(">")[2].partition("</textarea>")[0])
+    assert json.loads(shown)["city"] == "At\u202elantis"
+    got = reader.post(path, {"seen": form.field("seen"), "body": shown, "do": "check"})
+    assert (got.status, "changes nothing" in got.words) == (400, True)
 
 
 def test_not_done_runs_again(there: Open, reader: Reader) -> None:
     park(there)
     there.office.ill.clear()
-    reader.post("/held/settle", [op("p-1"), ("done", "no"), ("why", "never arrived")])
+    reader.post("/held/settle", [op(there, "p-1"), ("done", "no"), ("why", "never arrived")])
     there.world.run()
     assert there.office.ran == ["p-1"]

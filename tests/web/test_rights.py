@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from urllib.parse import urlencode
+
 import pytest
 
 from onefold import errors
@@ -11,9 +14,10 @@ from onefold.web.safety import Access
 from tests.faces.office import Open, Order
 from tests.faces.test_held import park
 from tests.faces.test_workers import states, there_is
-from tests.web.browsing import SAME, TOKEN, Reader
+from tests.web.browsing import SAME, TOKEN, Reader, op
 from tests.web.test_web_pages import fail
 
+SETTLED = [("done", "yes"), ("why", "the bank says so")]
 GROUPS = "x-forwarded-groups"
 ACCESS = Access(
     trust_header="X-Forwarded-User", roles_header="X-Forwarded-Groups", roles={"support": "operator", "sre": "admin"}
@@ -24,9 +28,6 @@ def person(there: Open, groups: str) -> Reader:
     """Grace, who is in these groups."""
     page = Page(there.session, access=ACCESS, app=there.office.app)
     return Reader(page, {"authorization": "", "x-forwarded-user": "grace", GROUPS: groups, **SAME})
-
-
-SETTLE = [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "the bank says so")]
 
 
 def test_without_a_group_that_has_a_role_nothing_is_shown(there: Open) -> None:
@@ -43,7 +44,7 @@ def test_a_viewer_sees_and_changes_nothing(there: Open) -> None:
     viewer = person(there, "staff, viewer")
     assert "p-1" in viewer.get("/held").words
     assert "viewer" in viewer.get("/").words
-    got = viewer.post("/held/settle", SETTLE)
+    got = viewer.post("/held/settle", [op(there), *SETTLED])
     assert (got.status, "role is viewer" in got.words) == (403, True)
     assert there.session.engine.records.find("p-1")[0].parked
     for path in ("/held", "/dead/orders-dead", "/workers", "/alarms"):
@@ -56,13 +57,17 @@ def test_an_operator_deals_with_single_things_and_not_with_all(there: Open) -> N
     fail(there)
     there_is(there)
     operator = person(there, "support")
-    assert "settled as done" in operator.post("/held/settle", SETTLE).words
-    some = operator.get("/dead/orders-dead/redrive?reason=permanent")
-    fields = {"reason": "permanent", "seen": some.field("seen"), "why": "x"}
+    assert "settled as done" in operator.post("/held/settle", [op(there), *SETTLED]).words
+    fail(there, "o-3")
+    some = operator.get("/dead/orders-dead/redrive?key=o-1")
+    fields = {"key": "o-1", "seen": some.field("seen"), "why": "x"}
     assert operator.post("/dead/orders-dead/redrive", fields).status == 303
     fail(there, "o-2")
-    every = operator.get("/dead/orders-dead/redrive")
-    fields = {"seen": every.field("seen"), "typed": "orders-dead", "why": "x"}
+    every = operator.get("/dead/orders-dead/redrive?older=0s")
+    assert "needs the role admin" in every.words
+    assert 'class="primary"' not in every.text
+    every = person(there, "sre").get("/dead/orders-dead/redrive?older=0s")
+    fields = {"older": "0ms", "seen": every.field("seen"), "typed": "orders-dead", "why": "x"}
     for path, form in (
         ("/dead/orders-dead/redrive", fields),
         (
@@ -146,3 +151,60 @@ def test_a_hidden_field_is_on_no_page_and_cannot_be_guessed(there: Open) -> None
     for path in ("/dead/orders-dead?contains=secret", "/dead/orders-dead/redrive?contains=secret", f"{letter}/edit"):
         got = reader.get(path)
         assert (got.status, "hidden" in got.words) == (400, True), path
+
+
+@pytest.mark.parametrize("access", [{"read_only": True}, {}])
+def test_a_payload_is_not_shown_for_editing_to_somebody_who_cannot_save_it(
+    there: Open, access: dict[str, bool]
+) -> None:
+    """A page masks what is called a password; a form to edit cannot."""
+    letter = f"/dead/orders-dead/letters/{fail(there, city='password=hunter22')}"
+    if access:
+        reader = Reader(Page(there.session, access=Access(token=TOKEN, read_only=True), app=there.office.app))
+    else:
+        reader = person(there, "viewer")
+    got = reader.get(f"{letter}/edit")
+    assert (got.status in (400, 403), "hunter22" in got.text) == (True, False)
+    assert "hunter22" not in reader.get(letter).text
+    assert person(there, "support").get(f"{letter}/edit").status == 200
+
+
+def test_forms_are_not_drawn_for_those_who_may_not_send_them(there: Open) -> None:
+    park(there)
+    fail(there)
+    there_is(there)
+    viewer, operator = person(there, "viewer"), person(there, "support")
+    for path in (
+        f"/held/settle?{urlencode([op(there)])}",
+        "/alarms/silence?name=*",
+        "/workers/w-1/drain",
+        "/dead/orders-dead/redrive?key=o-1",
+    ):
+        assert operator.get(path).status == viewer.get(path).status == 200, path
+        assert ('name="why"' in operator.get(path).text, 'name="why"' in viewer.get(path).text) == (True, False), path
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            '{"Message":"{\\"email\\":\\"a@b\\",\\"n\\":1.50}"}',
+            '{"Message":"{\\"email\\":\\"(hidden)\\",\\"n\\":1.50}"}',
+        ),
+        ('{"m":" [[{\\"email\\":1}]]"}', '{"m":"[[{\\"email\\":\\"(hidden)\\"}]]"}'),
+        (
+            json.dumps(json.dumps(json.dumps({"email": "a@b"}))),
+            json.dumps(json.dumps(json.dumps({"email": "(hidden)"}))).replace(": ", ":"),
+        ),
+        ('{"m":"{\\"email\\": \\"cut o"}', '{"m":"(hidden)"}'),
+        ('{"m":"[urgent] call me","n":"{x}"}', '{"m":"[urgent] call me","n":"{x}"}'),
+        ('{"m":"{\\"b\\":  1}"}', '{"m":"{\\"b\\":  1}"}'),
+    ],
+)
+def test_fields_are_hidden_in_json_inside_of_texts(text: str, shown: str) -> None:
+    hiding = Hiding(fields=("email",))
+    assert hiding.body(text) == shown
+    assert hiding.attributes({"of-sns": '{"email":"a@b"}', "x": "plain"}) == {
+        "of-sns": '{"email":"(hidden)"}',
+        "x": "plain",
+    }

@@ -12,7 +12,7 @@ from onefold.web.application import Page
 from onefold.web.safety import Access, cookie_value
 from tests.faces.office import Open
 from tests.faces.test_held import park
-from tests.web.browsing import SAME, TOKEN, Reader
+from tests.web.browsing import SAME, TOKEN, Reader, op
 from tests.web.conftest import page_of
 from tests.web.test_web_pages import fail
 
@@ -120,7 +120,7 @@ def test_names_that_are_allowed(there: Open, host: str) -> None:
 def test_a_change_from_elsewhere_is_refused(there: Open, headers: dict[str, str]) -> None:
     park(there)
     browser = Reader(page_of(there), {"authorization": "", "cookie": f"onefold={cookie_value(TOKEN)}"})
-    fields = [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "x")]
+    fields = [op(there), ("done", "yes"), ("why", "x")]
     got = browser.post("/held/settle", fields, **headers)
     assert got.status == 403
     assert "Nothing was changed." in got.words
@@ -131,7 +131,7 @@ def test_a_change_from_elsewhere_is_refused(there: Open, headers: dict[str, str]
 def test_a_change_from_the_page_itself_is_made(there: Open, headers: dict[str, str]) -> None:
     park(there)
     browser = Reader(page_of(there), {"authorization": "", "cookie": f"onefold={cookie_value(TOKEN)}", **headers})
-    got = browser.post("/held/settle", [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "x")])
+    got = browser.post("/held/settle", [op(there), ("done", "yes"), ("why", "x")])
     assert "settled as done" in got.words
 
 
@@ -139,7 +139,7 @@ def test_a_page_that_only_shows_changes_nothing_and_offers_nothing(there: Open) 
     message_id = fail(there)
     park(there)
     reader = Reader(page_of(there, read_only=True))
-    got = reader.post("/held/settle", [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "x")])
+    got = reader.post("/held/settle", [op(there), ("done", "yes"), ("why", "x")])
     assert (got.status, "only shows" in got.words) == (403, True)
     assert there.session.engine.records.find("p-1")[0].parked
     for path in ("/held", "/dead/orders-dead", f"/dead/orders-dead/letters/{message_id}", "/dead/orders-dead/redrive"):
@@ -171,7 +171,7 @@ def test_a_proxy_names_the_person(there: Open) -> None:
     page = Page(there.session, access=Access(trust_header="X-Forwarded-User"), app=there.office.app)
     assert Reader(page, CLOSED).get("/").status == 401
     grace = Reader(page, {"authorization": "", "x-forwarded-user": "grace", **SAME})
-    grace.post("/held/settle", [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "the bank says so")])
+    grace.post("/held/settle", [op(there), ("done", "yes"), ("why", "the bank says so")])
     (deed,) = grace.get("/api/audit").json()["deeds"]
     assert (deed["actor"], deed["event"], deed["reason"]) == ("person:grace", "settled", "the bank says so")
 

@@ -19,7 +19,7 @@ from onefold.web.safety import Access
 from tests.faces.office import Office, Open, file_url
 from tests.faces.test_held import park
 from tests.run.billing import Billing, Tick, customers
-from tests.web.browsing import TOKEN, Reader
+from tests.web.browsing import TOKEN, Reader, op
 
 
 def test_a_run_with_what_is_not_done_of_it() -> None:
@@ -69,7 +69,7 @@ def test_a_file_that_another_program_holds_is_said_to_be_and_nothing_changes(tmp
     with office.opened(file_url(tmp_path)) as there:
         park(there)
         reader = Reader(Page(there.session, access=Access(token=TOKEN), app=there.office.app))
-        fields = [("op", '["pay","","p-1"]'), ("done", "yes"), ("why", "x")]
+        fields = [op(there), ("done", "yes"), ("why", "x")]
         with closing(sqlite3.connect(tmp_path / "office.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert reader.get("/held").status == 200  # reading needs nobody's leave

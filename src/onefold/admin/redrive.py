@@ -280,7 +280,7 @@ class Redrive:
             self._session.engine.notify()
             self._note([went.get(message.message_id) for message in unit.messages])
         if singles:
-            targets = [_target(self._session, message) for message in singles]
+            targets = [target(self._session, message) for message in singles]
             keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
 
             def write() -> tuple[list[Moved | None], int]:
@@ -340,8 +340,11 @@ class Redrive:
         self._changed()
 
 
-def _target(session: AdminSession, message: Peeked) -> str | None:
-    """The queue of its job, for a tick that a scheduler put into the dead-letter queue itself; None: where it came from."""
+def target(session: AdminSession, message: Peeked) -> str | None:
+    """Where a redrive sends a dead letter: None for the queue that it came from.
+
+    A tick that a scheduler put into the dead-letter queue itself came from none; it goes to the queue of its job.
+    """
     if message.source is not None or of_scheduler(message, "SCHEDULE_ARN") is None:
         return None
     job = session.job(reading.carried_job(message))

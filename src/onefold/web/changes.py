@@ -26,7 +26,7 @@ from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive
 from onefold.contracts.admin import Peeked
 from onefold.observe.wording import counted
-from onefold.web.pages import is_filtered, of_its_queue, selected, shown_detail
+from onefold.web.pages import is_filtered, name_of, of_its_queue, selected, shown_detail
 from onefold.web.view import Redirect, Shown, View
 
 SENT_MAX: Final = 10_000  # dead letters that one redrive of the page sends back
@@ -56,7 +56,10 @@ def reason_of(view: View) -> str:
 
 def digest_of(parts: Sequence[str]) -> str:
     """Of what a form showed, so that it is noticed when that is not so any more."""
-    return blake2b("\x00".join(parts).encode("utf-8", "replace"), digest_size=12).hexdigest()
+    made = blake2b(digest_size=12)
+    for part in parts:
+        made.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+    return made.hexdigest()
 
 
 def changed_meanwhile(what: str, todo: str) -> errors.ConflictError:
@@ -88,27 +91,53 @@ def redrive_preview(view: View, queue: str) -> Shown | Redirect:
     return _preview(view, queue, select)
 
 
-def _chosen(view: View, select: Select) -> list[Peeked]:
-    return list(islice(dead_letters.find(view.session, select), SENT_MAX + 1))
+class _Chosen(Struct, frozen=True, kw_only=True):
+    """The dead letters that a redrive sends.
+
+    Args:
+        messages: at most 10,000, the oldest. more: others fit, too.
+        is_all: nothing was left out up to the last of them, and they were not named one by one, by id or key.
+    """
+
+    messages: list[Peeked]
+    more: bool
+    is_all: bool
+
+    def digest(self, view: View) -> str:
+        """Of what would be sent: each message with its content, and where it would go."""
+        return digest_of([part for one in self.messages for part in _content(view, one)])
+
+
+def _chosen(view: View, select: Select) -> _Chosen:
+    found = list(islice(dead_letters.find(view.session, select), SENT_MAX + 1))
+    is_all = bool(found) and not select.ids and (select.key is None or any(one in select.key for one in "*?"))
+    if is_all and is_filtered(select):  # a filter may fit everything; what it is called does not say
+        every = islice(dead_letters.find(view.session, Select(queue=select.queue)), SENT_MAX + 1)
+        is_all = {one.message_id for one in every} == {one.message_id for one in found}
+    return _Chosen(messages=found[:SENT_MAX], more=len(found) > SENT_MAX, is_all=is_all)
+
+
+def _content(view: View, one: Peeked) -> tuple[str, ...]:
+    attributes = msgspec.json.encode(sorted((name, value.value, value.type) for name, value in one.attributes.items()))
+    goes_to = redriving.target(view.session, one) or one.source or ""
+    return one.message_id, one.body, attributes.decode(), one.group or "", goes_to
 
 
 def _preview(view: View, queue: str, select: Select) -> Shown:
-    messages = _chosen(view, select)
-    more_there = len(messages) > SENT_MAX
-    messages = messages[:SENT_MAX]
+    chosen = _chosen(view, select)
     problem, foreseen = "", []
     try:
-        foreseen = redriving.foresee(view.session, messages[:FORESEEN], select=select)
+        foreseen = redriving.foresee(view.session, chosen.messages[:FORESEEN], select=select)
     except errors.UsageError as error:
         problem = str(error)
     counted: dict[str, int] = {}
     for one in foreseen:
         counted[one.forecast.outcome] = counted.get(one.forecast.outcome, 0) + 1
-    value = {"queue": queue, "selected": len(messages), "more": more_there, "fates": counted, "foreseen": foreseen}
+    selected_count = len(chosen.messages)
+    value = {"queue": queue, "selected": selected_count, "more": chosen.more, "fates": counted, "foreseen": foreseen}
     more = {
-        "problem": problem, "select": select, "seen": digest_of([one.message_id for one in messages]), "most": SENT_MAX,
-        "typed": not is_filtered(select), "foreseen_most": FORESEEN, "rate": redriving.PER_SECOND_DEFAULT,
-        "stop_after": redriving.STOP_AFTER_DEFAULT,
+        "problem": problem, "select": select, "seen": chosen.digest(view), "most": SENT_MAX, "typed": chosen.is_all,
+        "foreseen_most": FORESEEN, "rate": redriving.PER_SECOND_DEFAULT, "stop_after": redriving.STOP_AFTER_DEFAULT,
         "fields": _fields(select),
     }  # fmt: skip
     return Shown(template="redrive.html", title=f"Redrive {queue}", value=value, more=more)
@@ -132,31 +161,33 @@ def redrive(view: View, queue: str) -> Shown | Redirect:
     select, form = selected(view, queue), view.request.form
     if "seen" not in form:  # some were ticked: show what it would do first
         return _preview(view, queue, select)
-    messages = _chosen(view, select)[:SENT_MAX]
-    if digest_of([one.message_id for one in messages]) != form["seen"]:
+    chosen = _chosen(view, select)
+    if chosen.digest(view) != form["seen"]:
         raise changed_meanwhile(
-            f"The selection has {counted(len(messages), 'dead letter')} now, not those that you have seen.",
+            f"The selection has {counted(len(chosen.messages), 'dead letter')} now, not those that you have seen, or not as"
+            " you have seen them.",
             "Look at the preview again.",
         )
-    if not messages:
+    if not chosen.messages:
         raise errors.NotFoundError("No dead letter matches.", meaning="Nothing was changed.", todo="Choose others.")
-    if not is_filtered(select):
+    if chosen.is_all:
         view.needs("admin")
-    if not is_filtered(select) and form.get("typed", "") != queue:
+    if chosen.is_all and form.get("typed", "") != queue:
         raise errors.UsageError(
             f"All of {queue} would be sent back, and its name was not typed.",
             meaning="Nothing was changed.",
             todo=f"Type {queue} to confirm, or use a filter.",
         )
+    reason = reason_of(view)
     made = Redrive(
         view.session,
-        messages,
+        chosen.messages,
         per_second=_number(view, "rate", redriving.PER_SECOND_DEFAULT),
         stop_after=_number(view, "stop_after", redriving.STOP_AFTER_DEFAULT),
-        reason_text=reason_of(view),
+        reason_text=reason,
         select=select,
     )
-    running = view.redrives.begin(queue, made, view.session, reason_of(view))
+    running = view.redrives.begin(queue, made, view.session, reason)
     return Redirect(view.link("redrives", running.number))
 
 
@@ -179,7 +210,13 @@ def redrive_stop(view: View, number: str) -> Redirect:
 # -- edit ------------------------------------------------------------------------------------------------------------
 
 
-def _refuse_hidden(view: View) -> None:
+def _check_may_edit(view: View) -> None:
+    """Refuse to show a payload whole, as it is edited, where it could not be saved, or is hidden in part."""
+    view.needs("operator")
+    if view.is_read_only:
+        raise errors.UsageError(
+            "This page only shows.", meaning="It was started with --read-only.", todo="Use the command line."
+        )
     if view.hiding.any:
         raise errors.UsageError(
             "Payloads are hidden on this page.",
@@ -190,7 +227,7 @@ def _refuse_hidden(view: View) -> None:
 
 def edit_form(view: View, queue: str, message_id: str) -> Shown:
     """A dead letter's payload in a form."""
-    _refuse_hidden(view)
+    _check_may_edit(view)
     detail = shown_detail(view, queue, message_id)
     return _edit_page(view, queue, detail, detail.body, None, "")
 
@@ -220,7 +257,7 @@ def _laid_out(text: str) -> list[str]:
 
 def edit(view: View, queue: str, message_id: str) -> Shown | Redirect:
     """Check an edited payload, show the difference, and save it when it is confirmed."""
-    _refuse_hidden(view)
+    _check_may_edit(view)
     form, detail = view.request.form, shown_detail(view, queue, message_id)
     text = form.get("body", "")
     if form.get("seen") != digest_of([detail.body]):
@@ -243,9 +280,11 @@ def edit(view: View, queue: str, message_id: str) -> Shown | Redirect:
 
 # -- settle ----------------------------------------------------------------------------------------------------------
 
+_Judged = tuple[str, str, str, str]  # job, tenant, key and hold
+
 
 class Settling(Struct, frozen=True, kw_only=True):
-    """What became of one operation of a form: `done`, `refused` or `changed meanwhile`, and why."""
+    """The outcome for one operation of a form: `done`, `refused` or `changed meanwhile`, and why."""
 
     job: str
     tenant: str
@@ -256,59 +295,67 @@ class Settling(Struct, frozen=True, kw_only=True):
 
 def settle_preview(view: View) -> Shown:
     """The operations that were chosen, and a form that settles them."""
-    return _settle_page(_operations(view), ())
+    return _settle_page(view, _judged(view))
 
 
-def _operations(view: View) -> list[holding.HeldOperation]:
-    wanted = set(view.request.many.get("op", ())) or {view.request.query.get("op", "")}
-    if len(wanted) > _SETTLED_MAX:
+def _judged(view: View) -> list[_Judged]:
+    """The holds that a form, or an address, names.
+
+    Raises:
+        UsageError: too many, or one that cannot be read.
+    """
+    given = dict.fromkeys(view.request.many.get("op", ()) or [one for one in [view.request.query.get("op")] if one])
+    if len(given) > _SETTLED_MAX:
         raise errors.UsageError(
-            f"{len(wanted)} operations were chosen; {_SETTLED_MAX} go at a time.",
+            f"{len(given)} operations were chosen; {_SETTLED_MAX} go at a time.",
             todo="Choose fewer. Nothing was changed.",
         )
-    return [one for one in holding.listed(view.session) if view.operation_name(one) in wanted]
+    try:
+        return [msgspec.json.decode(text, type=_Judged) for text in given]
+    except msgspec.MsgspecError:
+        raise errors.UsageError(
+            "The form names no operation.",
+            meaning="Each is JSON of job, tenant, key and hold, as /api/held says them. Nothing was changed.",
+            todo=f"Choose at {view.link('held')}.",
+        ) from None
 
 
-def _settle_page(chosen: list[holding.HeldOperation], outcomes: Sequence[Settling]) -> Shown:
-    value: dict[str, Any] = {"held": chosen, "outcomes": outcomes}
-    return Shown(template="settle.html", title="Settle", value=value)
+def _settle_page(view: View, judged: Sequence[_Judged], outcomes: Sequence[Settling] = ()) -> Shown:
+    wanted = set(judged)
+    held = [
+        one for one in holding.listed(view.session) if wanted and (one.job, one.tenant, one.key, one.hold) in wanted
+    ]
+    value: dict[str, Any] = {"held": held, "outcomes": outcomes}
+    return Shown(
+        template="settle.html", title="Settle", value=value, more={"ops": [("op", name_of(one)) for one in held]}
+    )
 
 
 def settle(view: View) -> Shown:
-    """Settle each chosen operation by a person's word, and say what became of each."""
-    form = view.request.form
-    chosen = _operations(view)
+    """Settle each chosen operation by a person's word, and say what became of each. All of the form is read before."""
+    form, judged = view.request.form, _judged(view)
     if "done" not in form:
-        return _settle_page(chosen, ())
+        return _settle_page(view, judged)
     if form["done"] not in ("yes", "no"):
-        raise errors.UsageError("Say whether the effect happened: yes or no.", meaning="Nothing was changed.")
-    reason, done, found = reason_of(view), form["done"] == "yes", list[Settling]()
-    result = form.get("result", "").strip() or None
-    known = {view.operation_name(one) for one in chosen}
-    for text in view.request.many.get("op", ()):
-        try:
-            job, tenant, key = msgspec.json.decode(text, type=tuple[str, str, str])
-        except msgspec.MsgspecError:
-            raise errors.UsageError("The form names no operation.", meaning="Nothing was changed.") from None
-        outcome, said = "done", "settled as done" if done else "settled as not done"
-        if text not in known:
-            outcome, said = "changed meanwhile", "it is not held any more"
-        else:
-            try:
-                settled = holding.settle(
-                    view.session,
-                    key,
-                    done=done,
-                    result=result if done else None,
-                    job=job,
-                    tenant=tenant,
-                    reason_text=reason,
-                )
-                said += "; its result is null, which is not what the job returns" if settled.lacks_result else ""
-                said += "; its result is null: what the job returns is not known without its app" * settled.is_unchecked
-            except errors.ConflictError as error:
-                outcome, said = "changed meanwhile", str(error)
-            except errors.OnefoldError as error:
-                outcome, said = "refused", str(error)
-        found.append(Settling(job=job, tenant=tenant, key=key, outcome=outcome, text=said))
-    return _settle_page([], found)
+        raise errors.UsageError(
+            "It is not said whether the effect happened.", meaning="Nothing was changed.", todo="Choose yes or no."
+        )
+    reason, done = reason_of(view), form["done"] == "yes"
+    result = (form.get("result", "").strip() or None) if done else None
+    return _settle_page(view, (), [_settled(view, one, done=done, result=result, reason=reason) for one in judged])
+
+
+def _settled(view: View, judged: _Judged, *, done: bool, result: str | None, reason: str) -> Settling:
+    job, tenant, key, hold = judged
+    outcome, said = "done", "settled as done" if done else "settled as not done"
+    try:
+        settled = holding.settle(
+            view.session, key, done=done, result=result, job=job, tenant=tenant, hold=hold, reason_text=reason
+        )
+        said += "; its result is null, which is not what the job returns" if settled.lacks_result else ""
+        said += "; its result is null: what the job returns is not known without its app" * settled.is_unchecked
+    except (errors.ConflictError, errors.NotFoundError) as error:
+        outcome, said = "changed meanwhile", str(error)
+    except errors.OnefoldError as error:
+        outcome, said = "refused", str(error)
+    return Settling(job=job, tenant=tenant, key=key, outcome=outcome, text=said)

@@ -7,16 +7,19 @@ Invariant: nothing of a body is kept beyond its bound.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+import msgspec
 from msgspec import Struct
 
 from onefold import errors
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # a message is at most 1 MiB, and percent-encoded three times that
 _FIELDS_MAX: Final = 1_000  # of a query or a form
+EXACT: Final = "exact"  # a field whose value is JSON of names and values: pages write what an eye would obey as escapes
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -135,22 +138,48 @@ def form_of(body: bytes) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     Raises:
         UsageError: more fields than a form of ours has.
     """
-    pairs = _fields(body)
+    pairs = _fields(body, typed=True)
     many: dict[str, tuple[str, ...]] = {}
     for name, value in pairs:
-        many[name] = (*many.get(name, ()), value.replace("\r\n", "\n"))
+        many[name] = (*many.get(name, ()), value)
     return {name: values[0] for name, values in many.items()}, many
 
 
-def _fields(text: bytes) -> list[tuple[str, str]]:
+def exactly(pairs: Sequence[tuple[str, str]]) -> str:
+    """Names and values for a form's field `exact`, in ASCII: they come back as they are, whatever characters they have."""
+    return json.dumps(pairs)
+
+
+def _fields(text: bytes, *, typed: bool = False) -> list[tuple[str, str]]:
+    """Names and values; of what was typed into a form, line ends are those of Unix again."""
     try:
-        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+        pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:
-        raise errors.UsageError(
-            f"The request has more than {_FIELDS_MAX:,} fields.",
-            meaning="Nothing was changed.",
-            todo="Choose fewer at a time, or use a filter.",
-        ) from None
+        raise _too_many() from None
+    found: list[tuple[str, str]] = []
+    for name, value in pairs:
+        if name != EXACT:
+            found.append((name, value.replace("\r\n", "\n") if typed else value))
+            continue
+        try:
+            found += msgspec.json.decode(value, type=list[tuple[str, str]])
+        except (msgspec.MsgspecError, RecursionError):
+            raise errors.UsageError(
+                f"The field {EXACT} of the request is not a list of names and values.",
+                meaning="Nothing was changed.",
+                todo="Open the form again.",
+            ) from None
+    if len(found) > _FIELDS_MAX:
+        raise _too_many()
+    return found
+
+
+def _too_many() -> errors.UsageError:
+    return errors.UsageError(
+        f"The request has more than {_FIELDS_MAX:,} fields.",
+        meaning="Nothing was changed.",
+        todo="Choose fewer at a time, or use a filter.",
+    )
 
 
 def _first(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """What of payloads a page does not show: all of them, or single fields.
 
 A field is named as in the payload (`email`), or with those that it lies in (`card.number`); capitals do not matter. It is
-hidden wherever it occurs: in bodies, attributes and results. What is not JSON cannot be looked into: it is hidden whole.
+hidden wherever it occurs: in bodies, attributes and results, and in JSON that one of their texts holds, as SNS and outboxes
+write it. What is not JSON cannot be looked into: a body is hidden whole then, and so is a text that begins like JSON and
+has the name of a hidden field in it.
 Never here: what else is said of a message: keys and the texts of exceptions are the app's own. Invariant: what stays is
 shown digit by digit.
 """
@@ -54,10 +56,13 @@ class Hiding(Struct, frozen=True, kw_only=True):
     def attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
         """Attributes as they may be shown."""
         return {
-            name: HIDDEN if self.payloads or self._names(name.lower()) else text for name, text in attributes.items()
+            name: HIDDEN if self.payloads or self._names(name.lower()) else self._text(text, f".{name.lower()}")
+            for name, text in attributes.items()
         }
 
     def _without(self, value: Any, path: str) -> Any:
+        if isinstance(value, str):
+            return self._text(value, path)
         if isinstance(value, list):
             return [self._without(one, path) for one in value]
         if not isinstance(value, dict):
@@ -67,6 +72,18 @@ class Hiding(Struct, frozen=True, kw_only=True):
             inside = f"{path}.{name.lower()}"
             found[name] = HIDDEN if self._names(inside) else self._without(one, inside)
         return found
+
+    def _text(self, text: str, path: str) -> str:
+        """A text of a payload, which may be JSON itself."""
+        if not self.fields or not text.lstrip().startswith(("{", "[", '"')):
+            return text
+        try:
+            found = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+            shown = self._without(found, path)
+            return text if shown == found else _encode(shown).decode()
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            low = text.lower()
+            return HIDDEN if any(field.rpartition(".")[2] in low for field in self.fields) else text
 
     def _names(self, path: str) -> bool:
         return any(f".{path}".endswith(f".{field}") for field in self.fields)

@@ -7,6 +7,7 @@ Invariant: looking at a page changes nothing and receives no message.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -214,7 +215,18 @@ def held(view: View) -> Shown:
     if not view.hiding.payloads:
         every = [pair for one in found[:LETTERS] for pair in holding.bodies(view.session, one)]
         bodies = {name: view.hiding.body(body) for name, body in every}
-    return Shown(template="held.html", title="Held", value={"held": found}, more={"bodies": bodies}, refreshes=True)
+    return Shown(
+        template="held.html",
+        title="Held",
+        value={"held": found},
+        more={"bodies": bodies, "names": [name_of(one) for one in found]},
+        refreshes=True,
+    )
+
+
+def name_of(one: holding.HeldOperation) -> str:
+    """A held operation as a form names it: JSON, in ASCII, of job, tenant, key and hold."""
+    return json.dumps((one.job, one.tenant, one.key, one.hold))
 
 
 def search(view: View) -> Shown | Redirect:

@@ -17,6 +17,7 @@ import msgspec
 from onefold import errors, redact
 from onefold.observe.wording import age, instant
 from onefold.schedules.fire_times import utc_text
+from onefold.web.exchange import exactly
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -39,7 +40,7 @@ def environment() -> Environment:
     """
     try:
         import jinja2
-        from markupsafe import Markup
+        from markupsafe import Markup, escape
     except ImportError as error:
         raise errors.UsageError(
             f"The page needs the package {error.name}, which is not installed.",
@@ -59,7 +60,8 @@ def environment() -> Environment:
         finalize=shown,
     )
     made.filters |= {"age": _age, "count": _count, "at": _at, "text": one_text, "line": _line, "body": body}
-    made.filters["key_time"] = utc_text
+    made.tests["plain"] = lambda text: redact.one_line(text) == text
+    made.filters |= {"key_time": utc_text, "exactly": exactly, "own": escape, "editable": editable}
     return made
 
 
@@ -104,6 +106,15 @@ def one_text(text: str | None) -> str:
 def _line(text: str | None) -> str:
     """The same in one line."""
     return redact.one_line(one_text(text))
+
+
+def editable(text: str) -> str:
+    """A payload to be edited: what an eye would obey is written as JSON's own escapes, which mean the same."""
+    try:
+        msgspec.json.format(text)
+    except (ValueError, RecursionError):
+        return text
+    return redact.printable_json(text)
 
 
 def body(text: str) -> str:

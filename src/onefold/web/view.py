@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from onefold import errors
-from onefold.admin.held import HeldOperation
 from onefold.admin.session import AdminSession
 from onefold.web.exchange import WebRequest, address
 from onefold.web.hiding import Hiding
@@ -75,10 +73,6 @@ class View(Struct, frozen=True, kw_only=True):
     def link(self, *segments: str) -> str:
         """The address of a page."""
         return address(self.request.base, *segments)
-
-    def operation_name(self, one: HeldOperation) -> str:
-        """A held operation as a form names it: JSON of job, tenant and key."""
-        return msgspec.json.encode((one.job, one.tenant, one.key)).decode()
 
 
 class Shown(Struct, frozen=True, kw_only=True):
