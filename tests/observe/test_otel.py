@@ -638,4 +638,4 @@ def test_without_the_package_it_says_what_to_install() -> None:
         "    print(error)\n"
     )
     ran = python(script)
-    assert 'pip install "onefold[otel]"' in ran.stdout, ran.stderr
+    assert "pip install 'onefold[otel]'" in ran.stdout, ran.stderr

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from onefold import errors
+from onefold import errors, extras
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation
 from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
@@ -265,21 +265,11 @@ def _wait(clock: Clock, never: Never, ms: int) -> None:
 
 
 def _connected(location: DeployLocation) -> tuple[Session, apply.Translating]:
-    try:
+    with extras.needed("Deploying", "aws"):
         from onefold.engines.aws.session import Session, aws_errors
-    except ImportError as error:
-        raise _no_boto(error) from None
     return Session(location.region, {"*": location.endpoint} if location.endpoint else None), aws_errors
 
 
 def _configured_region() -> str | None:
-    try:
+    with extras.needed("Deploying", "aws"):
         return apply.configured_region()
-    except ImportError as error:
-        raise _no_boto(error) from None
-
-
-def _no_boto(error: ImportError) -> errors.UsageError:
-    return errors.UsageError(
-        f"Deploying needs the package {error.name}, which is not installed.", todo="Run: pip install 'onefold[aws]'"
-    )

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onefold import errors, redact
+from onefold import errors, extras, redact
 
 if TYPE_CHECKING:
     import click
@@ -58,15 +58,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    try:
+    with extras.needed("The command line", "cli"):
         import click
         import rich  # noqa: F401 - looked for here, so that its absence is said before anything was done
-    except ImportError as error:
-        raise errors.UsageError(
-            f"The command line needs the package {error.name}, which is not installed.",
-            meaning="onefold installs light; its commands come with the extra `cli`.",
-            todo="Run: pip install 'onefold[cli]'",
-        ) from None
     from onefold.cli.program import program
 
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from onefold.demo import data
-from onefold.errors import UsageError
+from onefold.demo.stage import check_partner
 
 KILLS, KILLS_MIN = 12, 10
 """Planned in each run, and needed; of other numbers the same share."""
@@ -134,7 +133,7 @@ def demo(
             "--plant no-fence shows nothing in the run keys: the partner's memory of the key takes the fence's place. "
             "Use it with --run probe, hold or all."
         )
-    _check_extra()
+    check_partner()
     least = 0 if kills in (None, 0) else 1
     if kills is None:
         kills = min(KILLS, rows // ROWS_PER_KILL)
@@ -150,15 +149,6 @@ def demo(
         plant=plant,
     )
     context.exit(0 if screen.show(settings, choice, keep, as_json=as_json, again=_again(context)) else FAILED)
-
-
-def _check_extra() -> None:
-    if find_spec("aiohttp") is None:
-        raise UsageError(
-            "The demo's partner needs the package aiohttp, which is not installed.",
-            meaning="onefold installs light; the demo comes with the extra `demo`.",
-            todo="Run: pip install 'onefold[demo]'",
-        )
 
 
 def _again(context: click.Context) -> str:

@@ -26,7 +26,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, limits, redact
+from onefold import errors, extras, limits, redact
 from onefold.admin import alarms, dead_letters, held, redrive
 from onefold.admin.dead_letters import Select
 from onefold.admin.session import AdminSession, jobs_of
@@ -35,7 +35,7 @@ from onefold.demo import data
 from onefold.demo.drill import partner
 from onefold.demo.fulfilment import Courier, Invoice, invoice_of
 from onefold.demo.processes import DemoProcesses
-from onefold.demo.stage import stage
+from onefold.demo.stage import check_partner, stage
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.observe import incidents
 from onefold.observe.wording import counted
@@ -229,6 +229,9 @@ def web(seconds: int | None, port: int, seed: int, quick: bool, keep: Path | Non
     Prints the address that opens the page, with its token, and opens it in a browser where there is one. Look around, send
     dead letters back, settle payments, silence an alarm, drain a worker: the shop goes on.
     """
+    check_partner()
+    with extras.needed("The page", "web"):  # which runs in a process of its own
+        import_module("jinja2")
     times = Round(wrong_ms=3_000, corrected_ms=20_000) if quick else Round()
     clock, never = SystemClock(), threading.Event()
     with ExitStack() as stack:

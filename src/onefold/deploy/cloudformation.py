@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from onefold import errors
+from onefold import errors, extras
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import cloudformation_alarms, dashboard, iam, names
 from onefold.deploy.cloudformation_values import Json, arn, document, kept, service_role, tags, text
@@ -92,12 +92,8 @@ def to_yaml(plan: DeployPlan) -> str:
     Raises:
         UsageError: PyYAML is not installed.
     """
-    try:
+    with extras.needed("YAML", "serve"):
         import yaml
-    except ImportError:
-        raise errors.UsageError(
-            "YAML needs the package PyYAML, which is not installed.", todo="Run: pip install pyyaml"
-        ) from None
     # by way of JSON: a value that occurs in several places would become an alias, which CloudFormation does not read
     plain = msgspec.json.decode(msgspec.json.encode(template(plan)))
     text: str = yaml.safe_dump(plain, sort_keys=True, width=120)

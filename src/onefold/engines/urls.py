@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, owner_process, redact, settings
+from onefold import errors, extras, owner_process, redact, settings
 from onefold.clock import SystemClock, steady
 from onefold.contracts.verbs import Store
 from onefold.entropy import SystemEntropy
@@ -52,13 +52,7 @@ _DRIVERS: Final = {
     ("asyncpg", "Connection"): "asyncpg",
     ("asyncpg", "PoolConnectionProxy"): "asyncpg",
 }
-_EXTRAS: Final = {
-    "boto3": "aws",
-    "botocore": "aws",
-    "redis": "redis",
-    "psycopg": "postgres",
-    "psycopg_pool": "postgres",
-}
+_EXTRAS: Final = {"aws": ("AWS", "aws"), "redis": ("Redis", "redis"), "postgres": ("PostgreSQL", "postgres")}
 
 
 def open_engine(
@@ -344,17 +338,9 @@ def part(name: str) -> Any:
     Raises:
         UsageError: a package it needs is not installed; names the extra.
     """
-    try:
+    backend = name.partition(".")[0]
+    with extras.needed(*_EXTRAS.get(backend, ("The engine", "cli"))):
         return import_module(f"onefold.engines.{name}")
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        raise errors.UsageError(
-            f"The package {error.name} is not installed.",
-            meaning="onefold installs light; each backend comes with an extra.",
-            todo=f"Run: pip install 'onefold[{extra}]'",
-        ) from None
 
 
 TABLE_DEFAULT: Final = "onefold"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, structs
 
-from onefold import errors, private_files
+from onefold import errors, extras, private_files
 from onefold.clock import SystemClock
 from onefold.contracts.engine import Engine
 from onefold.engines import urls
@@ -415,16 +415,11 @@ def new_loop() -> asyncio.AbstractEventLoop:
     """The loop a server runs on.
 
     Raises:
-        UsageError: uvloop is not installed.
+        UsageError: the extra `serve` is not installed.
     """
-    try:
+    with extras.needed("The local SQS", "serve"):
+        import httptools  # noqa: F401 - looked for here, so that its absence is said before anything was started
         import uvloop
-    except ImportError as error:
-        raise errors.UsageError(
-            f"The local SQS needs the package {error.name}, which is not installed.",
-            meaning="onefold installs light; its server comes with the extra `serve`.",
-            todo="Run: pip install 'onefold[serve]'",
-        ) from None
     return uvloop.new_event_loop()
 
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from onefold.errors import UsageError
+from onefold.extras import missing
 from onefold.local import aws_errors
 
 Kind = Literal["structure", "list", "map", "string", "integer", "long", "boolean", "blob"]
@@ -144,11 +145,7 @@ def load() -> SqsModel:
     """
     spec = find_spec("botocore")  # looks it up, imports nothing of it
     if spec is None or spec.origin is None:
-        raise UsageError(
-            "botocore is not installed.",
-            meaning="The local SQS reads its operations from botocore's service model.",
-            todo="Install it with: pip install 'onefold[serve]'",
-        )
+        raise missing("The local SQS, which reads its operations from botocore's service model,", "botocore", "serve")
     folder = Path(spec.origin).parent / "data" / "sqs" / "2012-11-05"
     for name in ("service-2.json.gz", "service-2.json"):
         try:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from msgspec import Struct
 
-from onefold import errors, private_files
+from onefold import errors, extras, private_files
 from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
 from onefold.local.aws_errors import AwsError
 from onefold.local.registry import FunctionRegistry
@@ -60,7 +60,8 @@ async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline:
     Raises:
         UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.
     """
-    from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
+    with extras.needed("A template", "serve"):
+        from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
 
     address = sqs.addresses
     endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment

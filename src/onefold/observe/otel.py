@@ -13,25 +13,18 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
-from onefold import limits
+from onefold import extras, limits
 from onefold.clock import SystemClock
-from onefold.errors import UsageError
 from onefold.observe.metrics import METRICS, Histogram, Labels, Meter, Metric, Sample
 from onefold.runtime.events import Event
 from onefold.runtime.tracing import Tracing
 
-try:
+with extras.needed("OpenTelemetry", "otel", "; the SDK and an exporter are your choice"):
     from opentelemetry import metrics, trace
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
     from onefold.observe.spans import Spans
-except ModuleNotFoundError as error:
-    raise UsageError(
-        f"OpenTelemetry was asked for, and its API is not installed: {error}.",
-        todo='Install it with: pip install "onefold[otel]". The SDK and an exporter are your choice:'
-        " pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http.",
-    ) from error
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _FRESH_MS: Final = 1_000  # gauges of one collection share a look at the engine

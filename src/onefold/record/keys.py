@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from msgspec import Struct
 
-from onefold import codec
+from onefold import codec, extras
 from onefold.contracts.store import RecordKey
 from onefold.errors import PayloadError, UsageError
 from onefold.payload_errors import is_pydantic
@@ -504,13 +504,8 @@ def by_expression(expression: str, what: str) -> Callable[[Any], object]:
     Raises:
         UsageError: jmespath is not installed or cannot parse the expression.
     """
-    try:
+    with extras.needed(f"{what}={expression!r} is JMESPath, and", "cli", ", or use a template or a function."):
         import jmespath as library
-    except ImportError:
-        raise UsageError(
-            f"{what}={expression!r} is JMESPath, and the package jmespath is not installed.",
-            todo='pip install jmespath (it is in the extra "onefold[cli]"), or use a template or a function.',
-        ) from None
     try:
         compiled = library.compile(expression)
     except ValueError as error:

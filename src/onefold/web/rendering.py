@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onefold import errors, redact
+from onefold import extras, redact
 from onefold.observe.wording import age, instant
 from onefold.schedules.fire_times import utc_text
 from onefold.web.exchange import exactly
@@ -36,17 +36,11 @@ def environment() -> Environment:
     """The templates.
 
     Raises:
-        UsageError: Jinja2 is not installed.
+        UsageError: the extra `web` is not installed.
     """
-    try:
+    with extras.needed("The page", "web"):
         import jinja2
         from markupsafe import Markup, escape
-    except ImportError as error:
-        raise errors.UsageError(
-            f"The page needs the package {error.name}, which is not installed.",
-            meaning="onefold installs light; its page comes with the extra `web`.",
-            todo="Run: pip install 'onefold[web]'",
-        ) from None
 
     def shown(value: object) -> object:
         return redact.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

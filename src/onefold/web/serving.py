@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
-from onefold import errors
+from onefold import extras
 from onefold.local.connection import Bounds, Request, Response
 from onefold.local.http_server import HttpServer
 from onefold.web.application import Page
@@ -84,15 +84,9 @@ def run(page: Page, *, host: str, port: int, clock: Clock, ready: Callable[[str]
     Raises:
         UsageError: the port is taken, the host is not of this machine, or the extra `web` is not installed.
     """
-    try:
+    with extras.needed("The page", "web"):
         import httptools  # noqa: F401 - looked for here, so that its absence is said before anything was started
         import uvloop
-    except ImportError as error:
-        raise errors.UsageError(
-            f"The page needs the package {error.name}, which is not installed.",
-            meaning="onefold installs light; its page comes with the extra `web`.",
-            todo="Run: pip install 'onefold[web]'",
-        ) from None
 
     async def main() -> str:
         loop = asyncio.get_running_loop()
