@@ -95,7 +95,7 @@ MOVED = {
     "UsageError": "onefold.errors",
 }
 
-_ROOMS = ("aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web")
+_ROOMS = ("admin", "aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web")
 _FOR_FRAMEWORKS = {"django": "onefold.django", "sqlalchemy": "onefold.sqlalchemy"}  # each imports its framework
 
 _later = lazy.attributes(

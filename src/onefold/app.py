@@ -17,7 +17,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from onefold import aws, duration, errors, events, limits, maps, observe, schedules
 from onefold import reconcile as reconciliations
@@ -47,6 +47,9 @@ from onefold.runner.hooks import Hooks, HookSet, checked_hooks
 from onefold.runtime.events import Sink, checked_sinks
 from onefold.runtime.runtime import Runtime
 
+if TYPE_CHECKING:
+    from onefold.admin.api import Admin
+
 T = TypeVar("T")
 
 _NAME_CHARS_MAX = 40
@@ -73,6 +76,21 @@ class _OfRuntime(Generic[T]):
         setattr(app._runtime, self._name, value)  # noqa: SLF001 - the app's own
 
 
+class _OfOperators:
+    """`app.admin`, made when it is first used: functions on Lambda are packaged without it."""
+
+    @overload
+    def __get__(self, app: None, owner: type[App]) -> _OfOperators: ...
+    @overload
+    def __get__(self, app: App, owner: type[App]) -> Admin: ...
+    def __get__(self, app: App | None, owner: type[App]) -> Admin | _OfOperators:
+        if app is None:
+            return self
+        from onefold.admin.api import admin_of  # the one name above this floor: the app only hands it out
+
+        return admin_of(app)
+
+
 class App:
     """A set of jobs on one engine.
 
@@ -88,6 +106,9 @@ class App:
             `postgresql://...`, or `sqlite:///...` of another file than the engine's; unless given, the environment's
             ONEFOLD_OUTBOX.
 
+    Attributes:
+        admin: what an operator can do with its engine: look, redrive, settle (`onefold.admin.Admin`).
+
     Raises:
         UsageError: a name out of range, an unknown history level.
     """
@@ -97,6 +118,7 @@ class App:
     sinks: _OfRuntime[tuple[Sink, ...]] = _OfRuntime("app_sinks")
     hooks: _OfRuntime[HookSet] = _OfRuntime("hooks")
     outbox: _OfRuntime[str | None] = _OfRuntime("outbox_url")
+    admin = _OfOperators()
 
     @checked_options
     def __init__(

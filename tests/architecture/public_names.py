@@ -16,6 +16,7 @@ from pathlib import Path
 # Everything else is private: it may change with any release.
 PUBLIC_MODULES = (
     "onefold",
+    "onefold.admin",
     "onefold.aws",
     "onefold.django",
     "onefold.errors",

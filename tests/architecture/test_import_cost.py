@@ -30,8 +30,8 @@ LATER = {
 # msgspec alone brings about 60 (typing, datetime, inspect, uuid ...); json, hashlib and threading another 25. Five are the
 # packages of the features (events, maps ...), whose modules are loaded when they are used; a dozen are what opens an engine
 # by its URL, which every program that declares an app does before long; five have only the types that public signatures
-# name, so that `typing.get_type_hints` finds them. One has the hooks that an app takes.
-MODULES_MAX = 143
+# name, so that `typing.get_type_hints` finds them. One has the hooks that an app takes, one the error for a missing extra.
+MODULES_MAX = 144
 
 
 def loaded_by(statement: str) -> set[str]:

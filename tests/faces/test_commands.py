@@ -279,9 +279,7 @@ def test_failures_of_one_class_with_several_texts_say_so(shell: Shell) -> None:
     stored.commit()
     stored.close()
     assert changed == 1
-    assert "(the newest of 2 different texts; onefold dlq list --all --json has each)" in shell(
-        "dlq", "list", "shop:app"
-    )
+    assert "(the newest of 2 different texts; onefold dlq list --by-text has each)" in shell("dlq", "list", "shop:app")
     (failure,) = shell.json("dlq", "list")["failures"]
     assert (failure["count"], failure["texts"]) == (3, 2)
     letters = shell.json("dlq", "list", "--all")["letters"]

@@ -7,6 +7,7 @@ Never here: receiving messages, output. Invariant: a message that no selection n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -17,11 +18,13 @@ from onefold import errors, redact
 from onefold.admin import groups, reading, why
 from onefold.admin.reading import Forecast, Reading
 from onefold.admin.session import AdminSession
+from onefold.codec import digest, encode
 from onefold.contracts.admin import Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.store import Ask, Claimed, Record, RecordKey, Release
 from onefold.observe.timeline import Line, alone
 from onefold.observe.wording import counted, instant
+from onefold.runner.handlers import run_of
 
 _ROWS_SHOWN = 12
 _PAGE = 1_000  # messages of one look
@@ -39,6 +42,8 @@ class Select(Struct, frozen=True, kw_only=True):
         job: its name. key, group: with `*` and `?`.
         older_ms, newer_ms: failed at least, at most so long ago.
         contains: a piece of its body, letter by letter.
+        run: the run that it belongs to; tenant: the scope of its operation; both with `*` and `?`.
+        fingerprint: of its failure, as `fingerprint_of` makes it, or the first 4 characters or more.
     """
 
     ids: tuple[str, ...] = ()
@@ -51,6 +56,9 @@ class Select(Struct, frozen=True, kw_only=True):
     older_ms: int | None = None
     newer_ms: int | None = None
     contains: str | None = None
+    run: str | None = None
+    tenant: str | None = None
+    fingerprint: str | None = None
 
     def is_empty(self) -> bool:
         """Whether it selects everything."""
@@ -67,6 +75,7 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
         receive_count: of the message.
         first_at_ms, failed_at_ms: first and last time its operation was tried.
         expires_in_ms: until its retention ends and it is gone.
+        run: that it belongs to, or None. fingerprint: of its failure.
     """
 
     message_id: str
@@ -85,6 +94,8 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
     first_at_ms: int | None
     failed_at_ms: int
     expires_in_ms: int
+    run: str | None = None
+    fingerprint: str = ""
 
 
 class FailureGroup(Struct, frozen=True, kw_only=True):
@@ -98,6 +109,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         summary, message_id: of the newest.
         texts: how many different summaries they have.
         redrive: the command that sends them back, or what has to be done before.
+        fingerprint: of all of them; None where they were grouped without it, and there are several.
     """
 
     queue: str
@@ -113,6 +125,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     message_id: str
     texts: int
     redrive: str
+    fingerprint: str | None = None
 
 
 class Detail(Struct, frozen=True, kw_only=True):
@@ -218,7 +231,7 @@ def names_message(wanted: str, message_id: str) -> bool:
 _BEGINNING_CHARACTERS = 4
 
 
-def _fits(text: str, pattern: str) -> bool:
+def fits_pattern(text: str, pattern: str) -> bool:
     """Whether a text matches a pattern in which only * and ? are special: a key may contain brackets."""
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
@@ -227,24 +240,54 @@ def fits(session: AdminSession, message: Peeked, select: Select) -> bool:
     """Whether a dead letter is among those that a selection names, its queue aside."""
     if select.ids and not any(names_message(wanted, message.message_id) for wanted in select.ids):
         return False
-    reason, now_ms = message.reason, session.now_ms()
-    age_ms = now_ms - _failed_at_ms(message)
-    if select.reason is not None and select.reason != (reason.kind if reason is not None else "none"):
+    reason, age_ms = message.reason, session.now_ms() - _failed_at_ms(message)
+    patterns = (
+        (select.error, reason.error if reason is not None else None),
+        (select.group, message.group),
+        (select.run, run_of(message)),
+    )
+    return (
+        select.reason in (None, reason.kind if reason is not None else "none")
+        and all(pattern is None or fits_pattern(text or "", pattern) for pattern, text in patterns)
+        and (select.older_ms is None or age_ms >= select.older_ms)
+        and (select.newer_ms is None or age_ms <= select.newer_ms)
+        and (select.contains is None or select.contains in message.body)
+        and _operation_fits(session, message, select)
+    )
+
+
+def _operation_fits(session: AdminSession, message: Peeked, select: Select) -> bool:
+    """The conditions for which a message may have to be read."""
+    if select.job is not None or select.key is not None:
+        job, key = operation(session, message)
+        if select.job not in (None, job) or (select.key is not None and not fits_pattern(key or "", select.key)):
+            return False
+    if select.fingerprint is not None and not _failure_of(session, message).startswith(select.fingerprint):
         return False
-    if select.error is not None and not _fits((reason.error if reason is not None else None) or "", select.error):
-        return False
-    if select.group is not None and not _fits(message.group or "", select.group):
-        return False
-    if select.older_ms is not None and age_ms < select.older_ms:
-        return False
-    if select.newer_ms is not None and age_ms > select.newer_ms:
-        return False
-    if select.contains is not None and select.contains not in message.body:
-        return False
-    if select.job is None and select.key is None:
+    if select.tenant is None:
         return True
-    job, key = operation(session, message)
-    return (select.job is None or job == select.job) and (select.key is None or _fits(key or "", select.key))
+    known = reading.read(session, message).key
+    return known is not None and fits_pattern(known.scope, select.tenant)
+
+
+def fingerprint_of(job: str | None, kind: str, error: str | None, summary: str) -> str:
+    """Eight characters that failures of one cause share: job, kind, class and text, without what varies in the text.
+
+    Numbers, quoted parts and long hexadecimal ids are left out of the text.
+    """
+    shape = re.sub(_VARYING, "#", summary).lower()
+    return digest(encode([job, kind, error, shape]))[:FINGERPRINT_CHARS]
+
+
+_VARYING = r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b[0-9a-fA-F]{8}[0-9a-fA-F-]*\b|\d+(?:[.,:]\d+)*"
+FINGERPRINT_CHARS = 8
+
+
+def _failure_of(session: AdminSession, message: Peeked) -> str:
+    reason = message.reason
+    if reason is None:
+        return fingerprint_of(operation(session, message)[0], "none", None, _without_reason(message))
+    return fingerprint_of(operation(session, message)[0], reason.kind, reason.error, reason.summary)
 
 
 def _failed_at_ms(message: Peeked) -> int:
@@ -283,6 +326,8 @@ def letter(session: AdminSession, message: Peeked) -> DeadLetterView:
         first_at_ms=reason.first_at_ms if reason is not None else None,
         failed_at_ms=_failed_at_ms(message),
         expires_in_ms=message.expires_at_ms - session.now_ms(),
+        run=run_of(message),
+        fingerprint=_failure_of(session, message),
     )
 
 
@@ -346,25 +391,32 @@ def page(session: AdminSession, queue: str, select: Select, *, limit: int = 50, 
     )
 
 
-def failures(session: AdminSession, select: Select) -> list[FailureGroup]:
-    """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last."""
-    return _by_failure(session, find(session, select))
+def failures(session: AdminSession, select: Select, *, by_text: bool = False) -> list[FailureGroup]:
+    """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last.
+
+    Args:
+        by_text: apart by their texts too, as far as fingerprints tell these apart.
+    """
+    return _by_failure(session, find(session, select), by_text=by_text)
 
 
-_Failure = tuple[str, str, str | None, str | None]  # queue, reason, class of the error, job
+_Failure = tuple[str, str, str | None, str | None, str]  # queue, reason, class of the error, job, fingerprint
 
 
-def _by_failure(session: AdminSession, messages: Iterable[Peeked]) -> list[FailureGroup]:
+def _by_failure(session: AdminSession, messages: Iterable[Peeked], *, by_text: bool = False) -> list[FailureGroup]:
     grouped: dict[_Failure, list[DeadLetterView]] = {}
     way_back = groups.ways_back(session)
     ways: dict[_Failure, str] = {}  # that of a message whose group is stopped, if any
     for message in messages:
         one = letter(session, message)
+        kind = (one.queue, one.reason, one.error, one.job, one.fingerprint if by_text else "")
         if (way := way_back(message)) != alone(message):
-            ways[one.queue, one.reason, one.error, one.job] = way
-        grouped.setdefault((one.queue, one.reason, one.error, one.job), []).append(one)
+            ways[kind] = way
+        grouped.setdefault(kind, []).append(one)
     found = []
-    for (queue, reason, error, job), letters in grouped.items():
+    for kind, letters in grouped.items():
+        queue, reason, error, job, _ = kind
+        fingerprints = {one.fingerprint for one in letters}
         newest = max(letters, key=lambda one: one.failed_at_ms)
         found.append(
             FailureGroup(
@@ -380,7 +432,8 @@ def _by_failure(session: AdminSession, messages: Iterable[Peeked]) -> list[Failu
                 summary=newest.summary,
                 message_id=newest.message_id,
                 texts=len({one.summary for one in letters}),
-                redrive=ways.get((queue, reason, error, job)) or _redrive((queue, reason, error, job), list(grouped)),
+                redrive=ways.get(kind) or _redrive(kind, list(grouped)),
+                fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
             )
         )
     return sorted(
@@ -390,13 +443,15 @@ def _by_failure(session: AdminSession, messages: Iterable[Peeked]) -> list[Failu
 
 def _redrive(one: _Failure, every: Sequence[_Failure]) -> str:
     """The command that sends back the dead letters of one kind, and none of another where an option can tell them apart."""
-    queue, reason, error, job = one
+    queue, reason, error, job, fingerprint = one
+    if fingerprint:
+        return f"onefold dlq redrive --fingerprint {fingerprint} --queue {queue}"
     others = [other for other in every if other != one and other[1] == reason]
     command = f"onefold dlq redrive --reason {reason}"
-    if error is not None and any(other_error != error for _, _, other_error, _ in others):
+    if error is not None and any(other[2] != error for other in others):
         command += f" --error {redact.shell_word(error)}"
         others = [other for other in others if other[2] == error]
-    if job is not None and any(other_job != job for *_, other_job in others):
+    if job is not None and any(other[3] != job for other in others):
         command += f" --job {redact.shell_word(job)}"
         others = [other for other in others if other[3] == job]
     return command + (f" --queue {queue}" if others else "")
@@ -452,6 +507,20 @@ def _record_text(known: Reading, record: Record | None) -> str:
     doubt = ", outcome in doubt" if record.doubt and record.status != "completed" else ""
     parked = ", held for a person" if record.parked else ""
     return f"{record.status}{doubt}{parked}, {counted(record.attempts_total, 'run')} in all, fence {record.fence}"
+
+
+def check_named(select: Select) -> None:
+    """Refuse a selection of everything.
+
+    Raises:
+        UsageError: it has no condition.
+    """
+    if select.is_empty():
+        raise errors.UsageError(
+            "No condition says which dead letters are meant.",
+            meaning="Nothing was changed.",
+            todo="Name a queue, or ids.",
+        )
 
 
 # -- deleting --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from onefold import errors, limits, redact
 from onefold.admin import groups, reading
+from onefold.admin.dead_letters import fingerprint_of
 from onefold.admin.session import AdminSession
 from onefold.codec import canonical
 from onefold.contracts.admin import Moved, Peeked, roles
@@ -33,7 +34,7 @@ from onefold.runner.handlers import Job, run_of
 _KEEP_MS = (
     90 * limits.DAY_MS
 )  # how long the record answers duplicates where the job's own `keep` is not known; its default
-_LISTED_MAX = 1_000
+LISTED_MAX = 1_000
 _UNDONE = "--not-done --reason-text TEXT"
 _NAMED_MAX = 5  # operations of one key that an error names
 
@@ -48,6 +49,7 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
         since_ms: when it was parked.
         error, summary, attempts, crashes: what is known of the run in doubt. owner: the team.
         took_effect: it came to its end, and only its result could not be recorded.
+        run: that its message belongs to, or None. fingerprint: of its failure (`dead_letters.fingerprint_of`).
         queue: where its messages lie; None where it has none (a call under @once).
         message_ids: the message of the run first, then its duplicates.
         expires_in_ms: until the first of the messages is gone; the record itself stays.
@@ -68,6 +70,8 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     message_ids: tuple[str, ...]
     expires_in_ms: int | None
     took_effect: bool = False
+    run: str | None = None
+    fingerprint: str = ""
 
 
 class SettledOperation(Struct, frozen=True, kw_only=True):
@@ -105,7 +109,7 @@ def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]
         key: only operations with this business key.
     """
     store = session.engine.records
-    parked = store.scan(parked=True, limit=_LISTED_MAX) if key is None else store.find(key, _LISTED_MAX)
+    parked = store.scan(parked=True, limit=LISTED_MAX) if key is None else store.find(key, LISTED_MAX)
     records = {record.key: record for record in parked if record.parked}
     messages = _messages(session, key)
     strays = [one for one in messages if one not in records]
@@ -158,6 +162,13 @@ def _held(session: AdminSession, key: RecordKey, record: Record, messages: Seque
         message_ids=tuple(one.message_id for one in ordered),
         expires_in_ms=_expires_in_ms(session, ordered),
         took_effect=failure is not None and failure.took_effect,
+        run=next(filter(None, map(run_of, ordered)), None),
+        fingerprint=fingerprint_of(
+            key.job,
+            failure.kind if failure is not None else "none",
+            failure.error if failure is not None else None,
+            failure.summary if failure is not None else "",
+        ),
     )
 
 
@@ -180,6 +191,7 @@ def _left_over(
         queue=messages[0].queue,
         message_ids=tuple(one.message_id for one in messages),
         expires_in_ms=_expires_in_ms(session, messages),
+        run=next(filter(None, map(run_of, messages)), None),
     )
 
 
@@ -244,9 +256,7 @@ def settle(
             meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
             todo=f"Give its result: {ways[0]}. If the effect was undone by hand, say so: {ways[1]}.",
         )
-    stored = _result(
-        session, held.job, held.key, result, needed=done and held.state == "held", has_queue=held.queue is not None
-    )
+    stored = check_result(session, held, done=done, result=result)
     messages = [one for one in session.engine.queues.find(list(held.message_ids)) if one is not None]
     stopped = _stopped_groups(session, messages)
     for source, group in stopped:
@@ -355,7 +365,7 @@ def _corrected(
         return None
     by_hand = [
         (record.key, record.result)
-        for record in session.engine.records.find(key, _LISTED_MAX)
+        for record in session.engine.records.find(key, LISTED_MAX)
         if record.status == "completed"
         and record.result is not None
         and job in (None, record.key.job)
@@ -390,6 +400,16 @@ def _was_settled(session: AdminSession, key: RecordKey) -> bool:
     """Whether it was a person who ended the operation, as the last word of its history."""
     words = [row for row in session.engine.ledger.of_key(key) if row.event in ("settled", "completed", "redrive")]
     return bool(words) and words[-1].event == "settled" and words[-1].detail.get("done") is True
+
+
+def check_result(session: AdminSession, one: HeldOperation, *, done: bool, result: str | None) -> bytes:
+    """The result with which an operation would be settled, as JSON.
+
+    Raises:
+        PayloadError: it is not of the job's result type. UsageError: it is not JSON, or is missing.
+    """
+    needed = done and one.state == "held"
+    return _result(session, one.job, one.key, result, needed=needed, has_queue=one.queue is not None)
 
 
 def _result(session: AdminSession, name: str, key: str, result: str | None, *, needed: bool, has_queue: bool) -> bytes:

@@ -10,7 +10,7 @@ Never here: selecting (`dead_letters.py`), output. Invariant: each message sent 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -19,8 +19,9 @@ from msgspec import Struct
 from onefold import errors, limits, redact
 from onefold.admin import dead_letters, groups, reading
 from onefold.admin.dead_letters import DeadLetterView, Select, letter, of_scheduler
-from onefold.admin.reading import Forecast
+from onefold.admin.reading import ExpectedOutcome, Forecast
 from onefold.admin.session import AdminSession
+from onefold.codec import digest, encode
 from onefold.contracts.admin import Moved, Peeked, roles
 from onefold.contracts.ledger import Row
 from onefold.contracts.state import group_flag
@@ -32,6 +33,7 @@ STOP_AFTER_DEFAULT = 5
 _LOOK_MS = 250  # between two checks of what was sent
 _NO_WORKER_MS = 10_000  # if none of them was received for this long, there is no worker
 _SETTLE_MS = 60_000  # all were sent, and nothing has changed for this long: retries continue without watching
+_DIGEST_CHARS = 12
 _START_FRACTION = 8  # the first second sends an eighth of the rate
 
 End = Literal["", "done", "failing-again", "no-worker", "under-way", "interrupted"]
@@ -98,6 +100,84 @@ def foresee(
                 )
         found.append(Foreseen(letter=letter(session, message), forecast=forecast))
     return found
+
+
+class RedrivePlan(Struct, frozen=True, kw_only=True):
+    """What sending dead letters back would do. Nothing was changed.
+
+    Args:
+        select: which are meant. foreseen: each of them, and what it would do. counts: how many of each outcome.
+        digest: of the messages, their bodies and what they would do; equal digests are the same plan.
+    """
+
+    select: Select
+    foreseen: tuple[Foreseen, ...]
+    counts: dict[ExpectedOutcome, int]
+    digest: str
+
+
+def plan(session: AdminSession, select: Select, *, idle: bool = False) -> RedrivePlan:
+    """What sending these back would do; nothing is changed. Arguments and errors as `foresee`.
+
+    Raises:
+        NotFoundError: none fits.
+    """
+    return _planned(session, _named(session, select), select, idle=idle)
+
+
+def _named(session: AdminSession, select: Select) -> list[Peeked]:
+    messages = list(dead_letters.find(session, select))
+    if not messages:
+        raise errors.NotFoundError(
+            "No dead letter matches.", meaning="Nothing was changed.", todo="See `onefold dlq list --all`."
+        )
+    return messages
+
+
+def _planned(session: AdminSession, messages: Sequence[Peeked], select: Select, *, idle: bool) -> RedrivePlan:
+    foreseen = tuple(foresee(session, messages, select=select, idle=idle))
+    named = sorted(
+        [message.message_id, digest(message.body.encode()), one.forecast.outcome]
+        for message, one in zip(messages, foreseen, strict=True)
+    )
+    return RedrivePlan(
+        select=select,
+        foreseen=foreseen,
+        counts=dict(Counter(one.forecast.outcome for one in foreseen)),
+        digest=digest(encode(named))[:_DIGEST_CHARS],
+    )
+
+
+def carry_out(
+    session: AdminSession,
+    planned: RedrivePlan,
+    *,
+    reason_text: str,
+    per_second: int = PER_SECOND_DEFAULT,
+    watch: bool = False,
+    stop_after: int = STOP_AFTER_DEFAULT,
+    idle: bool = False,
+) -> Tally:
+    """Send back what a plan names, if it is still what sending would do. Arguments and errors as `Redrive`.
+
+    Raises:
+        ConflictError: it is not; nothing was sent. UsageError: no reason.
+    """
+    if not reason_text.strip():
+        raise errors.UsageError("A redrive by plan needs a reason.", todo="Say why, for the history.")
+    messages = _named(session, planned.select)
+    now = _planned(session, messages, planned.select, idle=idle)
+    if now.digest != planned.digest:
+        raise errors.ConflictError(
+            f"The plan {planned.digest:.40} is over: sending them back would be {now.digest} now.",
+            meaning="Dead letters came, went, were edited, or would do something else by now. Nothing was sent.",
+            todo="Plan it again.",
+        )
+    work = Redrive(
+        session, messages, per_second=per_second, stop_after=stop_after, watch=watch, reason_text=reason_text,
+        select=planned.select, idle=idle,
+    )  # fmt: skip
+    return work.run(lambda _: None)
 
 
 class _Unit(Struct, frozen=True):

@@ -16,6 +16,7 @@ import msgspec
 from onefold.admin import dead_letters
 from onefold.admin.dead_letters import Select
 from onefold.admin.reading import ExpectedOutcome
+from onefold.admin.settling import HeldSelect
 from onefold.cli import options, target
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import REASONS
@@ -43,8 +44,8 @@ def selecting(function: F) -> F:
     """Add the options that say which dead letters are meant; they arrive as one `select`."""
 
     def call(*args: Any, **given: Any) -> Any:
-        names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms", "contains")
-        select = Select(**{name: given.pop(name) for name in names})
+        names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms", "contains", *_SHARED)
+        select = _with(Select(**{name: given.pop(name) for name in names}), given.pop("where"))
         if select.reason is not None and select.reason not in _REASONS:
             near = difflib.get_close_matches(select.reason, _REASONS, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
@@ -74,6 +75,79 @@ def selecting(function: F) -> F:
             ),
             click.option("--newer", "newer_ms", type=options.DURATION, help="Failed at most this long ago."),
             click.option("--contains", metavar="TEXT", help="Whose body contains this text."),
+            *_shared_options(),
+        ]
+    ):
+        decorated = option(decorated)
+    return cast(F, decorated)
+
+
+_SHARED: Final = ("run", "tenant", "fingerprint")
+_IN_MS: Final = {"older": "older_ms", "newer": "newer_ms"}
+
+
+def _shared_options() -> list[Callable[[F], F]]:
+    return [
+        click.option("--run", metavar="RUN", help="Of this run; * and ? match anything."),
+        click.option("--tenant", metavar="NAME", help="Of this tenant; * and ? match anything."),
+        click.option(
+            "--fingerprint", metavar="ID", help="Whose failure has this fingerprint, or this beginning of it."
+        ),
+        click.option(
+            "--where",
+            metavar="FIELD=VALUE",
+            multiple=True,
+            help="The same as an option: --where job=pay --where older=2h. Several must all hold.",
+        ),
+    ]
+
+
+S = TypeVar("S", Select, HeldSelect)
+
+
+def _with(select: S, conditions: tuple[str, ...]) -> S:
+    """A selection with the conditions of `--where`."""
+    fields = {
+        next((short for short, name in _IN_MS.items() if name == one), one): one
+        for one in select.__struct_fields__
+        if one != "ids"
+    }
+    found: dict[str, Any] = {}
+    for condition in conditions:
+        name, sign, value = condition.partition("=")
+        field = fields.get(name.strip())
+        if not sign or field is None:
+            near = difflib.get_close_matches(name.strip(), fields, n=1)
+            meant = f" Did you mean {near[0]}=...?" if near and sign else ""
+            raise click.UsageError(
+                f"--where {condition!r} is not a condition.{meant} Write FIELD=VALUE; fields: {', '.join(fields)}."
+            )
+        if field in found or getattr(select, field) is not None:
+            raise click.UsageError(f"{name.strip()} is given twice; one value is possible.")
+        found[field] = options.DURATION.convert(value, None, None) if field in _IN_MS.values() else value
+    return msgspec.structs.replace(select, **found)
+
+
+def selecting_held(function: F) -> F:
+    """Add the options that say which held operations are meant; they arrive as one `select`."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        names = ("queue", "error", "job", "older_ms", "newer_ms", *_SHARED)
+        return function(
+            *args, select=_with(HeldSelect(**{name: given.pop(name) for name in names}), given.pop("where")), **given
+        )
+
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__click_params__ = list(getattr(function, "__click_params__", []))  # type: ignore[attr-defined]  # click's own place
+    decorated: Any = call
+    for option in reversed(
+        [
+            click.option("--queue", metavar="NAME", help="Of this queue, or in this held queue."),
+            click.option("--error", metavar="CLASS", help="Class of the exception; * and ? match anything."),
+            click.option("--job", metavar="NAME", help="Of this job."),
+            click.option("--older", "older_ms", type=options.DURATION, help="Held at least so long, for example 2h."),
+            click.option("--newer", "newer_ms", type=options.DURATION, help="Held at most so long."),
+            *_shared_options(),
         ]
     ):
         decorated = option(decorated)

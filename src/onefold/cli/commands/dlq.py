@@ -48,18 +48,21 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 @target.by_url
 @selection.selecting
 @click.option("--all", "singly", is_flag=True, help="Every message instead of the groups of failures.")
+@click.option("--by-text", is_flag=True, help="Groups apart by the text of the error too, each with its fingerprint.")
 @click.option(
     "--limit", type=click.IntRange(1), default=_LISTED, show_default=True, help="With --all: show at most this many."
 )
-def list_letters(words: tuple[str, ...], url: str | None, select: Select, singly: bool, limit: int) -> Answer:
+def list_letters(
+    words: tuple[str, ...], url: str | None, select: Select, singly: bool, by_text: bool, limit: int
+) -> Answer:
     """Dead letters, grouped by how they failed: reason, error class and job, with counts and when the first expires."""
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url)
     if singly:
         letters = [admin.letter(found.session, one) for one in islice(admin.find(found.session, select), limit)]
         return Answer({"letters": letters}, draw=lambda: _draw_letters(letters, limit, select, found.session))
-    failures = admin.failures(found.session, select)
-    return Answer({"failures": failures}, draw=lambda: _draw_failures(failures, select, found))
+    failures = admin.failures(found.session, select, by_text=by_text)
+    return Answer({"failures": failures}, draw=lambda: _draw_failures(failures, select, found, by_text=by_text))
 
 
 def _draw_none(select: Select, session: AdminSession) -> None:
@@ -68,7 +71,7 @@ def _draw_none(select: Select, session: AdminSession) -> None:
     line(f"None of the {counted(every, 'dead letter')} fits." if every else "No dead letters.")
 
 
-def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: target.Target) -> None:
+def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: target.Target, *, by_text: bool) -> None:
     if not failures:
         _draw_none(select, found.session)
         return
@@ -103,7 +106,10 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     for one in failures:
         line(render.joined(f"{number(one.count):>5}  ", render.cause(one.error, one.summary)))
         if one.texts > 1:  # two causes may have one class
-            line(f"       (the newest of {one.texts} different texts; onefold dlq list --all --json has each)")
+            way = "--all --json" if one.fingerprint is not None else "--by-text"
+            line(f"       (the newest of {one.texts} different texts; onefold dlq list {way} has each)")
+        if by_text and one.fingerprint is not None:
+            line(f"       fingerprint {one.fingerprint}")
     line()
     where = f" in {queues[0]}" if len(queues) == 1 else ""
     line(f"{counted(sum(one.count for one in failures), 'dead letter')}{where}. Next:")

@@ -8,12 +8,16 @@ from __future__ import annotations
 import sys
 
 import click
+import msgspec
 
 from onefold import redact
 from onefold.admin import held as admin
-from onefold.cli import options, render, target
+from onefold.admin import settling
+from onefold.admin.settling import HeldSelect
+from onefold.cli import options, render, selection, target
 from onefold.cli.program import Answer, Group, declared
 from onefold.cli.render import Column, ago, line
+from onefold.errors import ConflictError
 from onefold.observe.wording import counted
 
 command = Group("held", help="Unknown outcomes that wait for a person.", no_args_is_help=True)
@@ -27,16 +31,17 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 @declared("list", read_only=True, example="onefold held list shop:app")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
-def list_held(words: tuple[str, ...], url: str | None) -> Answer:
+@selection.selecting_held
+def list_held(words: tuple[str, ...], url: str | None, select: HeldSelect) -> Answer:
     """What is held, longest first: one line per operation, its duplicates counted."""
     found, _ = _target(words, url, 0)
-    held = admin.listed(found.session)
-    return Answer({"held": held}, draw=lambda: _draw_list(held, found))
+    held = settling.selected(found.session, select)
+    return Answer({"held": held}, draw=lambda: _draw_list(held, found, is_all=select.is_empty()))
 
 
-def _draw_list(held: list[admin.HeldOperation], found: target.Target) -> None:
+def _draw_list(held: list[admin.HeldOperation], found: target.Target, *, is_all: bool = True) -> None:
     if not held:
-        line("Nothing is held.")
+        line("Nothing is held." if is_all else "Nothing that is held fits.")
         return
     tenants, keys = any(one.tenant for one in held), {one.key for one in held}
     columns = [
@@ -161,26 +166,34 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
 @declared(
     "settle",
     example="""onefold held settle o-17 shop:app --done --result '{"label": "AB123"}'
-               onefold held settle o-17 shop:app --not-done --reason-text "courier has no booking" """,
+               onefold held settle o-17 shop:app --not-done --reason-text "courier has no booking"
+               onefold held settle shop:app --all --where error=Timeout* --not-done --reason-text "courier was down" """,
 )
-@click.argument("words", metavar="KEY [APP]", nargs=-1)
+@click.argument("words", metavar="[KEY] [APP]", nargs=-1)
 @target.by_store_url
+@click.option(
+    "--all", "everything", is_flag=True, help="Many operations: all that --where names, or all that are held."
+)
 @click.option("--done", is_flag=True, help="The effect happened.")
 @click.option("--not-done", is_flag=True, help="The effect did not happen.")
 @click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
 @click.option("--hold", metavar="HOLD", help="Only if it is still this hold, `hold` of `list --json`; nobody is asked.")
-@options.operation
+@click.option("--yes", is_flag=True, help="With --all: settle them, and do not ask.")
+@click.option("--digest", metavar="DIGEST", help="With --all: settle them if they are still those that were shown.")
+@selection.selecting_held
 @options.idle
 @options.reason_text
 def settle(
     words: tuple[str, ...],
     url: str | None,
+    everything: bool,
     done: bool,
     not_done: bool,
     result: str | None,
     hold: str | None,
-    job: str | None,
-    tenant: str | None,
+    yes: bool,
+    digest: str | None,
+    select: HeldSelect,
     idle: bool,
     reason_text: str | None,
 ) -> Answer:
@@ -189,9 +202,24 @@ def settle(
     --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
     one message is sent back to its queue and runs again; the duplicates are deleted. On a terminal it is shown first, unless
     --hold says which hold was looked at.
+
+    With --all, and no KEY, many are settled alike: it shows which, and asks. Where nobody can be asked it changes nothing
+    without --yes or --digest, the digest that it has shown. An operation that ran again meanwhile is left, and said.
     """
     if done and not_done:
         raise click.UsageError("--done and --not-done exclude each other. Nothing was changed.")
+    if everything:
+        if hold is not None:
+            raise click.UsageError("--hold is of one operation. Nothing was changed.")
+        return _settle_many(
+            _target(words, url, 0)[0], select, done=done, not_done=not_done, result=result, yes=yes, digest=digest,
+            idle=idle, reason_text=reason_text,
+        )  # fmt: skip
+    job, tenant = select.job, select.tenant
+    if msgspec.structs.replace(select, job=None, tenant=None) != HeldSelect() or yes or digest is not None:
+        raise click.UsageError(
+            "Conditions, --yes and --digest go with --all; without it name one KEY. Nothing was changed."
+        )
     found, (key,) = _target(words, url, 1)
     if not done and not not_done:
         raise click.UsageError("Say whether the effect happened: --done or --not-done.")
@@ -209,6 +237,85 @@ def settle(
         idle=idle,
     )
     return Answer(settled, draw=lambda: _draw_settled(settled))
+
+
+def _settle_many(
+    found: target.Target,
+    select: HeldSelect,
+    *,
+    done: bool,
+    not_done: bool,
+    result: str | None,
+    yes: bool,
+    digest: str | None,
+    idle: bool,
+    reason_text: str | None,
+) -> Answer:
+    """Show what would be settled; settle it when somebody said so, to this plan."""
+    if not done and not not_done:
+        raise click.UsageError("Say whether the effects happened: --done or --not-done.")
+    plan = settling.plan(found.session, select, done=done, result=result)
+    if digest is not None and digest != plan.digest:
+        raise ConflictError(
+            f"What would be settled is not what digest {digest:.40} names: it is {plan.digest} now.",
+            meaning="Something was settled, ran again, or was held since. Nothing was changed.",
+            todo="Look at it again, without --digest.",
+        )
+    if not plan.operations or (not yes and digest is None and (render.is_quiet() or not sys.stdin.isatty())):
+        return Answer({"plan": plan}, draw=lambda: _draw_plan(plan, found, reason_text=reason_text))
+    if not reason_text:
+        raise click.UsageError(
+            "Settling many needs --reason-text: it is kept in the history of each. Nothing was changed."
+        )
+    if not yes and digest is None:
+        for text in _plan_lines(plan, found.session.now_ms()):
+            render.note(redact.one_line(text))
+        render.confirm(f"Settle {counted(len(plan.operations), 'operation')} as {'done' if done else 'not done'}?")
+    many = settling.carry_out(found.session, plan, reason_text=reason_text, idle=idle)
+    return Answer(many, draw=lambda: _draw_many(many, plan), code=int(bool(many.left)))
+
+
+_PLANNED = 50  # operations that are drawn; --json has all
+
+
+def _plan_lines(plan: settling.SettlePlan, now_ms: int) -> list[str]:
+    found = [
+        f"  {one.job} {one.key}{f' of {one.tenant}' if one.tenant else ''}  held for {ago(now_ms - one.since_ms)}: "
+        f"{render.cause(one.error, one.summary)}"
+        for one in plan.operations[:_PLANNED]
+    ]
+    if len(plan.operations) > _PLANNED:
+        found.append(f"  and {len(plan.operations) - _PLANNED:,} more; --json has them all")
+    found += [f"  {one.job} {one.key} is left as it is: {one.why}" for one in plan.refused[:_PLANNED]]
+    if not plan.is_whole:
+        found.append("  More is held than one command settles: run it again afterwards.")
+    return found
+
+
+def _draw_plan(plan: settling.SettlePlan, found: target.Target, *, reason_text: str | None) -> None:
+    for text in _plan_lines(plan, found.session.now_ms()):
+        line(text)
+    if not plan.operations:
+        line("Nothing that is held fits." if not plan.refused else "Nothing else that is held fits.")
+        return
+    word = "done" if plan.done else "not done"
+    line(f"{counted(len(plan.operations), 'operation')} would be settled as {word}. Nothing was changed.")
+    why = "" if reason_text else " --reason-text TEXT"
+    line(f"The same command with --digest {plan.digest}{why} does it, if they are still these.")
+
+
+def _draw_many(many: settling.SettledMany, plan: settling.SettlePlan) -> None:
+    for one in many.left:
+        line(f"{one.job} {one.key} is left as it is: {one.why}", "yellow")
+    back = sum(len(one.sent_back) for one in many.settled)
+    word = "done" if plan.done else "not done"
+    line(f"{counted(len(many.settled), 'operation')} settled as {word}; {counted(back, 'message')} sent back.")
+    if any(one.lacks_result for one in many.settled):
+        line(
+            "Their result is null, which is not what the job returns: settle one again with --result JSON to give it one."
+        )
+    if not plan.is_whole:
+        line("More is held than one command settles: run it again.")
 
 
 def _asked(one: admin.HeldOperation, found: target.Target, *, done: bool) -> str:
