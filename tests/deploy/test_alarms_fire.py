@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from onefold import limits
 from onefold.cli.stack_options import declared_in
 from onefold.contracts.store import RecordKey
 from onefold.deploy import cloudformation, terraform
+from onefold.deploy.alarms import AlarmPlan
 from onefold.deploy.plan import DeployPlan, plan
 from onefold.deploy.stack import Stack
 from onefold.observe import alarm_samples, alarms
@@ -29,7 +32,7 @@ from tests.deploy.cloudwatch import Series, counts, states
 
 def make_app() -> onefold.App:
     """An app of which every alarm can be written: the first queue has groups, the second is FIFO."""
-    app = onefold.App("shop")
+    app = onefold.App("shop", sinks=[onefold.LogSink(), onefold.observe.EmfSink()])
     orders = app.queue("orders", retention="2h", function=Function(timeout="1m", concurrency=10))
     parcels = app.queue("parcels.fifo", fifo=True)
 
@@ -123,6 +126,8 @@ CASES: list[tuple[str, dict[str, list[Any]], list[int], list[int]]] = [
     ("group-backlog", {"ApproximateAgeOfOldestMessage": [900] * 60,
                        "ApproximateNumberOfGroupsWithInflightMessages": [3] * 20 + [1] * 20 + [3] * 20}, [25, 40], [20, 50]),
     ("noisy-tenant", {"ApproximateNumberOfNoisyGroups": [0] * 5 + [1] * 20 + [0] * 9}, [20, 25], [5, 19, 26]),
+    ("receives", {"ReceiveCount": [1.0] * 15 + [3.0] * 30 + [1.0] * 15}, [30, 45], [25, 50]),
+    ("receives", {"ReceiveCount": [1.0] * 15 + [3.0] * 10 + [1.0] * 20}, [], [25, 30]),
     ("errors", {"Errors": [0] * 5 + [1] * 5 + [0] * 9, "Invocations": [100] * 30}, [7, 11], [6, 13]),
     ("errors", {"Errors": [0] * 5 + [1] * 5 + [0] * 9, "Invocations": [101] * 30}, [], [5, 7, 13]),
     ("failing", {"Errors": [0] * 5 + [1] * 5 + [0] * 9}, [8, 12], [7, 13]),
@@ -261,6 +266,67 @@ def test_a_look_counts_as_what_it_found(
     event = Event(at_ms=0, name=name, run="hourly/1", detail=detail)
     for line in log_lines(event):
         assert {one.metric for one in whole.log_counts if counts(one.pattern, line)} == counted
+
+
+# -- what onefold itself measures ------------------------------------------------------------------------------------
+
+
+def receives(sinks: list[onefold.observe.Sink], environment: dict[str, str]) -> dict[str, AlarmPlan]:
+    app = onefold.App("shop", sinks=sinks)
+    app.job(app.queue("orders", function=Function(environment=environment)), key="{id}", name="book", owner="billing")(
+        _none
+    )
+    app.job(app.queue("letters", function=None), key="{id}", name="write")(_none)
+    made = plan("shop", "shop:app", declared_in(app), Stack(prefix="prod-"))
+    return {one.name: one for one in made.alarms if one.alarm == "receives"}
+
+
+def _none(payload: dict[str, str]) -> None:
+    """Nothing."""
+
+
+def test_receives_is_written_where_its_metric_is() -> None:
+    assert receives([onefold.LogSink()], {"OTHER": "on"}) == {}
+    assert receives([onefold.LogSink()], {"ONEFOLD_EMF": "off"}) == {}
+    found = receives([], {"ONEFOLD_EMF": "on"})
+    assert found.keys() == {"prod-orders-book-receives"}  # no function runs the other one
+    (measure,) = found["prod-orders-book-receives"].measures
+    assert (measure.namespace, measure.metric, measure.statistic) == ("onefold/shop", "ReceiveCount", "p99")
+    assert (found["prod-orders-book-receives"].owner, found["prod-orders-book-receives"].jobs) == ("billing", ("book",))
+    mine = receives([onefold.observe.EmfSink(namespace="mine")], {})
+    assert mine.keys() == {"prod-orders-book-receives", "prod-letters-write-receives"}
+    assert {one.measures[0].namespace for one in mine.values()} == {"mine"}
+
+
+def test_a_line_of_the_sink_is_what_receives_measures(whole: DeployPlan) -> None:
+    stream = io.StringIO()
+    sink = onefold.observe.EmfSink(stream)
+    sink.for_app("shop")
+    sink.emit(Event(at_ms=0, name="completed", key=RecordKey("", "book", "o-1"), queue="orders", receive_count=4))
+    sink.flush()
+    (line,) = [json.loads(one) for one in stream.getvalue().splitlines()]
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    (alarm,) = [one for one in whole.alarms if one.name == "orders-book-receives"]
+    (measure,) = alarm.measures
+    assert directive["Namespace"] == measure.namespace
+    assert list(measure.dimensions) in directive["Dimensions"]
+    assert {name: line[name] for name in measure.dimensions} == measure.dimensions
+    assert line[measure.metric] == 4
+
+
+def test_receives_is_in_both_templates(whole: DeployPlan, properties: dict[str, dict[str, Any]]) -> None:
+    written = properties["receives"]
+    dimensions = [{"Name": "job", "Value": "book"}, {"Name": "queue", "Value": "orders"}]
+    assert (written["Namespace"], written["MetricName"], written["Dimensions"]) == (
+        "onefold/shop",
+        "ReceiveCount",
+        dimensions,
+    )
+    assert (written["ExtendedStatistic"], written["Period"], written["EvaluationPeriods"]) == ("p99", 300, 3)
+    alarms_written = terraform.module(whole)["resource"]["aws_cloudwatch_metric_alarm"].values()
+    (same,) = [one for one in alarms_written if one["alarm_name"] == "orders-book-receives"]
+    assert (same["metric_name"], same["extended_statistic"]) == ("ReceiveCount", "p99")
+    assert same["dimensions"] == {"job": "book", "queue": "orders"}
 
 
 # -- which are written -----------------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class Adopting(Protocol):
 
 BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
 FLUSH_MS_MAX: Final = 1_000  # ours: an answer waits so long for slow sinks, and at most half the time that is left
-_IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
 _EMF: Final = "ONEFOLD_EMF"
+_IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
 _SNAPSHOT: Final = "snap-start"  # what is made before a snapshot (connections, this process's own id) would be in many
 _ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same; where Lambda itself runs the function
 

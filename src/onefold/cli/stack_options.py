@@ -22,6 +22,7 @@ from onefold.app import App
 from onefold.cli import render, target
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import ALARMS, LOG_DAYS, Stack, stack_of
+from onefold.observe.emf import EmfSink
 from onefold.observe.sinks import LogSink
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,6 +138,7 @@ def declared_in(app: App) -> AppDeclarations:
         pipes=app.pipes.values(),
         reconcilers=app.reconcilers.keys(),
         logs=not app.sinks or any(isinstance(one, LogSink) for one in app.sinks),
+        metrics=next((one.namespace(app.name) for one in app.sinks if isinstance(one, EmfSink)), None),
     )
 
 

@@ -33,6 +33,7 @@ from onefold.observe.alarm_samples import (
     stalled_after_ms,
 )
 from onefold.observe.alarms import ALARMS, MINUTE_MS
+from onefold.observe.metrics import METRICS
 from onefold.schedules.fire_times import Timing
 
 Missing = Literal["notBreaching", "breaching"]
@@ -251,6 +252,22 @@ def of_queue(made: Made, settings: QueueSettings, *, timeout_ms: int, grouped: b
             "noisy-tenant", 1, _sqs("groups", "ApproximateNumberOfNoisyGroups", queue), ids="NoisyTenant",
             suffix="noisy-tenant", periods=15,
         )  # fmt: skip
+
+
+def of_receives(made: Made, namespace: str, job: str, queue: str) -> AlarmPlan:
+    """Of one job of a queue, where an `EmfSink` writes metrics of it: CloudWatch knows none of a queue alone.
+
+    Args:
+        namespace: of these metrics. job, queue: as the app names them.
+    """
+    measure = Measure(
+        id="receives", namespace=namespace, metric=METRICS["onefold.message.receives"].emf,
+        dimensions={"job": job, "queue": queue}, statistic="p99",
+    )  # fmt: skip
+    return made.alarm(
+        "receives", alarms.RECEIVES, measure, ids=f"{names.logical_id(job)}Receives", suffix=f"{job}-receives",
+        period_ms=_FIVE_MS, periods=_periods(ALARMS["receives"].for_ms, _FIVE_MS),
+    )  # fmt: skip
 
 
 def of_dead(made: Made, dead: QueueSettings, *, source_retention_ms: int) -> Iterator[AlarmPlan]:

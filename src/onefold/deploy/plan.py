@@ -28,6 +28,7 @@ from onefold.events.bus import Bus
 from onefold.events.pipes import Pipe
 from onefold.maps.rules import MapSpec
 from onefold.observe.alarm_targets import QUEUE as ALARMS_QUEUE
+from onefold.observe.emf import EMF_VARIABLE, namespace_of
 from onefold.options import Queue
 from onefold.runner.handlers import Job
 from onefold.schedules.schedule import Schedule
@@ -113,6 +114,7 @@ class AppDeclarations(Struct, frozen=True, kw_only=True):
         queues, jobs, schedules, maps, buses, pipes: in any order.
         reconcilers: names of the jobs that look at runs.
         logs: whether its events become lines of a log, as those of an app without sinks do.
+        metrics: the namespace in CloudWatch in which a sink of it writes metrics; None: no sink does.
     """
 
     queues: Iterable[Queue]
@@ -123,6 +125,7 @@ class AppDeclarations(Struct, frozen=True, kw_only=True):
     pipes: Iterable[Pipe] = ()
     reconcilers: Collection[str] = ()
     logs: bool = True
+    metrics: str | None = None
 
 
 def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> DeployPlan:
@@ -177,10 +180,11 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     events = eventbridge.planned_events(
         list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
     )
-    counts, found = alarms.wanted(
-        stack.alarms,
-        *_alarms(planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers, events),
+    counts, possible = _alarms(
+        planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers, events
     )
+    possible += _of_metrics(app, declared.metrics, planned, on_queue, by_queue, target)
+    counts, found = alarms.wanted(stack.alarms, counts, possible)
     names.check_apart("function", (one.name for one in made))
     names.check_apart("state machine", (one.name for one in machines))
     names.check_apart("rule", (one.arn for one in events.rules))
@@ -379,3 +383,33 @@ def _alarms(
     if table is not None:
         found.append(alarms.of_table(about("Records", table, table, None), table))
     return counts, found
+
+
+def _of_metrics(
+    app: str,
+    own: str | None,
+    queues: Sequence[QueuePlan],
+    on_queue: Mapping[str, Sequence[Job[Any, Any]]],
+    served: Mapping[str, FunctionPlan],
+    target: str,
+) -> list[AlarmPlan]:
+    """Alarms over onefold's own metrics, of those jobs whose metrics are written.
+
+    Args:
+        own: the namespace of the app's own sink, if it has one.
+    """
+    found: list[AlarmPlan] = []
+    ids = {names.logical_id(name): name for name in on_queue}
+    for queue in queues:
+        function = served.get(queue.id)
+        is_on = function is not None and function.settings.env.get(EMF_VARIABLE) == "on"
+        namespace = own or (namespace_of(app) if is_on else None)
+        if queue.role == "main" and namespace is not None:
+            name = ids[queue.id]
+            for job in on_queue[name]:
+                made = Made(
+                    part=queue.id, resource=queue.settings.name, subject=name, target=target, owner=job.policy.owner,
+                    jobs=(job.name,),
+                )  # fmt: skip
+                found.append(alarms.of_receives(made, namespace, job.name, name))
+    return found

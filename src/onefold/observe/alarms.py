@@ -244,8 +244,9 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             causes="Timeouts, crashes, a visibility timeout shorter than a run, a message that fails for everybody.",
             first=_STATUS,
             steps="Take one key from the log and run `onefold why KEY`: it says what ended each of its runs.",
-            aws="not there: SQS has no such metric; see lease-lost, timeouts and dlq-not-empty",
-            sides=("prometheus",),
+            aws="`ReceiveCount` (p99) of each job of the queue, in 3 periods of 5 minutes, where an `EmfSink` writes it: "
+            "a sink of the app, or `ONEFOLD_EMF=on` in the function's environment. SQS itself has no such metric",
+            sides=("cloudwatch", "prometheus"),
         ),
         Alarm(
             name="errors", severity="ticket", of="function",

@@ -22,10 +22,16 @@ from onefold.runtime.events import Event
 
 VALUES_MAX: Final = 100  # of one metric in a line
 METRICS_MAX: Final = 100  # of one line
+EMF_VARIABLE: Final = "ONEFOLD_EMF"  # `on` in the environment of a function or worker: one is made without a sink
 EVERY_MS: Final = limits.MINUTE_MS  # CloudWatch's metrics have the resolution of a minute
 _DIMENSIONS: Final = ("job", "queue")
 _ITEMS: Final = {"duplicate": "Duplicates"}
 _encode = msgspec.json.Encoder().encode
+
+
+def namespace_of(app: str) -> str:
+    """Of an app's metrics in CloudWatch, unless its sink names another one."""
+    return f"onefold/{app}"
 
 
 class EmfSink:
@@ -48,7 +54,11 @@ class EmfSink:
     def for_app(self, name: str) -> None:
         """Take the app's namespace, unless there is one."""
         if self._namespace is None:
-            self._namespace = f"onefold/{name}"
+            self._namespace = namespace_of(name)
+
+    def namespace(self, app: str) -> str:
+        """Where the metrics of an app are written."""
+        return self._namespace or namespace_of(app)
 
     def emit(self, event: Event) -> None:
         """Count one event; write what was counted when a minute is over, or a line is full."""
