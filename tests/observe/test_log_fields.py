@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 import onefold
 from onefold.contracts.ledger import COUNT_PREFIX
@@ -145,27 +146,19 @@ def test_lines_of_a_function_say_where_its_log_is(monkeypatch: pytest.MonkeyPatc
     assert (said["function"], said["log_stream"], said["aws_request_id"]) == ("shop-orders", "2026/11/23/[1]abc", "r-1")
 
 
-class ProcessorFormatterContract(logging.Formatter):
-    """What structlog's ProcessorFormatter does with a foreign record behind add_log_level and ExtraAdder.
-
-    It makes `{"event": record.getMessage(), "_record": ..., "_from_structlog": False}`, and ExtraAdder copies every
-    attribute that a plain record has not. structlog itself is not installed for the tests.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        own = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-        said: dict[str, object] = {"event": record.getMessage(), "_record": record, "_from_structlog": False}
-        said["level"] = record.levelname.lower()
-        said |= {name: value for name, value in vars(record).items() if name not in own}
-        del said["_record"], said["_from_structlog"]  # remove_processors_meta
-        return json.dumps(said)
-
-
 def test_structlogs_formatter_gets_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("onefold-test-structlog")
     logger.propagate = False
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(ProcessorFormatterContract())
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
@@ -175,20 +168,23 @@ def test_structlogs_formatter_gets_every_field(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == fields_of(EVENT)
 
 
-def test_the_pages_formatter_writes_the_fields_of_a_real_failure(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["with_logging", "with_structlog"])
+def test_the_pages_formatters_write_the_fields_of_a_real_failure(tmp_path: Path, module: str) -> None:
     write_files("docs/logs.md", tmp_path)
-    shell("""onefold send with_logging:app ship '{"name": "o-17"}'""", tmp_path)
-    script = "onefold worker with_logging:app --until-empty"
+    shell(f"""onefold send {module}:app ship '{{"name": "o-17"}}'""", tmp_path)
+    script = f"onefold worker {module}:app --until-empty"
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment(), text=True, capture_output=True, check=True, timeout=60
     )
     lines = [json.loads(one) for one in done.stderr.splitlines() if one.startswith("{")]
     (dead,) = [one for one in lines if one["event"] == "dead-letter"]
     assert (dead["app"], dead["job"], dead["error"], dead["level"]) == ("shop", "ship", "PermanentError", "error")
-    assert dead["where"].startswith("with_logging.py:")
+    assert dead["where"].startswith(f"{module}.py:")
     assert dead["where"].endswith("in ship")
     assert dead["trace"].endswith("PermanentError: no such address")
-    assert dead["message"].startswith("dead-letter ship sha256:")
+    if module == "with_logging":  # structlog has the name of the event where others have a message
+        assert dead["message"].startswith("dead-letter ship sha256:")
     (start,) = [one for one in lines if one["event"] == "worker-started"]
     assert (start["queues"], start["jobs"], start["version"]) == ("orders", "ship", onefold.__version__)
     assert start["place"] == str(tmp_path / ".onefold/shop.db")
