@@ -471,12 +471,16 @@ def test_a_thread_that_overruns_keeps_its_key_and_message_and_what_it_returns_co
     shop = Workshop(app, WorkerSettings(threads=1))
     shop.start()
     assert begun.wait(PATIENCE_S)
-    other = app.runtime().engine.queues.open("orders")
+    other, watchdog = app.runtime().engine.queues.open("orders"), shop.worker._beside._watching.bell
+    clock.advance(3_000)
+    watchdog.ring()  # its thread may get its turn only when all this time has passed
+    shop.told.wait_for("overrun")
     for _ in range(10):
         shop.pass_time(clock, LEASE_MS)
         assert other.receive(10) == []
         (record,) = app.runtime().engine.records.scan(status="in_progress", limit=10)
         assert record.lease_until_ms > clock.now_ms()
+    watchdog.ring()
     overruns = [told.detail for told in shop.told.wait_for("overrun", 2)]
     release.set()
     shop.told.wait_for("completed")
