@@ -282,6 +282,29 @@ def test_a_turn_that_was_not_given_back_ends(apart: tuple[Books, ManualClock], m
     second.close()
 
 
+def test_a_relay_whose_turn_is_over_sends_no_more(apart: tuple[Books, ManualClock]) -> None:
+    """It stood still, and another has passed on what it had; later than five minutes a queue would not know them again."""
+    books, clock = apart
+    with books.mine:
+        books.shop.ship.send({"id": "o-1"}, connection=books.mine)
+        books.shop.pack.send({"id": "o-2", "customer": "c"}, connection=books.mine)
+
+    class Stopped(Dying):
+        def __getattr__(self, name: str) -> Any:
+            if name == "remove" and not stops:
+                stops.append(name)
+                clock.advance(TURN_MS)
+            return getattr(self._table, name)
+
+    stops: list[str] = []
+    first = books.shop.relay(lambda table: Stopped(table, "", after=False))
+    assert first._step()
+    assert (books.shop.waiting(), books.shop.waiting("groups.fifo")) == (["o-1"], [])
+    first.check()  # in a turn of its own again
+    assert (books.shop.waiting(), books.shop.waiting("groups.fifo")) == (["o-1"], ["o-2"])
+    first.close()
+
+
 # -- what cannot be passed on ------------------------------------------------------------------------------------------
 
 

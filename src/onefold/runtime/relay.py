@@ -165,6 +165,8 @@ class Relay:
             raise _AnotherRelay
         try:
             for queue_rows in _by_queue(rows):
+                if runtime.steady.now_ms() >= mine.until_ms:  # this process stood still, and another may pass them on
+                    raise _AnotherRelay
                 send_all(runtime, [outbox.read(row) for row in queue_rows], runtime.history)
                 self._table.remove([row.id for row in queue_rows])
         finally:  # a turn that another has taken meanwhile stays as it is
