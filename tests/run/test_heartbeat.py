@@ -52,7 +52,7 @@ class Ward:
         self.busy: list[errors.TransientError] = []
         self.overran: list[Execution] = []
         self.heartbeat = self.new_heartbeat(self.backend)
-        self.watchdog = Watchdog(self.in_flight, clock=clock, stop=self.stop, told=self.overran.append)
+        self.watchdog = Watchdog(self.in_flight, clock=clock, stop=self.stop, on_overrun=self.overran.append)
 
     def new_runner(self) -> Runner:
         return make_runner(
