@@ -20,6 +20,7 @@ import click
 from msgspec import Struct
 
 from onefold import errors, settings
+from onefold.check.rules import HARMS, RULES
 from onefold.cli.program import Command, program
 from onefold.observe.log_fields import FIELDS
 from onefold.observe.metrics import METRICS
@@ -93,6 +94,8 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "metrics.md": metrics_page(),
         "logs.md": logs_page(),
+        "rules.md": rules_page(),
+        **{f"rule-{one.id}.md": one.page for one in RULES},
     }
 
 
@@ -492,6 +495,19 @@ def metrics_page() -> str:
                 rows.append(f"| `{one.prometheus}` | `{one.name}` | {emf} | {kind} | {labels} | {one.text} |")
         parts += [f"## {title}", "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def rules_page() -> str:
+    """The index of what `onefold check` looks for."""
+    parts = [
+        "# Rules of onefold check",
+        "",
+        "What [onefold check](../check.md) looks for in templates, by the harm it does.",
+    ]
+    for prefix, harm in HARMS.items():
+        rows = [f"| [{one.id}](rule-{one.id}.md) | {one.title} |" for one in RULES if one.id.startswith(prefix)]
+        parts += ["", f"## {prefix}: {harm}", "", "| id | a template with |", "|---|---|", *rows]
+    return "\n".join(parts) + "\n"
 
 
 def logs_page() -> str:

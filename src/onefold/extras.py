@@ -13,6 +13,7 @@ from onefold.errors import UsageError
 _PACKAGES: Final = {
     "cli": ("click", "rich", "jmespath"),
     "demo": ("aiohttp",),
+    "check": ("yaml",),
     "serve": ("botocore", "httptools", "uvloop", "yaml"),
     "aws": ("boto3", "botocore"),
     "postgres": ("psycopg", "psycopg_binary", "psycopg_pool"),

@@ -1,1 +1,1 @@
-"""Private: facts read from templates, for finding settings that are allowed but harmful. May change with any release."""
+"""Private: facts read from templates, and rules that find harmful settings among them. May change with any release."""

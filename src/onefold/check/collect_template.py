@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from onefold.check.documents import PropertyPath, read_document
+from onefold.check.documents import read_document
 from onefold.check.facts import (
     FunctionFacts,
     InlineCode,
@@ -30,6 +30,7 @@ from onefold.check.facts import (
     LocalCode,
     MappingFacts,
     PolicyFacts,
+    PropertyPath,
     QueueFacts,
     RedriveFacts,
     TemplateFacts,
@@ -297,8 +298,16 @@ def mapping_of(
         filters=_filters(properties),
         reports_failures="ReportBatchItemFailures" in _texts(properties, "FunctionResponseTypes"),
         enabled=properties.flag("Enabled", True),
+        destination=_destination(properties.raw.get("DestinationConfig")),
+        has_pollers="ProvisionedPollerConfig" in properties.raw,
         unresolved=properties.unresolved,
     )
+
+
+def _destination(written: Any) -> str | None:
+    """The destination of failed invocations as it is written, as JSON text; None when there is none."""
+    failed = written.get("OnFailure") if isinstance(written, dict) else None
+    return None if not failed else json.dumps(failed, default=str)
 
 
 def of_another_service(arn: str) -> str | None:
@@ -401,6 +410,7 @@ def collect_template(
         functions=tuple(found.functions),
         mappings=tuple(found.mappings),
         left_out=tuple(sorted(found.left_out, key=lambda one: (one.location.line, one.location.path))),
+        document=document,
     )
 
 

@@ -1,4 +1,4 @@
-"""A template file as plain data: YAML with CloudFormation's short tags, or JSON, and the line of every value.
+"""A template file as plain data: YAML with CloudFormation's short tags, or JSON, and the position of every value.
 
 Only reading lives here, nothing about resources. `!Ref x` comes out as {"Ref": "x"}, `!GetAtt a.b` as
 {"Fn::GetAtt": ["a", "b"]}, any other `!F v` as {"Fn::F": v}, so that both notations look alike from here on. Aliases
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import yaml
 
+from onefold.check.facts import Document, PropertyPath, Span
 from onefold.errors import NotFoundError, StorageError, UsageError
 
 FILE_BYTES_MAX: Final = 1_048_576  # CloudFormation quotas: template body in S3, 1 MB
@@ -36,22 +36,6 @@ _PLAIN_FLOAT: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}")
 _YAML: Final = "tag:yaml.org,2002:"
 _TRUE: Final = frozenset({"yes", "true", "on"})
 
-PropertyPath = tuple[str | int, ...]
-
-
-class Document(msgspec.Struct, frozen=True):
-    """Plain data (dict, list, str, int, float, bool, None) and the line, from 1, of each value by its path."""
-
-    file: str
-    data: dict[str, Any]
-    lines: dict[PropertyPath, int]
-
-    def line(self, path: PropertyPath) -> int:
-        """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 0)
-
 
 def read_document(path: Path) -> Document:
     """Read a template.
@@ -69,11 +53,11 @@ def read_document(path: Path) -> Document:
         root = yaml.compose(text, Loader=loader)
     except (yaml.YAMLError, RecursionError) as error:
         if text.lstrip().startswith("{"):  # JSON that is not YAML 1.1: tabs, surrogate pairs
-            return Document(str(path), _mapping(_from_json(path, text), str(path)), {})
+            return Document(str(path), _mapping(_from_json(path, text), str(path)), {}, {}, text)
         raise _no_yaml(path, error) from None
     reader = _Reader(str(path))
     data = reader.value(root, (), 0) if root is not None else None
-    return Document(str(path), _mapping(data, str(path)), reader.lines)
+    return Document(str(path), _mapping(data, str(path)), reader.lines, reader.spans, text)
 
 
 def _bound_depth(path: Path, events: Iterable[yaml.Event]) -> None:
@@ -163,12 +147,15 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines: dict[PropertyPath, int] = {}
+        self.spans: dict[PropertyPath, Span] = {}
         self._values = 0
         self._chars = 0
 
     def value(self, node: yaml.Node, path: PropertyPath, depth: int) -> Any:
         self._count(node, depth)
-        self.lines.setdefault(path, node.start_mark.line + 1)
+        begins, ends = node.start_mark, node.end_mark
+        self.lines.setdefault(path, begins.line + 1)
+        self.spans.setdefault(path, Span(begins.line + 1, begins.column + 1, ends.line + 1, ends.column + 1))
         if node.tag.startswith("!") and node.tag != "!":
             return self._tagged(node, path, depth)
         return self._untagged(node, path, depth)

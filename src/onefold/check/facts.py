@@ -14,6 +14,37 @@ from typing import Any
 
 import msgspec
 
+PropertyPath = tuple[str | int, ...]
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A piece of a file: lines and columns from 1; `end_column` is one past the last character."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Document(msgspec.Struct, frozen=True):
+    """Plain data (dict, list, str, int, float, bool, None), and for each value by its path its line, from 1, and its span.
+
+    `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
+    in block style ends where the next token begins, which may be lines later.
+    """
+
+    file: str
+    data: dict[str, Any]
+    lines: dict[PropertyPath, int]
+    spans: dict[PropertyPath, Span] = {}
+    text: str = ""
+
+    def line(self, path: PropertyPath) -> int:
+        """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 0)
+
 
 class TemplateLocation(msgspec.Struct, frozen=True):
     """Where in a template: file, line from 1 (0: not known), logical id of the resource ("" outside one), property path."""
@@ -115,7 +146,8 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
 class MappingFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An SQS event source mapping, its own resource or a SAM function's event of type SQS.
 
-    `queue` and `function` are names, `filters` patterns as JSON text. `window_ms`: the batching window.
+    `queue` and `function` are names, `filters` patterns as JSON text. `window_ms`: the batching window. `destination`: where
+    failed invocations are said to go. `has_pollers`: pollers are provisioned.
     """
 
     location: TemplateLocation
@@ -129,6 +161,8 @@ class MappingFacts(msgspec.Struct, frozen=True, kw_only=True):
     filters: tuple[str, ...]
     reports_failures: bool
     enabled: bool
+    destination: str | None = None
+    has_pollers: bool = False
     unresolved: Mapping[str, Unresolved] = {}
 
 
@@ -144,6 +178,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     functions: tuple[FunctionFacts, ...]
     mappings: tuple[MappingFacts, ...]
     left_out: tuple[LeftOut, ...]
+    document: Document
 
     @property
     def functions_that_run(self) -> tuple[FunctionFacts, ...]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from onefold.check.documents import Document, PropertyPath
-from onefold.check.facts import LeftOut, TemplateLocation, Unresolved
+from onefold.check.facts import Document, LeftOut, PropertyPath, TemplateLocation, Unresolved
 from onefold.check.intrinsics import NO_VALUE, Intrinsics, flag, is_function, text_of, whole_number
 from onefold.errors import UsageError
 

@@ -77,6 +77,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
     "web": ("onefold.cli.commands.web", "command", "A web page: look, redrive, edit and settle in a browser."),
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
+    "check": (
+        "onefold.cli.commands.check",
+        "command",
+        "Find what duplicates, loses or stops work in a template.",
+    ),
     "lambda": ("onefold.cli.commands.lambda_", "command", "Run a Lambda function on a queue, as its mapping does."),
     "synth": (
         "onefold.cli.commands.deploy",

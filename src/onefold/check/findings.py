@@ -1,0 +1,80 @@
+"""What a rule has found: which rule, where, the arithmetic, and the smallest change that removes it.
+
+Never here: rules, how a finding is printed. Invariants: a finding names a position in a file that was read; its fingerprint
+depends on the rule, the file's name, the resource and the property, and not on lines, so that a change elsewhere keeps it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import PurePath
+from typing import Literal
+
+from msgspec import Struct
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")  # the worst first
+
+
+class Source(Struct, frozen=True):
+    """A piece of a file: lines and columns from 1, `end_column` one past the last character."""
+
+    file: str
+    start_line: int
+    start_column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        """`template.yaml:12:7`, the form that editors and terminals open."""
+        return f"{self.file}:{self.start_line}:{self.start_column}"
+
+
+class Related(Struct, frozen=True):
+    """The other side of a comparison: where it is, of which resource, and what it says there."""
+
+    source: Source
+    resource: str
+    text: str
+
+
+class Edit(Struct, frozen=True):
+    """Replace a piece of a file with a text; a piece of no length inserts."""
+
+    source: Source
+    text: str
+
+
+class Fix(Struct, frozen=True):
+    """The smallest change that removes a finding. `safe`: it only reduces harm; `unsafe`: it may change what you meant."""
+
+    description: str
+    safety: Literal["safe", "unsafe"]
+    edits: tuple[Edit, ...] = ()
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that a rule has found.
+
+    Attributes:
+        rule: its id, `DUP002`. message: one sentence with the values. arithmetic: one line for each step.
+        source, resource, property_path: where; a resource is its logical id. related: the other sides.
+        fix: None where there is no single right value. suppressed: the reason written beside it; None where there is none.
+    """
+
+    rule: str
+    severity: Severity
+    message: str
+    source: Source
+    resource: str
+    property_path: str = ""
+    arithmetic: tuple[str, ...] = ()
+    related: tuple[Related, ...] = ()
+    fix: Fix | None = None
+    suppressed: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits, the same as long as rule, file name, resource and property are."""
+        parts = (self.rule, PurePath(self.source.file).name, self.resource, self.property_path)
+        return sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,165 @@
+"""Findings for programs: JSON, SARIF 2.1.0, GitHub's workflow commands, and one line each.
+
+Sources: OASIS SARIF 2.1.0; GitHub, "SARIF support for code scanning" (`primaryLocationLineHash` is the only fingerprint that
+is used, the first sentence of a message stands alone) and "Workflow commands" (how values are escaped).
+Never here: text for a terminal. Invariant: a path below the directory given is written relative to it, with `/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from onefold.check.checking import Checked
+from onefold.check.findings import Finding, Related, Source
+from onefold.check.rules import HARMS, RULES
+
+_LEVELS: Final = {"error": "error", "warning": "warning", "info": "note"}
+_PRECISION: Final = "very-high"
+
+
+def concise(checked: Checked, root: Path) -> str:
+    """`file:line:column: id severity: message`, one line for each open finding."""
+    return "".join(
+        f"{_relative(one.source.file, root)}:{one.source.start_line}:{one.source.start_column}:"
+        f" {one.rule} {one.severity}: {one.message}\n"
+        for one in checked.open
+    )
+
+
+def github(checked: Checked, root: Path) -> str:
+    """Workflow commands, which GitHub shows beside the lines of a pull request."""
+    kinds = {"error": "error", "warning": "warning", "info": "notice"}
+    return "".join(
+        f"::{kinds[one.severity]} file={_property(_relative(one.source.file, root))},line={one.source.start_line},"
+        f"endLine={one.source.end_line},col={one.source.start_column},endColumn={one.source.end_column},"
+        f"title={_property(one.rule)}::{_value(_whole(one))}\n"
+        for one in checked.open
+    )
+
+
+def _whole(one: Finding) -> str:
+    fix = f"\nFix: {one.fix.description}" if one.fix is not None else ""
+    return "\n".join((one.message, *one.arithmetic)) + fix
+
+
+def _value(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _value(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_json(checked: Checked, root: Path) -> str:
+    """Everything, suppressed findings too."""
+    findings = []
+    for one in checked.findings:
+        document = msgspec.to_builtins(one)
+        document["source"]["file"] = _relative(one.source.file, root)
+        for related, written in zip(one.related, document["related"], strict=True):
+            written["source"]["file"] = _relative(related.source.file, root)
+        document["fingerprint"] = one.fingerprint
+        findings.append(document)
+    found = {
+        "files": [_relative(one, root) for one in checked.files],
+        "findings": findings,
+        "unread": msgspec.to_builtins(checked.unread),
+    }
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def sarif(checked: Checked, root: Path) -> str:
+    """SARIF 2.1.0, as GitHub's code scanning takes it."""
+    numbers = {rule.id: number for number, rule in enumerate(RULES)}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "onefold check",
+                        "semanticVersion": version("onefold"),
+                        "informationUri": "https://onefold.example/docs/check.html",
+                        "rules": [_rule(one.id, one.title, one.page) for one in RULES],
+                    }
+                },
+                "automationDetails": {"id": "onefold-check/template/"},
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(one, numbers[one.rule], root) for one in checked.findings],
+            }
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
+
+
+def _rule(rule_id: str, title: str, page: str) -> dict[str, Any]:
+    summary = page.split("## What it does", 1)[1].split("##", 1)[0].strip()
+    return {
+        "id": rule_id,
+        "name": "".join(word.capitalize() for word in title.replace("'", "").replace("-", " ").split()),
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": " ".join(summary.split())[:1_024]},
+        "helpUri": f"https://onefold.example/docs/reference/rule-{rule_id}.html",
+        "help": {"text": page, "markdown": page},
+        "properties": {
+            "tags": [HARMS[rule_id[:3]].replace(" ", "-")], "precision": _PRECISION,
+        },
+    }  # fmt: skip
+
+
+def _result(one: Finding, number: int, root: Path) -> dict[str, Any]:
+    links = "".join(f" See [{related.resource}]({place})." for place, related in enumerate(one.related, 1))
+    result: dict[str, Any] = {
+        "ruleId": one.rule,
+        "ruleIndex": number,
+        "level": _LEVELS[one.severity],
+        "message": {"text": " ".join((one.message, *(f"{step}." for step in one.arithmetic))) + links},
+        "locations": [{"physicalLocation": _location(one.source, root)}],
+        "partialFingerprints": {"primaryLocationLineHash": one.fingerprint},
+    }
+    if one.related:
+        result["relatedLocations"] = [_related(place, related, root) for place, related in enumerate(one.related, 1)]
+    if one.suppressed is not None:
+        result["suppressions"] = [{"kind": "inSource", "justification": one.suppressed}]
+    return result
+
+
+def _related(number: int, one: Related, root: Path) -> dict[str, Any]:
+    return {"id": number, "message": {"text": one.text}, "physicalLocation": _location(one.source, root)}
+
+
+def _location(source: Source, root: Path) -> dict[str, Any]:
+    return {
+        "artifactLocation": {"uri": _relative(source.file, root)},
+        "region": {
+            "startLine": source.start_line, "startColumn": source.start_column,
+            "endLine": source.end_line, "endColumn": source.end_column,
+        },
+    }  # fmt: skip
+
+
+def _relative(file: str, root: Path) -> str:
+    path = Path(file).resolve()
+    return path.relative_to(root.resolve()).as_posix() if path.is_relative_to(root.resolve()) else path.as_posix()
+
+
+FORMATS: Final[dict[str, Callable[[Checked, Path], str]]] = {
+    "concise": concise, "json": as_json, "sarif": sarif, "github": github,
+}  # fmt: skip
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """`3 errors and 1 warning`."""
+    severities = [one.severity for one in findings]
+    parts = [
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for name in ("error", "warning", "info")
+        if (count := severities.count(name))
+    ]
+    return " and ".join(parts) or "nothing"

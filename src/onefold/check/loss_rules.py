@@ -1,0 +1,268 @@
+"""Rules LOS: settings by which messages are lost.
+
+Sources: Amazon SQS developer guide, "Using dead-letter queues": same type, account and region; a standard queue's message
+keeps its enqueue timestamp in the dead-letter queue; Lambda developer guide, "Using Lambda with Amazon SQS": at least five
+receives, filters delete what does not match, maximum concurrency within reserved concurrency.
+Never here: positions, edits. Invariant: a value that is not known is no finding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from onefold.check.duplicate_rules import VISIBILITY_MAX_S, visibility_needed_s
+from onefold.check.findings import Finding, Fix, Related
+from onefold.check.model import Function, Model, Queue, settled
+
+RECEIVES_LEAST: Final = 5  # Lambda developer guide, as above
+RETENTION_MAX_S: Final = 1_209_600  # SQS API reference, SetQueueAttributes: 14 days
+DAY_S: Final = 86_400
+
+
+def no_dead_letter_queue(model: Model) -> Iterator[Finding]:
+    """LOS001."""
+    for queue in model.queues:
+        mappings = model.mappings_of(queue)
+        if not mappings or queue.facts.redrive is not None or "RedrivePolicy" in queue.facts.unresolved:
+            continue
+        yield Finding(
+            rule="LOS001",
+            severity="error",
+            message=f"{queue.name} has no dead-letter queue: a message that always fails is tried again until it expires,"
+            " and then it is gone.",
+            source=queue.source,
+            resource=queue.name,
+            arithmetic=(f"it expires {_days(queue.retention_s.value)} after it was sent",),
+            related=(Related(mappings[0].source, mappings[0].name, "receives from it"),),
+        )
+
+
+def _days(seconds: int | None) -> str:
+    if seconds is None:
+        return "some time"
+    return f"{seconds / DAY_S:.3g} days" if seconds >= 2 * DAY_S else f"{seconds:,} s"
+
+
+def _pairs(model: Model) -> Iterator[tuple[Queue, Queue]]:
+    """Queues with the dead-letter queue that is in the same template."""
+    for queue in model.queues:
+        if queue.dead_letters is not None:
+            yield queue, queue.dead_letters
+
+
+def dead_letters_expire_early(model: Model) -> Iterator[Finding]:
+    """LOS002."""
+    for queue, dead in _pairs(model):
+        source_s, dead_s = queue.retention_s.value, dead.retention_s.value
+        if queue.facts.fifo or source_s is None or dead_s is None or dead_s > source_s or dead_s == RETENTION_MAX_S:
+            continue
+        yield Finding(
+            rule="LOS002",
+            severity="error" if dead_s < source_s else "warning",
+            message=f"A dead letter of {queue.name} keeps the time at which it was sent, and {dead.name} deletes it"
+            f" {_days(dead_s)} after that: a message that waited long is gone soon after it arrives there.",
+            source=dead.retention_s.source,
+            resource=dead.name,
+            property_path=dead.retention_s.path,
+            arithmetic=(f"{queue.name} keeps {source_s:,} s, {dead.name} {dead_s:,} s, both from the first send",),
+            related=(Related(queue.retention_s.source, queue.name, f"MessageRetentionPeriod: {source_s:,} s"),),
+            fix=Fix(
+                f"Set MessageRetentionPeriod of {dead.name} to {RETENTION_MAX_S}.",
+                "safe",
+                settled(model.document, dead.retention_s, RETENTION_MAX_S),
+            ),
+        )
+
+
+def few_receives(model: Model) -> Iterator[Finding]:
+    """LOS003."""
+    for queue in model.queues:
+        receives = queue.receives_max
+        if (
+            receives is None
+            or receives.value is None
+            or receives.value >= RECEIVES_LEAST
+            or not model.mappings_of(queue)
+        ):
+            continue
+        yield Finding(
+            rule="LOS003",
+            severity="error" if receives.value == 1 else "warning",
+            message=f"{queue.name} gives a message up after {receives.value} receives. Lambda receives messages and returns"
+            " them without running the function when it is throttled, and each of that counts.",
+            source=receives.source,
+            resource=queue.name,
+            property_path=receives.path,
+            arithmetic=(f"maxReceiveCount {receives.value} < {RECEIVES_LEAST}",),
+            fix=Fix(
+                f"Set maxReceiveCount to {RECEIVES_LEAST}.", "unsafe", settled(model.document, receives, RECEIVES_LEAST)
+            ),
+        )
+
+
+def expires_before_dead_letter_queue(model: Model) -> Iterator[Finding]:
+    """LOS004."""
+    for queue in model.queues:
+        receives, visibility_s, retention_s = queue.receives_max, queue.visibility_s.value, queue.retention_s.value
+        if receives is None or receives.value is None or visibility_s is None or retention_s is None:
+            continue
+        needs = [(need, one) for one in model.mappings_of(queue) if (need := visibility_needed_s(one)) is not None]
+        needed_s, mapping = max(needs, key=lambda pair: pair[0], default=(0, None))
+        each_s = max(visibility_s, min(needed_s, VISIBILITY_MAX_S))
+        if receives.value * each_s <= retention_s:
+            continue
+        is_raised = each_s > visibility_s
+        most = max(1, retention_s // each_s)
+        yield Finding(
+            rule="LOS004",
+            severity="error",
+            message=("With the visibility timeout that it needs, a" if is_raised else "A")
+            + f" message of {queue.name} that always fails expires before it has been received {receives.value:,} times:"
+            " it is deleted and never reaches the dead-letter queue.",
+            source=receives.source,
+            resource=queue.name,
+            property_path=receives.path,
+            arithmetic=(
+                f"{receives.value:,} receives x {each_s} s"
+                + (f" (the visibility timeout that {mapping.name} needs)" if is_raised and mapping is not None else "")
+                + f" = {receives.value * each_s:,} s",
+                f"messages are kept for {retention_s:,} s",
+            ),
+            related=(
+                Related(queue.retention_s.source, queue.name, f"MessageRetentionPeriod: {retention_s:,} s"),
+                Related(queue.visibility_s.source, queue.name, f"VisibilityTimeout: {visibility_s} s"),
+            ),
+            fix=Fix(
+                f"Set maxReceiveCount of {queue.name} to {most} or less.",
+                "safe",
+                settled(model.document, receives, most),
+            ),
+        )
+
+
+def unlike_dead_letter_queue(model: Model) -> Iterator[Finding]:
+    """LOS005."""
+    for queue, dead in _pairs(model):
+        if queue.facts.fifo == dead.facts.fifo or "FifoQueue" in {*queue.facts.unresolved, *dead.facts.unresolved}:
+            continue
+        kinds = {True: "a FIFO queue", False: "a standard queue"}
+        yield Finding(
+            rule="LOS005",
+            severity="error",
+            message=f"{queue.name} is {kinds[queue.facts.fifo]} and its dead-letter queue {dead.name} is"
+            f" {kinds[dead.facts.fifo]}: SQS takes only one of the same kind.",
+            source=queue.receives_max.source if queue.receives_max is not None else queue.source,
+            resource=queue.name,
+            property_path="RedrivePolicy",
+            related=(Related(dead.source, dead.name, kinds[dead.facts.fifo]),),
+        )
+
+
+def source_not_allowed(model: Model) -> Iterator[Finding]:
+    """LOS006."""
+    for queue, dead in _pairs(model):
+        policy = _policy(dead)
+        if policy is None:
+            continue
+        permission = policy.get("redrivePermission", "allowAll")
+        arns = policy.get("sourceQueueArns", [])
+        names = {str(one).rsplit(":", 1)[-1] for one in arns} if isinstance(arns, list) else set()
+        is_allowed = permission == "allowAll" or (permission == "byQueue" and queue.facts.name in names)
+        if not is_allowed:
+            yield Finding(
+                rule="LOS006",
+                severity="error",
+                message=f"{dead.name} does not take dead letters of {queue.name}: its RedriveAllowPolicy says {permission}.",
+                source=dead.source,
+                resource=dead.name,
+                property_path="RedriveAllowPolicy",
+                arithmetic=(f"sourceQueueArns: {', '.join(sorted(names)) or 'none'}",),
+                related=(Related(queue.source, queue.name, f"its dead letters go to {dead.name}"),),
+            )
+
+
+def _policy(queue: Queue) -> dict[str, Any] | None:
+    text = queue.facts.attributes.get("RedriveAllowPolicy")
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found
+
+
+def filters_beside_another(model: Model) -> Iterator[Finding]:
+    """LOS009."""
+    for queue in model.queues:
+        mappings = model.mappings_of(queue)
+        filtered = [one for one in mappings if one.facts.filters]
+        if len(mappings) < 2 or not filtered:
+            continue
+        first = filtered[0]
+        yield Finding(
+            rule="LOS009",
+            severity="error",
+            message=f"{first.name} filters what it receives from {queue.name}, and so deletes messages that are meant for"
+            f" another of its {len(mappings)} mappings: what a filter does not match is deleted.",
+            source=first.source,
+            resource=first.name,
+            property_path="FilterCriteria",
+            related=tuple(
+                Related(one.source, one.name, "receives from it too") for one in mappings if one is not first
+            ),
+        )
+
+
+def reserved_below_concurrency(model: Model) -> Iterator[Finding]:
+    """LOS010."""
+    for function in model.functions:
+        reserved = function.reserved
+        mappings = [one for one in model.mappings if one.function is function]
+        if reserved is None or reserved.value is None or not mappings:
+            continue
+        bounds = [one.concurrency_max.value for one in mappings if one.concurrency_max is not None]
+        together = sum(one for one in bounds if one is not None)
+        if together > reserved.value:
+            yield _throttled(
+                model, function, f"{' + '.join(str(one) for one in bounds)} > {reserved.value} reserved", together
+            )
+        elif len(bounds) < len(mappings) and reserved.value < RECEIVES_LEAST:
+            yield _throttled(
+                model,
+                function,
+                f"Lambda begins with {RECEIVES_LEAST} pollers > {reserved.value} reserved",
+                RECEIVES_LEAST,
+            )
+
+
+def _throttled(model: Model, function: Function, arithmetic: str, least: int) -> Finding:
+    reserved = function.reserved
+    assert reserved is not None
+    return Finding(
+        rule="LOS010",
+        severity="warning",
+        message=f"{function.name} has {reserved.value} reserved concurrent executions, fewer than its queues may use:"
+        " messages that it is throttled for use up their receives without being run.",
+        source=reserved.source,
+        resource=function.name,
+        property_path=reserved.path,
+        arithmetic=(arithmetic,),
+        fix=Fix(
+            f"Reserve {least}, or set ScalingConfig.MaximumConcurrency of its mappings to {reserved.value} together.",
+            "unsafe",
+            settled(model.document, reserved, least),
+        ),
+    )
+
+
+def destination_of_a_queue(model: Model) -> Iterator[Finding]:
+    """LOS011."""
+    for mapping in model.mappings:
+        if mapping.queue is not None and mapping.facts.destination is not None:
+            yield Finding(
+                rule="LOS011",
+                severity="warning",
+                message=f"{mapping.name} names a destination for failures. Mappings of queues have none: failed messages go"
+                " back to the queue, and to its dead-letter queue.",
+                source=mapping.source,
+                resource=mapping.name,
+                property_path="DestinationConfig",
+            )

@@ -1,0 +1,166 @@
+"""`onefold check`: what would duplicate, lose or stop work in CloudFormation and SAM templates. Drawing and files only.
+
+What is wrong say the rules (`check/rules.py`). Invariant: nothing is written without --fix, and nothing asks AWS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from onefold import extras, redact
+from onefold.cli import render
+from onefold.cli.program import Answer, declared
+from onefold.cli.render import Column, Style, line
+from onefold.clock import SystemClock
+from onefold.errors import UsageError
+
+with extras.needed("Reading templates", "check"):
+    from onefold.check import formats
+    from onefold.check.checking import Checked, check
+    from onefold.check.findings import SEVERITIES, Finding, Severity, Source
+    from onefold.check.fixing import Fixed, fixed, write
+    from onefold.check.rules import RULES, chosen, rule_named
+
+UNREAD_CODE = 2
+_STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+@declared(
+    "check",
+    example="onefold check template.yaml\nonefold check infra/ --format sarif > check.sarif\n"
+    "onefold check template.yaml --fix\nonefold check --explain DUP002",
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins so, such as DUP or LOS004.")
+@click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
+@click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="A template parameter's value.")
+@click.option(
+    "--format", "form", type=click.Choice(["full", *formats.FORMATS]), default="full", show_default=True,
+    help="full is for people.",
+)  # fmt: skip
+@click.option(
+    "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True,
+    help="Exit with 1 when there is a finding at least as severe.",
+)  # fmt: skip
+@click.option("--fix", is_flag=True, help="Write the safe fixes into the files, after showing them.")
+@click.option("--diff", is_flag=True, help="Show what --fix would write, and write nothing.")
+@click.option("--unsafe", is_flag=True, help="With --fix or --diff: fixes too that may change what you meant.")
+@click.option("--explain", metavar="ID", help="Print the page of a rule.")
+@click.option("--list-rules", is_flag=True, help="List the rules.")
+def command(
+    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], parameters: tuple[str, ...], form: str,
+    fail_on: Severity, fix: bool, diff: bool, unsafe: bool, explain: str | None, list_rules: bool,
+) -> Answer:  # fmt: skip
+    """Find what makes queues and functions work twice, lose messages or stop, in CloudFormation and SAM templates.
+
+    PATHS are templates, or directories that have some. Exit code 1: a finding as severe as --fail-on. 2: a file that was
+    named could not be read.
+    """
+    if explain is not None:
+        rule = rule_named(explain)
+        return Answer(
+            {"id": rule.id, "title": rule.title, "page": rule.page}, draw=lambda: click.echo(rule.page, nl=False)
+        )
+    if list_rules:
+        return Answer([{"id": one.id, "title": one.title} for one in RULES], draw=_draw_rules)
+    if not paths:
+        raise click.UsageError("Name a template, or a directory that has some.")
+    if fix and diff:
+        raise click.UsageError("--fix writes and --diff does not: give one of them.")
+    rules, today = chosen(select, ignore), datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
+    checked = check(paths, rules, today, _parsed(parameters))
+    changed: list[Fixed] = []
+    if fix or diff:
+        changed = [one for file in checked.files if (one := fixed(Path(file), rules, today, unsafe=unsafe)).diff]
+        if fix:
+            for one in changed:
+                write(one)
+            checked = check(paths, rules, today, _parsed(parameters))
+    code = UNREAD_CODE if checked.unread else int(bool(checked.reach(fail_on)))
+    if form != "full":
+        text = formats.FORMATS[form](checked, Path.cwd())
+        return Answer({}, draw=lambda: click.echo(redact.printable_json(text), nl=False), code=code)
+
+    def draw() -> None:
+        for one in changed:
+            click.echo(redact.printable(one.diff), nl=False)
+        if diff:
+            line(f"--fix would change {len(changed)} file{'s' if len(changed) != 1 else ''}.")
+        else:
+            _draw(checked, offers=not fix)
+
+    return Answer(_value(checked, changed), draw=draw, code=code)
+
+
+def _parsed(parameters: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in parameters:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--parameter {one!r:.80} is not NAME=VALUE.", todo="Write --parameter Stage=prod")
+        found[name] = value
+    return found
+
+
+def _value(checked: Checked, changed: Sequence[Fixed]) -> object:
+    return {
+        "files": checked.files,
+        "findings": checked.findings,
+        "unread": checked.unread,
+        "fixed": [{"file": one.file, "diff": one.diff} for one in changed],
+    }
+
+
+def _draw_rules() -> None:
+    render.draw(
+        render.table([Column("id"), Column("a template with", folds=True)], [(one.id, one.title) for one in RULES])
+    )
+
+
+def _draw(checked: Checked, *, offers: bool) -> None:
+    for one in checked.open:
+        _draw_finding(one)
+    for unread in checked.unread:
+        line(f"{unread.file} was not checked: {unread.why}", "red")
+        render.todo([unread.todo])
+    suppressed = len(checked.findings) - len(checked.open)
+    beside = f", {suppressed} suppressed" if suppressed else ""
+    files = f"{len(checked.files)} template{'s' if len(checked.files) != 1 else ''}"
+    line(f"{files} checked: {formats.counted(checked.open)} found{beside}.", "bold" if checked.open else "green")
+    if not checked.files and not checked.unread:
+        line("No CloudFormation or SAM template was found there.", "yellow")
+    if offers and any(one.fix is not None and one.fix.safety == "safe" and one.fix.edits for one in checked.open):
+        line("Some can be fixed: add --diff to see how, --fix to write it.")
+
+
+def _draw_finding(one: Finding) -> None:
+    line(f"{one.severity}[{one.rule}] {one.message}", _STYLES[one.severity])
+    _draw_frame(one.source, "", one.resource)
+    for related in one.related:
+        _draw_frame(related.source, related.text, related.resource)
+    for step in one.arithmetic:
+        render.fold(step, "  = ", "    ")
+    if one.fix is not None:
+        render.fold(f"{one.fix.description}{'' if one.fix.safety == 'safe' else ' (unsafe)'}", "  fix: ", "       ")
+    line(f"  why: onefold check --explain {one.rule}", "dim")
+    line()
+
+
+def _draw_frame(source: Source, text: str, resource: str) -> None:
+    """The line, and under it a mark with what is to be said of it."""
+    line(f"  --> {source}  {resource}", "dim")
+    try:
+        lines = Path(source.file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    if not 1 <= source.start_line <= len(lines):
+        return
+    number = str(source.start_line)
+    shown = lines[source.start_line - 1][:200]
+    line(f"  {number} | {shown}")
+    width = max(1, min(source.end_column, len(shown) + 1) - source.start_column)
+    line(f"  {' ' * len(number)} | {' ' * (source.start_column - 1)}{'^' * width} {text}".rstrip(), "cyan")

@@ -1,0 +1,26 @@
+"""The page about checking a template, as a reader would follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_pages import blocks, shell
+
+
+@pytest.mark.slow
+def test_the_page_finds_shows_and_fixes_what_it_says(tmp_path: Path) -> None:
+    page = blocks("docs/check.md")
+    for language, title, text in page:
+        if language == "yaml" and title:
+            (tmp_path / title).write_text(text, encoding="utf-8")
+    first, second = [text for language, _, text in page if language == "sh" and "pip install" not in text]
+    found = shell(first, tmp_path)
+    (shown,) = [text for language, _, text in page if language == "text"]
+    assert shown.strip() in found
+    assert "3 errors found" in found
+    fixed = shell(second, tmp_path)
+    assert "+      VisibilityTimeout: 181\n" in fixed
+    assert "+        maxReceiveCount: 477\n" in fixed
+    assert fixed.endswith("1 template checked: nothing found.\n" * 2)
