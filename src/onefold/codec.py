@@ -64,10 +64,22 @@ def _number(text: str) -> float | Decimal:
     return number if Decimal(repr(number)) == exact else exact
 
 
+def decimal(text: str) -> Decimal:
+    """A number of a JSON text, digit by digit: for `float_hook` and `parse_float`.
+
+    Raises:
+        ValueError: its exponent is one that Decimal does not have.
+    """
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise ValueError(f"the number {text[:20]} ... is out of range") from None
+
+
 _SORTED = msgspec.json.Encoder(order="sorted", decimal_format="string", enc_hook=_to_builtins)
 _UNSORTED = msgspec.json.Encoder(enc_hook=_to_builtins)
 _EXACT = msgspec.json.Decoder(float_hook=_number)
-_ROUGH = msgspec.json.Decoder(float_hook=Decimal)
+_ROUGH = msgspec.json.Decoder(float_hook=decimal)
 _EXACT_SORTED = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 

@@ -16,6 +16,7 @@ Duration = str | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DIGITS = "0123456789"
+_DIGITS_MAX = 30  # longer ones are as far out of any range
 
 
 def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None = None) -> int:
@@ -53,7 +54,10 @@ def _read_ms(text: str) -> int | None:
         unit = behind.removesuffix(rest)
         if not number or unit not in _UNITS_MS:
             return None
-        total_ms += int(number) * _UNITS_MS[unit]
+        total_ms += (
+            int(number[-_DIGITS_MAX:] if len(number.lstrip("0")) <= _DIGITS_MAX else "9" * _DIGITS_MAX)
+            * _UNITS_MS[unit]
+        )
     return total_ms if text else None
 
 

@@ -230,3 +230,54 @@ def test_the_page_of_an_engine_without_its_app(there: Open) -> None:
     reader = Reader(Page(there.without_app(), access=Access(token=TOKEN)))
     assert "started with a URL" in reader.get("/schedules").words
     assert reader.get("/dead/orders-dead/redrive").status == 200
+
+
+LONG = "9" * 5_000  # Python's int refuses more than 4,300 digits of a text, Decimal an exponent of more than 18
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"order_id":"x","city":{LONG}}}',
+        f'{{"order_id":"x","n":1e{LONG}}}',
+        f'{{"order_id":"x","n":-{LONG}.5}}',
+        f'{{"order_id":{LONG}}}',
+        LONG,
+    ],
+)
+@pytest.mark.parametrize("fields", [(), ("email",)])
+def test_numbers_of_any_length_are_shown_and_edited_or_refused(there: Open, body: str, fields: tuple[str, ...]) -> None:
+    """Such a number came from outside, and is no reason not to show its message."""
+    for queue in ("orders", "orders-dead"):
+        there.send_foreign(queue, body)
+    reader = Reader(Page(there.session, access=Access(token=TOKEN), app=there.office.app, hide_fields=fields))
+    (message,) = there.session.engine.queues.peek("orders-dead")
+    letter = f"/dead/orders-dead/letters/{message.message_id}"
+    for path in (
+        "/queues/orders",
+        "/dead/orders-dead",
+        letter,
+        "/dead/orders-dead/redrive",
+        "/api/queues/orders",
+        f"/api{letter}",
+    ):
+        assert reader.get(path).status == 200, path
+    edit = reader.get(f"{letter}/edit")
+    assert edit.status == (400 if fields else 200)
+    if not fields:
+        for other in (body, f'{{"order_id":"x","n":1e{LONG}}}', '{"order_id":"x"}'):
+            got = reader.post(f"{letter}/edit", {"seen": edit.field("seen"), "body": other, "do": "check"})
+            assert got.status in (200, 400), other[:40]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/runs/x?after={LONG}",
+        f"/dead/orders-dead?newer={LONG}s",
+        f"/dead/orders-dead/redrive?older={LONG}d",
+        f"/runs?after={LONG}",
+    ],
+)
+def test_numbers_of_any_length_in_an_address_are_refused(reader: Reader, path: str) -> None:
+    assert reader.get(path).status in (400, 404)

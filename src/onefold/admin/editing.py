@@ -12,14 +12,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from contextlib import suppress
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from onefold import errors, payload_errors
+from onefold import codec, errors, payload_errors
 from onefold.admin import groups, reading
 from onefold.admin.reading import Forecast, Reading
 from onefold.admin.session import AdminSession
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from onefold.runner.handlers import Job
 
 
-_DECODER: Final = msgspec.json.Decoder(float_hook=Decimal)
+_DECODER: Final = msgspec.json.Decoder(float_hook=codec.decimal)
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final
 
@@ -52,7 +51,7 @@ _PLACEHOLDER: Final = r"<([A-Za-z0-9_.-]+)>"
 _REST_OF_NAME: Final = r'(?:[^"\\]|\\.)*"\s*:'
 _NOTHING: Final[object] = object()
 
-_DECODER: Final = msgspec.json.Decoder(float_hook=Decimal)
+_DECODER: Final = msgspec.json.Decoder(float_hook=codec.decimal)
 _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 Path = tuple[str | int, ...]

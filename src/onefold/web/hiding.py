@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+
+from onefold import codec
 
 HIDDEN: Final = "(hidden)"
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -48,7 +49,7 @@ class Hiding(Struct, frozen=True, kw_only=True):
         if not self.fields:
             return text
         try:
-            found = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+            found = json.loads(text, parse_float=codec.decimal, parse_constant=_refuse)
             return _encode(self._without(found, "")).decode()
         except (ValueError, RecursionError, msgspec.MsgspecError):
             return HIDDEN
@@ -78,7 +79,7 @@ class Hiding(Struct, frozen=True, kw_only=True):
         if not self.fields or not text.lstrip().startswith(("{", "[", '"')):
             return text
         try:
-            found = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+            found = json.loads(text, parse_float=codec.decimal, parse_constant=_refuse)
             shown = self._without(found, path)
             return text if shown == found else _encode(shown).decode()
         except (ValueError, RecursionError, msgspec.MsgspecError):

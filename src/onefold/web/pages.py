@@ -31,6 +31,7 @@ from onefold.web.view import Redirect, Shown, View
 LETTERS: Final = 50  # on a page
 _MESSAGES: Final = 50
 _TICKS: Final = 30
+_COUNT_DIGITS_MAX: Final = 16  # of a number in an address
 _SAID_BY_WARNINGS: Final = ("dlq-not-empty", "dlq-expiring", "held-not-empty")  # alarms; the status says the same
 _DRAWN_TICKS: Final = 2_000
 _CALENDAR_MS: Final = 7 * limits.DAY_MS
@@ -289,8 +290,9 @@ def _bar(one: runs.RunView) -> object:
 
 def run(view: View, name: str) -> Shown:
     """One run: how far it is, how fast it goes, what is left of it, and what a repair would send again."""
-    after = view.request.query.get("after", "")
-    found = runs.show(view.session, name, limit=LETTERS, after=int(after) if after.isdecimal() else 0)
+    given = view.request.query.get("after", "")
+    after = int(given) if given.isdecimal() and len(given) < _COUNT_DIGITS_MAX else 0
+    found = runs.show(view.session, name, limit=LETTERS, after=after)
     value: dict[str, Any] = {**asdict(found), "per_second": None, "eta_ms": None, "repair": None}
     one = found.run
     passed_ms = view.session.now_ms() - one.started_at_ms
@@ -300,7 +302,7 @@ def run(view: View, name: str) -> Shown:
     problem = ""
     if "repair" in view.request.query:
         value["repair"], problem = _plan(view, one.run)
-    more = {"bar": _bar(one), "problem": problem, "passed": int(after) if after.isdecimal() else 0, "most": LETTERS}
+    more = {"bar": _bar(one), "problem": problem, "passed": after, "most": LETTERS}
     return Shown(template="run.html", title=one.run, value=value, more=more, refreshes=not one.is_over)
 
 
