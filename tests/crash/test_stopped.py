@@ -235,6 +235,10 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
         text = " ".join(said.split())  # a table breaks lines
         assert f"process {first.pid} stands still" in text
         assert f"kill -CONT {first.pid}" in text
+    states = {
+        one["pid"]: one["state"] for one in json.loads(field.run(*CLI, "workers", "list", APP, "--json"))["workers"]
+    }
+    assert states[first.pid] == "stopped"
     os.killpg(first.pid, signal.SIGKILL)
     assert logged(second, "takeover")["event"] == "takeover"
     assert field.begun()[1] == second.pid

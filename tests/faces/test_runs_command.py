@@ -141,7 +141,9 @@ def test_what_stands_in_the_way_is_named_those_for_a_person_first(
     assert [one.key for one in runs.show(session, RUN, limit=1, after=1).open] == ["c-00001"]
 
 
-def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world: World, session: AdminSession) -> None:
+def test_what_is_being_worked_on_is_told_from_what_waits(
+    billing: Billing, world: World, session: AdminSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(billing, 1)
     keys = [RecordKey("", "charge", name) for name in ("a", "b")]
     engine, now_ms = billing.runtime.engine, world.clock.now_ms()
@@ -154,6 +156,11 @@ def test_what_is_being_worked_on_is_told_from_what_waits(billing: Billing, world
     assert [(one.key, one.stand) for one in shown.open] == [("b", "in flight"), ("a", "waiting")]
     assert shown.in_flight == 1
     world.clock.advance(1_000)
+    monkeypatch.setattr(type(engine), "stopped_process", lambda *_: 4_711)  # alive, and it renews nothing
+    shown = runs.show(session, RUN)
+    assert [(one.key, one.stand) for one in shown.open] == [("b", "stands still"), ("a", "waiting")]
+    assert shown.in_flight == 0
+    monkeypatch.undo()
     assert runs.show(session, RUN).in_flight == 0
 
 

@@ -43,6 +43,17 @@ def test_a_worker_without_work_is_listed(there: Open) -> None:
     assert states(there) == {}
 
 
+def test_one_that_stands_still_is_told_from_one_that_is_silent(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leases are over in both cases; `why` and `stuck` say the same."""
+    there_is(there, "worker-that-dies")
+    there.claim("book", "o-1", start=True)
+    assert states(there) == {"worker-that-dies": "working"}
+    there.clock.advance(2_000)
+    assert states(there) == {"worker-that-dies": "silent"}
+    monkeypatch.setattr(type(there.session.engine), "stopped_process", lambda *_: 4_711)
+    assert states(there) == {"worker-that-dies": "stopped"}
+
+
 def test_one_that_is_asked_to_drain_is_told_once_it_looks(there: Open) -> None:
     asked: list[str] = []
     mine = there_is(there)

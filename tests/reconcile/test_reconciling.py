@@ -264,7 +264,7 @@ def test_a_held_outcome_is_no_missing_one(shop: Shop, world: World) -> None:
     assert "the bank did not answer" in found.examples[0].why
 
 
-def test_a_run_under_way_is_running_then_stuck(shop: Shop, world: World) -> None:
+def test_a_run_under_way_is_running_then_stuck(shop: Shop, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch(world, ["a"], shop.charge)
     key = RecordKey("", "charge", "a")
     claim(world, key, start=True, lease_ms=5_000)
@@ -273,6 +273,9 @@ def test_a_run_under_way_is_running_then_stuck(shop: Shop, world: World) -> None
     found = look(world)
     assert (found.verdict, found.stuck) == ("disagrees", 1)
     assert found.examples[0].why == "a run of it went silent; its message comes back and takes it over"
+    with monkeypatch.context() as stopped:
+        stopped.setattr(type(world.app.runtime().engine), "stopped_process", lambda *_: 4_711)
+        assert "a run of it went silent; its process 4711 stands still" in look(world).examples[0].why
     lose(world, "a")
     assert look(world).examples[0].why == "a run of it went silent; no message is left to take it over"
 

@@ -56,7 +56,8 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
     Args:
         owner: its id. state: `working`; `idle`: it waits for messages; `draining`: it was asked to end; `silent`: a lease of
-            it is over, or it has not been heard of; `ended`: the process is known to have ended.
+            it is over, or it has not been heard of; `stopped`: a lease is over and its process is known to stand still,
+            which keeps its operations; `ended`: the process is known to have ended.
         operations: what it has claimed, longest first.
         app, host, pid, queues, started_at_ms: of a worker; None and empty where only its claims are known, as of a Lambda
             function or a call under `@once`. drain_by: who asked it to drain; empty: nobody.
@@ -141,10 +142,12 @@ def workers(session: AdminSession) -> Workers:
     known = {one.owner: one for one in roster.entries(session.engine.state)}
     dead = session.engine.dead({*known, *(record.owner for record in records)})
     found: dict[str, list[RunningOperation]] = {owner: [] for owner in known if owner not in dead}
-    silent = {one.owner for one in known.values() if now_ms - one.seen_at_ms > roster.SILENT_MS}
+    signs = {one.owner: "silent" for one in known.values() if now_ms - one.seen_at_ms > roster.SILENT_MS}
     for record in records:
-        if record.lease_until_ms <= now_ms:
-            silent.add(record.owner)
+        if record.owner in dead:
+            signs[record.owner] = "ended"
+        elif record.lease_until_ms <= now_ms and signs.get(record.owner) != "stopped":
+            signs[record.owner] = "silent" if session.engine.stopped_process(record) is None else "stopped"
         found.setdefault(record.owner, []).append(
             RunningOperation(
                 job=record.key.job,
@@ -155,18 +158,14 @@ def workers(session: AdminSession) -> Workers:
                 lease_until_ms=record.lease_until_ms,
             )
         )
-    views = [
-        _view(owner, held, known.get(owner), owner in dead, owner in silent, now_ms) for owner, held in found.items()
-    ]
+    views = [_view(owner, held, known.get(owner), signs.get(owner, ""), now_ms) for owner, held in found.items()]
     views.sort(key=lambda one: (one.started_at_ms or 0, one.owner))
     return Workers(workers=tuple(views), more=len(records) == _RUNNING_MAX)
 
 
-def _view(
-    owner: str, held: list[RunningOperation], entry: WorkerEntry | None, dead: bool, silent: bool, now_ms: int
-) -> WorkerView:
+def _view(owner: str, held: list[RunningOperation], entry: WorkerEntry | None, sign: str, now_ms: int) -> WorkerView:
     drain_by = entry.drain_by if entry is not None else ""
-    state = "ended" if dead else "silent" if silent else "draining" if drain_by else "working" if held else "idle"
+    state = sign or ("draining" if drain_by else "working" if held else "idle")
     operations = tuple(sorted(held, key=lambda one: one.started_at_ms or now_ms))
     if entry is None:
         return WorkerView(owner=owner, state=state, operations=operations)

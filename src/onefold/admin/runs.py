@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -94,15 +94,15 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: being worked on; `waiting`: no outcome yet, and
-            no worker works on it.
+        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: being worked on; `stands still`: its lease is
+            over, and its process stands still, which keeps it; `waiting`: no outcome yet, and no worker works on it.
         event, at_ms: the last thing that its history says of it.
     """
 
     job: str
     tenant: str
     key: str
-    stand: Literal["failed", "dead", "unknown", "in flight", "waiting"]
+    stand: Literal["failed", "dead", "unknown", "stands still", "in flight", "waiting"]
     event: str
     at_ms: int
 
@@ -227,7 +227,7 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
     operations = sorted((_operation(row, busy) for row in not_done), key=lambda one: (_ORDER[one.stand], one.at_ms))
     return RunDetail(
         run=run,
-        in_flight=len(busy),
+        in_flight=sum(stand == "in flight" for stand in busy.values()),
         open=tuple(operations[after : after + limit]),
         open_count=len(operations),
         restarts=sum(row.event == "dispatch-restarted" for row in rows),
@@ -235,12 +235,12 @@ def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0)
     )
 
 
-_ORDER: Final = {"unknown": 0, "dead": 1, "failed": 2, "in flight": 3, "waiting": 4}
+_ORDER: Final = {"unknown": 0, "stands still": 1, "dead": 2, "failed": 3, "in flight": 4, "waiting": 5}
 
 
-def _operation(row: Row, busy: set[RecordKey]) -> OpenOperation:
+def _operation(row: Row, busy: Mapping[RecordKey, str]) -> OpenOperation:
     assert row.key is not None
-    outcome = "in flight" if row.key in busy else runs.outcome_of(row.event) or "waiting"
+    outcome = busy.get(row.key) or runs.outcome_of(row.event) or "waiting"
     return OpenOperation(
         job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
     )  # fmt: skip
@@ -256,14 +256,18 @@ def _rows(session: AdminSession, name: str) -> list[Row] | None:
     return rows
 
 
-def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> set[RecordKey]:
-    """The operations that somebody works on now."""
-    now_ms, busy = session.now_ms(), set()
+def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
+    """The operations that somebody works on now: `in flight`, or `stands still` as their process does."""
+    now_ms, busy = session.now_ms(), dict[RecordKey, str]()
     for first in range(0, len(keys), _KEYS_PAGE):
         some = keys[first : first + _KEYS_PAGE]
         for key, record in zip(some, session.engine.store.read(some, now_ms), strict=True):
-            if record is not None and record.status == "in_progress" and record.lease_until_ms > now_ms:
-                busy.add(key)
+            if record is None or record.status != "in_progress":
+                continue
+            if record.lease_until_ms > now_ms:
+                busy[key] = "in flight"
+            elif session.engine.stopped_process(record) is not None:
+                busy[key] = "stands still"
     return busy
 
 

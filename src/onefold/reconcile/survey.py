@@ -10,7 +10,7 @@ operation; a survey may contradict the numbers in it.
     running   a lease on it holds
     waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
               of the same key did, this one may be refused
-    stuck     a run of it stopped renewing its lease, and was not taken over
+    stuck     a run of it stopped renewing its lease, and was not taken over: yet, or because its process stands still
     dead      its message is in a dead-letter queue; so is one that was refused because its key was used with another
               payload, however complete that operation's record is
     held      its outcome is unknown, and a person decides
@@ -321,12 +321,7 @@ class Survey:
             message is not None and message.queue in self._dead
         )  # by the queue, perhaps: no record says that
         if record is not None and record.status == "in_progress" and not dead_lettered:
-            after = "no message is left to take it over"
-            if message is not None:
-                after = "its message comes back and takes it over"
-            elif self._waits_unseen(row.queue):
-                after = f"{row.queue} still holds messages, and cannot be asked which"
-            return "stuck", f"a run of it went silent; {after}"
+            return "stuck", f"a run of it went silent; {self._after_silence(record, row.queue, message)}"
         if message is None:
             if self._waits_unseen(row.queue):
                 return "waiting", f"not done; {row.queue} still holds messages, and cannot be asked which"
@@ -338,6 +333,16 @@ class Survey:
         if message.queue in self._held:
             return "held", reason.summary if reason is not None else "parked for a person"
         return "waiting", said or ("received, not settled yet" if message.state == "in_flight" else "not received yet")
+
+    def _after_silence(self, record: Record, queue: str | None, message: Peeked | None) -> str:
+        """What happens to a run whose lease is over."""
+        if (process := self._engine.stopped_process(record)) is not None:
+            return f"its process {process} stands still, and nothing takes it over until that goes on or ends"
+        if message is not None:
+            return "its message comes back and takes it over"
+        if self._waits_unseen(queue):
+            return f"{queue} still holds messages, and cannot be asked which"
+        return "no message is left to take it over"
 
 
 def _dispatched(rows: Sequence[Row]) -> list[Row]:
