@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from onefold.check.collect_template import collect_template
 from onefold.check.documents import read_document
-from onefold.check.facts import InlineCode, LocalCode, TemplateFacts, Unresolved
+from onefold.check.facts import InlineCode, LocalCode, TemplateFacts, Unresolved, ZippedCode
 from onefold.errors import NotFoundError, UsageError
 from tests.check.test_intrinsics import VALUES
 
@@ -429,3 +430,60 @@ def test_no_value_in_any_place_makes_it_crash(tmp_path_factory: pytest.TempPathF
     assert set(read_document(Path(facts.file)).data["Resources"]) <= taken | {
         one.location.logical_id for one in facts.left_out
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("main.tf", 'resource "aws_sqs_queue" "q" {}', r"file of Terraform.*endpoints \{ sqs = URL"),
+        ("main.tf.json", "{}", "file of Terraform"),
+        ("infra.json", '{"terraform": {}, "resource": {"aws_sqs_queue": {"q": {}}}}', "file of Terraform"),
+        (
+            "serverless.yml",
+            "service: shop\nprovider: {name: aws}\nfunctions: {}\n",
+            "Serverless.*Run serverless package",
+        ),
+    ],
+)
+def test_files_of_other_tools_are_told_what_to_give_instead(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=says):
+        collect_template(tmp_path / name, parameters={}, account="123456789012", region="eu-west-1")
+
+
+def test_every_property_without_effect_is_said(tmp_path: Path) -> None:
+    function = {
+        "Type": "AWS::Lambda::Function",
+        "Properties": {
+            "Runtime": "python3.12", "Handler": "index.main", "Code": {"ZipFile": "def main(event, context): ..."},
+            "Role": "arn:aws:iam::123456789012:role/r", "SnapStart": {"ApplyOn": "None"}, "Description": "nowhere",
+        },
+    }  # fmt: skip
+    mapping = {
+        "EventSourceArn": {"Fn::GetAtt": ["Q", "Arn"]},
+        "FunctionName": {"Ref": "F"},
+        "KmsKeyArn": "arn:aws:kms:x",
+    }
+    facts = resources(
+        tmp_path,
+        {
+            "Q": {"Type": "AWS::SQS::Queue"}, "F": function,
+            "M": {"Type": "AWS::Lambda::EventSourceMapping", "Properties": mapping},
+        },
+    )  # fmt: skip
+    assert {one.place.path.rpartition(".")[2]: one.why for one in facts.left_out} == {
+        "Role": "nobody is asked for permissions here",
+        "SnapStart": "without effect here",
+        "KmsKeyArn": "without effect here",
+    }
+
+
+@pytest.mark.parametrize(("inside", "runs"), [("app.py", True), ("app/__init__.py", True), ("other.py", False)])
+def test_code_in_a_zip_beside_the_template(tmp_path: Path, inside: str, runs: bool) -> None:
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
+        archive.writestr(inside, "def main(event, context): ...")
+    function = {"Runtime": "python3.12", "Handler": "app.main", "CodeUri": "code.zip"}
+    facts = resources(tmp_path, {"F": {"Type": "AWS::Serverless::Function", "Properties": function}})
+    expected = ZippedCode((tmp_path / "code.zip").resolve()) if runs else None
+    assert [one.code for one in facts.functions_that_run] == ([expected] if runs else [])
+    assert runs or "there is no app.py in" in facts.left_out[0].why

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,6 +161,9 @@ def test_a_long_poll_is_answered_at_once_when_the_server_ends(tmp_path: Path) ->
         (["--account", "12"], "It has 12 digits."),
         (["--region", "a b"], "is not a region"),
         (["--function", "book"], "NAME=MODULE:FUNCTION"),
+        (["--parameter", "Stage=dev"], "--parameter is given, and no template"),
+        (["template.yaml", "--parameter", "Stage"], "is not NAME=VALUE"),
+        (["main.tf", "--memory"], "is a file of Terraform"),
         (["--data", "/dev/null/sqs.db"], "cannot be written"),
         (["--host", "192.0.2.7", "--memory"], "not an address of this machine"),
     ],
@@ -250,3 +254,24 @@ def test_a_template_is_served_and_what_was_left_out_is_said(tmp_path: Path) -> N
             assert len(json.loads(request(port, "GET", "/_onefold/mappings")[1])["mappings"]) == 1
             process.terminate()
             assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_zip_is_unpacked_and_parameters_are_those_given(tmp_path: Path) -> None:
+    template = f"Parameters: {{Stage: {{Type: String}}}}\n{TEMPLATE}".replace("CodeUri: .", "CodeUri: shop.zip")
+    template = template.replace("QueueName: orders,", "QueueName: !Sub 'orders-${Stage}',")
+    (tmp_path / "template.yaml").write_text(template)
+    with zipfile.ZipFile(tmp_path / "shop.zip", "w") as archive:
+        archive.writestr("shop.py", "import wide\n\ndef handler(event, context):\n    print(wide.WORD)\n")
+        archive.writestr("wide/__init__.py", "WORD = 'unpacked'\n")
+    command = [sys.executable, "-u", "-m", "onefold", "serve", "template.yaml", "--memory", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--parameter", "Stage=dev"], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = "".join(iter(process.stdout.readline, "Ctrl-C stops it.\n"))
+        assert "mappings: orders-dev -> work" in said
+        ask(int(said.split()[2].rpartition(":")[2]), "SendMessage", QueueUrl="orders-dev", MessageBody="o-1")
+        assert next(line for line in process.stderr if "unpacked" in line).endswith(" | unpacked\n")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0

@@ -18,6 +18,7 @@ mappings merged, lists joined, Globals first.
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -36,6 +37,7 @@ from onefold.check.facts import (
     TemplateFacts,
     TemplateLocation,
     Unresolved,
+    ZippedCode,
 )
 from onefold.check.intrinsics import NO_VALUE, is_function, text_of, whole_number, why_not
 from onefold.check.scope import FUNCTIONS, QUEUE, Properties, Scope
@@ -61,6 +63,7 @@ QUEUE_ATTRIBUTES: Final = (
     "SqsManagedSseEnabled",
     "VisibilityTimeout",
 )
+UNZIPPED_BYTES_MAX: Final = 262_144_000  # Lambda quotas: deployment package, unzipped
 QUEUE_DOCUMENTS: Final = ("RedriveAllowPolicy", "RedrivePolicy")
 
 
@@ -164,7 +167,29 @@ def in_order(queues: list[QueueFacts]) -> list[QueueFacts]:
     return list(placed.values())
 
 
+READ_OF_FUNCTIONS: Final = frozenset(
+    {
+        *(
+            "Code",
+            "CodeUri",
+            "Environment",
+            "Events",
+            "FunctionName",
+            "Handler",
+            "ImageUri",
+            "InlineCode",
+            "MemorySize",
+        ),
+        *("PackageType", "ReservedConcurrentExecutions", "Runtime", "Timeout"),
+        *("Description", "Tags"),  # which have no effect anywhere
+    }
+)
 IGNORED_BY_FUNCTIONS: Final = {
+    "Architectures": "it runs on this machine's processor",
+    "Policies": "nobody is asked for permissions here",
+    "Role": "nobody is asked for permissions here",
+    "Tracing": "nothing is traced here",
+    "TracingConfig": "nothing is traced here",
     "DeadLetterConfig": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
     "DeadLetterQueue": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
     "EventInvokeConfig": "for asynchronous invocations",
@@ -179,8 +204,9 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
     name, why = properties.scope.name_of(properties.logical_id)
     if why is not None:
         properties.unresolved["FunctionName"] = Unresolved(f"{why.why}; the function is named {name}")
-    for key, reason in IGNORED_BY_FUNCTIONS.items():
-        properties.leave_out(key, reason)
+    for key in properties.raw:
+        if key not in READ_OF_FUNCTIONS:
+            properties.leave_out(key, IGNORED_BY_FUNCTIONS.get(key, "without effect here"))
     runtime, handler = properties.text("Runtime", ""), properties.text("Handler", "")
     return FunctionFacts(
         location=properties.location(),
@@ -214,7 +240,9 @@ def _environment(properties: Properties) -> dict[str, str]:
     return found
 
 
-def _code(properties: Properties, runtime: str, handler: str, asset: str | None) -> LocalCode | InlineCode | Unresolved:
+def _code(
+    properties: Properties, runtime: str, handler: str, asset: str | None
+) -> LocalCode | ZippedCode | InlineCode | Unresolved:
     if properties.text("PackageType", "Zip") == "Image" or "ImageUri" in properties.raw:
         return Unresolved("a container image")
     for key in ("Runtime", "Handler"):
@@ -251,22 +279,40 @@ def _source(properties: Properties, key: str, fallback: str | None) -> str | Inl
     return fallback
 
 
-def _local(properties: Properties, source: str, handler: str) -> LocalCode | Unresolved:
+def _local(properties: Properties, source: str, handler: str) -> LocalCode | ZippedCode | Unresolved:
     if source.startswith(("s3://", "https://", "http://")):
         return Unresolved(f"code in {source.partition(':')[0]}, not in a local directory")
     module = handler.rpartition(".")[0].replace(".", "/")
     try:
         directory = (Path(properties.scope.document.file).parent / source).resolve()
+        if zipfile.is_zipfile(directory):
+            return _zipped(directory, module)
         if not directory.is_dir():
             return Unresolved(f"there is no directory {directory}")
         for file in (directory / f"{module}.py", directory / module / "__init__.py"):
             if file.is_file():
                 return LocalCode(directory, file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         return Unresolved(f"the code's directory cannot be read: {error}")
     return Unresolved(f"there is no {module}.py in {directory}")
 
 
+def _zipped(archive: Path, module: str) -> ZippedCode | Unresolved:
+    with zipfile.ZipFile(archive) as opened:
+        size = sum(one.file_size for one in opened.infolist())
+        if size > UNZIPPED_BYTES_MAX:
+            return Unresolved(f"{archive.name} has {size:,} bytes unzipped; Lambda takes {UNZIPPED_BYTES_MAX:,}")
+        if not {f"{module}.py", f"{module}/__init__.py"} & set(opened.namelist()):
+            return Unresolved(f"there is no {module}.py in {archive}")
+    return ZippedCode(archive)
+
+
+READ_OF_MAPPINGS: Final = frozenset(
+    {
+        *("BatchSize", "Enabled", "EventSourceArn", "FilterCriteria", "FunctionName", "FunctionResponseTypes"),
+        *("MaximumBatchingWindowInSeconds", "ScalingConfig", "Tags"),
+    }
+)
 IGNORED_BY_MAPPINGS: Final = {
     "DestinationConfig": "does not apply to queues",
     "MetricsConfig": "there is no CloudWatch here",
@@ -278,8 +324,9 @@ def mapping_of(
     properties: Properties, *, source_key: str = "EventSourceArn", function: str | None = None
 ) -> MappingFacts:
     """The facts of a mapping. SAM's events call the ARN `Queue`, and their function is known from where they are written."""
-    for key, reason in IGNORED_BY_MAPPINGS.items():
-        properties.leave_out(key, reason)
+    for key in properties.raw:
+        if key not in READ_OF_MAPPINGS and key != source_key:
+            properties.leave_out(key, IGNORED_BY_MAPPINGS.get(key, "without effect here"))
     arn = properties.text(source_key, "")
     if not arn and source_key not in properties.unresolved:
         properties.refuse(source_key, "no ARN of a queue")
@@ -392,9 +439,11 @@ def collect_template(
         StorageError: it cannot be read.
         UsageError: it is not a template (see documents.read_document), or a parameter is unknown or not allowed.
     """
+    _refuse_others(path)
     document = read_document(path)
     scope = Scope(document, parameters=parameters, account=account, region=region, endpoint=endpoint)
     if not scope.resources:
+        _refuse_others(path, document.data)
         raise UsageError(f"{document.file} has no Resources.", todo="Name a template that has some.")
     found = _Collection(scope)
     for logical_id in scope.resources:
@@ -412,6 +461,28 @@ def collect_template(
         left_out=tuple(sorted(found.left_out, key=lambda one: (one.location.line, one.location.path))),
         document=document,
     )
+
+
+def _refuse_others(path: Path, data: Mapping[str, Any] | None = None) -> None:
+    """Refuse a file of another tool, and say what to give instead.
+
+    Args:
+        data: what it says, once it was read; None: it is judged by its name alone.
+    """
+    found = data or {}
+    if path.name.endswith((".tf", ".tf.json", ".hcl")) or {"resource", "terraform"} & found.keys():
+        raise UsageError(
+            f"{path} is a file of Terraform.",
+            meaning="Only CloudFormation and SAM templates are read here: Terraform works with an API.",
+            todo="Start onefold serve without it, give the aws provider endpoints { sqs = URL, lambda = URL }, and run "
+            "terraform apply.",
+        )
+    if "service" in found and "provider" in found:
+        raise UsageError(
+            f"{path} is a file of the Serverless Framework.",
+            meaning="Only CloudFormation and SAM templates are read here; it makes one.",
+            todo="Run serverless package, then give .serverless/cloudformation-template-update-stack.json.",
+        )
 
 
 class _Collection:

@@ -119,6 +119,12 @@ class LocalCode(msgspec.Struct, frozen=True):
     file: Path
 
 
+class ZippedCode(msgspec.Struct, frozen=True):
+    """Code in a zip of this machine, which holds the handler."""
+
+    archive: Path
+
+
 class InlineCode(msgspec.Struct, frozen=True):
     """Code that is written in the template; to run it, write `text` to a file of this name (`index.py`)."""
 
@@ -135,7 +141,7 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     runtime: str
     handler: str
-    code: LocalCode | InlineCode | Unresolved
+    code: LocalCode | ZippedCode | InlineCode | Unresolved
     timeout_ms: int
     memory_mib: int
     environment: Mapping[str, str]

@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -121,6 +121,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
         recreate_wait: a queue's name is free again 60 s after its deletion, as on AWS.
         functions: name and `module:function` of each Lambda function.
         template: a CloudFormation or SAM template whose queues, functions and mappings are made.
+        parameters: of the template, name and value.
         faults: injected from the start.
         history: how many events are remembered.
     """
@@ -136,6 +137,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     recreate_wait: bool = True
     functions: tuple[tuple[str, str], ...] = ()
     template: str | None = None
+    parameters: Mapping[str, str] = {}
     faults: Faults = NO_FAULTS
     history: int = EVENTS_MAX
 
@@ -312,7 +314,7 @@ class Serving:
             return
         self._inline = TemporaryDirectory(prefix="onefold-inline-")
         path = Path(settings.template)
-        self.planted = await templates.plant(path, self._sqs, registry, Path(self._inline.name))
+        self.planted = await templates.plant(path, self._sqs, registry, Path(self._inline.name), settings.parameters)
         self.problems = self.planted.problems
 
     def _mappings(self) -> dict[str, object]:

@@ -8,6 +8,7 @@ mapping that names it.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 from msgspec import Struct
 
 from onefold import errors, extras, private_files
-from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts
+from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, QueueFacts, TemplateFacts, ZippedCode
 from onefold.local.aws_errors import AwsError
 from onefold.local.registry import FunctionRegistry
 from onefold.local.request_handler import OPERATIONS
@@ -51,11 +52,14 @@ def register(registry: FunctionRegistry, functions: Sequence[tuple[str, str]], *
         )
 
 
-async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline: Path) -> Planted:
+async def plant(
+    path: Path, sqs: SqsService, registry: FunctionRegistry, inline: Path, parameters: Mapping[str, str]
+) -> Planted:
     """Make what a template describes.
 
     Args:
-        inline: a folder for code that is in the template itself.
+        parameters: of the template, over their defaults.
+        inline: a folder for code that is in the template itself, or in a zip.
 
     Raises:
         UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.
@@ -65,7 +69,9 @@ async def plant(path: Path, sqs: SqsService, registry: FunctionRegistry, inline:
 
     address = sqs.addresses
     endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment
-    facts = collect_template(path, parameters={}, account=address.account, region=address.region, endpoint=endpoint)
+    facts = collect_template(
+        path, parameters=parameters, account=address.account, region=address.region, endpoint=endpoint
+    )
     for queue in facts.queues:
         await _queue(sqs, queue)
     for function in facts.functions_that_run:
@@ -108,7 +114,7 @@ async def _queue(sqs: SqsService, queue: QueueFacts) -> None:
 
 def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> FunctionSettings:
     code = function.code
-    if isinstance(code, InlineCode):
+    if isinstance(code, InlineCode | ZippedCode):
         if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes the name of a folder
             raise errors.UsageError(
                 f"{function.location}: {function.logical_id!r} is not a logical id.",
@@ -117,7 +123,11 @@ def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> Fu
             )
         folder = inline / function.logical_id
         private_files.make_folder(folder)
-        (folder / code.file_name).write_text(code.text, encoding="utf-8")
+        if isinstance(code, InlineCode):
+            (folder / code.file_name).write_text(code.text, encoding="utf-8")
+        else:
+            with zipfile.ZipFile(code.archive) as archive:
+                archive.extractall(folder)  # which keeps names inside the folder
     else:
         assert isinstance(code, LocalCode), "functions that run have their code here"
         folder = code.directory

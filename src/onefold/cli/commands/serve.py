@@ -49,6 +49,7 @@ from onefold.local.serving import ServeSettings, Serving
 )
 @click.option("--no-recreate-wait", is_flag=True, help="A deleted queue's name is free at once, not after 60 s.")
 @click.option("--function", "functions", metavar="NAME=MODULE:FUNCTION", multiple=True, help="A Lambda function.")
+@click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="Of the template; repeatable.")
 @click.option("--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example lose-ack=0.1.")
 @click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
 @click.option(
@@ -71,6 +72,7 @@ def command(
     admin_token: str | None,
     no_recreate_wait: bool,
     functions: tuple[str, ...],
+    parameters: tuple[str, ...],
     faults: tuple[str, ...],
     seed: int | None,
     history: int,
@@ -94,6 +96,7 @@ def command(
         recreate_wait=not no_recreate_wait,
         functions=tuple(_function(text) for text in functions),
         template=template,
+        parameters=_parameters(parameters, template),
         faults=parse_faults([*faults, *([] if seed is None else [f"seed={seed}"])]),
         history=history,
     )
@@ -120,6 +123,18 @@ def _function(text: str) -> tuple[str, str]:
     if not (name and equals and target):
         raise UsageError(f"--function {text!r} is not NAME=MODULE:FUNCTION.", todo="For example book=shop:handler.")
     return name, target
+
+
+def _parameters(words: tuple[str, ...], template: str | None) -> dict[str, str]:
+    if words and template is None:
+        raise UsageError("--parameter is given, and no template.", todo="Name the template: onefold serve TEMPLATE ...")
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise UsageError(f"--parameter {word!r} is not NAME=VALUE.", todo="For example --parameter Stage=dev.")
+        found[name] = value
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- saying it
