@@ -471,7 +471,7 @@ def test_every_property_without_effect_is_said(tmp_path: Path) -> None:
             "M": {"Type": "AWS::Lambda::EventSourceMapping", "Properties": mapping},
         },
     )  # fmt: skip
-    assert {one.place.path.rpartition(".")[2]: one.why for one in facts.left_out} == {
+    assert {one.location.path.rpartition(".")[2]: one.why for one in facts.left_out} == {
         "Role": "nobody is asked for permissions here",
         "SnapStart": "without effect here",
         "KmsKeyArn": "without effect here",

@@ -258,3 +258,60 @@ def test_messages_for_later_are_asked_for(synth: Synth) -> None:
     code, _, err = synth("shop:app", "--later", source=source)
     assert code == 1
     assert "names its own engine" in err
+
+
+def test_terraform_keeps_what_left_the_app_and_names_what_comes_back(synth: Synth, tmp_path: Path) -> None:
+    words = ("shop:app", "--format", "terraform", "--output", "main.tf.json")
+
+    def written() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((tmp_path / "main.tf.json").read_text())
+        return found
+
+    other = SHOP.replace('"orders"', '"parcels"')
+    assert synth(*words)[0] == 0
+    before = written()
+    assert "removed" not in before
+    assert before["resource"]["aws_sqs_queue"]["orders"]["lifecycle"] == {"prevent_destroy": True}
+    _, _, err = synth(*words, source=other)
+    kept = ["aws_sqs_queue.orders", "aws_sqs_queue.orders_dead", "aws_sqs_queue.orders_held"]
+    assert written()["removed"] == [{"from": one, "lifecycle": {"destroy": False}} for one in kept]
+    assert written()["terraform"]["required_version"] == ">= 1.7.0"
+    assert "! aws_sqs_queue.orders is not in the app any more: it is kept" in err
+    synth(*words, source=other)
+    assert [one["from"] for one in written()["removed"]] == kept, "it is kept however often it is written"
+    _, _, err = synth(*words, source=SHOP)
+    assert [one["from"] for one in written()["removed"]] == [one.replace("orders", "parcels") for one in kept]
+    assert "! aws_sqs_queue.orders was kept when it left the app: terraform import aws_sqs_queue.orders ID" in err
+
+    assert synth("shop:app", "--format", "terraform", "--disposable", "--output", "stage.tf.json")[0] == 0
+    (tmp_path / "main.tf.json").write_text((tmp_path / "stage.tf.json").read_text())
+    assert synth(*words, source=other)[0] == 0
+    assert "removed" not in written(), "what is disposable goes"
+    (tmp_path / "main.tf.json").write_text("not JSON")
+    code, _, err = synth(*words)
+    assert code == 1
+    assert "could not be kept" in err
+
+
+def test_every_role_has_the_boundary_and_path_that_the_account_asks_for(synth: Synth) -> None:
+    boundary = "arn:aws:iam::111122223333:policy/team"
+    words = ("--permissions-boundary", boundary, "--role-path", "/team/", "--slack", "T0123/C0456")
+    resources = json.loads(synth("shop:app", *words, source=TIMED)[1])["Resources"].values()
+    roles = [one["Properties"] for one in resources if one["Type"] == "AWS::IAM::Role"]
+    assert len(roles) > 4
+    assert {(one["Path"], one["PermissionsBoundary"]) for one in roles} == {("/team/", boundary)}
+    module = json.loads(synth("shop:app", "--format", "terraform", *words, source=TIMED)[1])
+    roles = module["resource"]["aws_iam_role"].values()
+    assert {(one["path"], one["permissions_boundary"]) for one in roles} == {("/team/", boundary)}
+    assert "PermissionsBoundary" not in synth("shop:app")[1]
+    assert "role_path='team'" in synth("shop:app", "--role-path", "team")[2]
+
+
+def test_a_topic_of_the_stacks_own_is_notified_beside_one_that_is_given(synth: Synth) -> None:
+    template = json.loads(synth("shop:app", "--topic", "--prefix", "p-")[1])
+    assert template["Resources"]["AlarmsTopic"]["Properties"]["TopicName"] == "p-shop-alarms"
+    assert template["Outputs"]["AlarmTopicArn"]["Value"] == {"Ref": "AlarmsTopic"}
+    alarm = next(one for one in template["Resources"].values() if one["Type"] == "AWS::CloudWatch::Alarm")
+    own, given = {"Ref": "AlarmsTopic"}, {"Ref": "AlarmTopic"}
+    assert alarm["Properties"]["AlarmActions"] == {"Fn::If": ["HasAlarmTopic", [own, given], [own]]}
+    assert "AWS::SNS::Topic" not in synth("shop:app", "--topic", "--alarms", "none")[1]

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from onefold import errors, extras
 from onefold.clock import Never
 from onefold.deploy import apply, cloudformation
-from onefold.deploy.apply import ChangeSet, Deployed, LiveStack, Uploaded
+from onefold.deploy.apply import ChangeSet, Deployed, Drift, LiveStack, Rollout, Uploaded
 from onefold.deploy.changes import Difference, StackEvent, StackState, differences, read_template
+from onefold.deploy.existing import Holder, Looking
 from onefold.deploy.plan import DeployPlan
 from onefold.deploy.stack import stack_of
 from onefold.engines.aws.dynamodb.items import MARKER
@@ -58,11 +60,13 @@ class Comparison(Struct, frozen=True, kw_only=True):
     Args:
         stack: its name. status: of the stack, `ABSENT` when it does not exist.
         differences: in the template.
+        drift: what is not as the stack made it; None where that was not asked.
     """
 
     stack: str
     status: str
     differences: tuple[Difference, ...]
+    drift: tuple[Drift, ...] | None = None
 
 
 def location_of(
@@ -96,22 +100,53 @@ def location_of(
     return DeployLocation(region=found, stack=name, endpoint=endpoint)
 
 
+class Contents(Struct, frozen=True, kw_only=True):
+    """What a stack holds.
+
+    Args:
+        stack: its name. status, protected: of it.
+        holders: its queues, tables and archives, with how much each holds.
+    """
+
+    stack: str
+    status: str
+    protected: bool
+    holders: tuple[Holder, ...]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What would be lost with the stack, one sentence each."""
+        return tuple(
+            f"{one.name} is deleted: all its {one.holds} are lost" for one in self.holders if one.count and not one.kept
+        )
+
+
 class Deployment:
     """One plan on its way to one stack.
 
     Args:
-        plan: what is wanted. location: where.
+        plan: what is wanted. location: where. rollout: how.
         clock, entropy: for pauses and tokens.
 
     Raises:
         UsageError: boto3 is not installed, or no client can be made for the region.
     """
 
-    def __init__(self, plan: DeployPlan, location: DeployLocation, *, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        plan: DeployPlan,
+        location: DeployLocation,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        rollout: Rollout = Rollout(),  # noqa: B008 - frozen
+    ) -> None:
         self.plan = plan
+        self.rollout = replace(rollout, tags=plan.tags)
         self.location = location
         self._entropy = entropy
         self._session, self._errors = _connected(location)
+        self._looking = Looking(self._session, self._errors)
         never = Never()
         self._live = LiveStack(
             self._session.client("cloudformation"),
@@ -212,25 +247,88 @@ class Deployment:
         parameters: dict[str, str | None] = {_ALARM_TOPIC: alarm_topic}
         if code is not None:
             parameters |= {_CODE_BUCKET: code.bucket, _CODE_KEY: code.key}
+        known = self._existing()
+        for one in known:
+            report(f"{one.name} is there already, in no stack: it is imported, with the {one.holds} that it holds")
         report(f"asking CloudFormation what would change in stack {self.location.stack} ({self.location.region})")
-        return self._live.prepare(text if url is None else None, url, parameters, self._entropy.token())
+        template = text if url is None else None
+        return self._live.prepare(template, url, parameters, self._entropy.token(), self.rollout, imports=bool(known))
+
+    def _existing(self) -> list[Holder]:
+        """What the plan would make and is there already, in no stack.
+
+        Raises:
+            UsageError: another stack has one of them.
+        """
+        deployed = self._live.template()
+        before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
+        found = self._looking.there(cloudformation.template(self.plan), before)
+        for one in found:
+            if one.stack not in (None, self.location.stack):
+                raise errors.UsageError(
+                    f"{one.name} belongs to stack {one.stack}.",
+                    meaning="Two apps would work on one another's " + one.holds + "; nothing was changed.",
+                    todo=f"Give this app a prefix of its own, as --prefix {self.plan.stack.prefix}{self.plan.app}-.",
+                )
+        return [one for one in found if one.stack is None]
+
+    def notifies_nobody(self, alarm_topic: str | None) -> bool:
+        """Whether there are alarms, and nobody is told of them.
+
+        Args:
+            alarm_topic: as given; None for what the stack has.
+        """
+        if not self.plan.alarms or self.plan.topic is not None:
+            return False
+        return not (self.state().parameters.get(_ALARM_TOPIC) if alarm_topic is None else alarm_topic)
+
+    def contents(self) -> Contents:
+        """What the deployed stack holds.
+
+        Raises:
+            NotFoundError: there is no such stack. UsageError: not allowed.
+        """
+        deployed, state = self._live.template(), self.state()
+        if deployed is None:
+            raise errors.NotFoundError(
+                f"There is no stack {self.location.stack} in {self.location.region}.",
+                todo="Give its --stack, --region or --prefix.",
+            )
+        holders = self._looking.there(read_template(deployed, self.location.stack), {}, counted=True)
+        return Contents(
+            stack=self.location.stack, status=state.status, protected=state.protected, holders=tuple(holders)
+        )
+
+    def destroy(self, on_event: Callable[[StackEvent], None]) -> Deployed:
+        """Delete the stack and follow it to its end; see `LiveStack.delete`."""
+        return self._live.delete(self.rollout.role_arn, f"onefold-{self._entropy.token()}", on_event)
+
+    def drift(self) -> list[Drift]:
+        """What is not as the stack made it; see `LiveStack.drift`."""
+        return self._live.drift()
 
     def discard(self, change_set: ChangeSet) -> None:
         """Remove a change set that was not confirmed."""
         self._live.discard(change_set)
 
     def execute(self, change_set: ChangeSet, on_event: Callable[[StackEvent], None]) -> Deployed:
-        """Carry it out and follow it to its end; see `LiveStack.execute`."""
-        return self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event)
+        """Carry it out and follow it to its end; see `LiveStack.execute`. The stack is protected before, a new one after."""
+        if not change_set.creates:
+            self._live.protect(self.rollout)
+        done = self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event)
+        if change_set.creates and done.ok:
+            self._live.protect(self.rollout)
+        return done
 
-    def compare(self) -> Comparison:
-        """What differs between the deployed template and the plan's."""
+    def compare(self, *, drift: bool = False) -> Comparison:
+        """What differs between the deployed template and the plan's, and with `drift` between that one and what is there."""
         deployed = self._live.template()
         before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
         return Comparison(
             stack=self.location.stack,
             status="ABSENT" if deployed is None else self._live.stack_state().status,
             differences=tuple(differences(before, cloudformation.template(self.plan))),
+            drift=tuple(self.drift()) if drift and deployed is not None else None,
         )
 
     def close(self) -> None:

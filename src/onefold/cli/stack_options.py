@@ -9,9 +9,11 @@ Invariant: given the same options, all these commands work on the same plan.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +22,7 @@ from msgspec.structs import replace
 from onefold import errors
 from onefold.app import App
 from onefold.cli import render, target
+from onefold.deploy.apply import KEEPING_POLICY, Rollout
 from onefold.deploy.plan import AppDeclarations, DeployPlan, plan
 from onefold.deploy.stack import ALARMS, LOG_DAYS, Stack, stack_of
 from onefold.observe.emf import EmfSink
@@ -53,6 +56,11 @@ _OPTIONS = (
     click.option(
         "--slack", metavar="WORKSPACE/CHANNEL", help="Ids in Slack; Amazon Q Developer posts the alarms there."
     ),
+    click.option(
+        "--topic", is_flag=True, help="An SNS topic of the stack's own, which alarms notify: subscribe to it."
+    ),
+    click.option("--permissions-boundary", "boundary", metavar="ARN", help="Of every role that is made."),
+    click.option("--role-path", metavar="/PATH/", help="Of every role that is made."),
     click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
 )
 
@@ -73,6 +81,9 @@ def stack_options(function: F) -> F:
         "alarms",
         "slack",
         "tags",
+        "topic",
+        "boundary",
+        "role_path",
     )
 
     @functools.wraps(function)
@@ -85,6 +96,56 @@ def stack_options(function: F) -> F:
         made = option(made)
     result: F = made
     return result
+
+
+def rollout_options(function: F) -> F:
+    """Add the options for how a stack is deployed; the function gets them as `rollout`."""
+
+    @functools.wraps(function)
+    def collected(
+        *args: Any,
+        role_arn: str | None,
+        notify: tuple[str, ...],
+        protect: bool | None,
+        policy: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        rollout = Rollout(role_arn=role_arn, notifications=notify, protected=protect, policy=_policy(policy))
+        return function(*args, rollout=rollout, **kwargs)
+
+    made: Any = collected
+    for option in (
+        click.option(
+            "--stack-policy", "policy", metavar="keep|FILE",
+            help="keep: nothing that holds something may be replaced; or a file with a policy of yours.",
+        ),
+        click.option("--protect/--no-protect", default=None, help="Termination protection; as it is unless given."),
+        click.option("--notify", metavar="ARN", multiple=True, help="SNS topic for the stack's events; repeatable."),
+        role_option,
+    ):  # fmt: skip
+        made = option(made)
+    result: F = made
+    return result
+
+
+def role_option(function: F) -> F:
+    """Add the option for the role that CloudFormation works as."""
+    made: F = click.option(
+        "--role-arn", metavar="ARN", help="Role that CloudFormation works as, instead of with your rights."
+    )(function)
+    return made
+
+
+def _policy(word: str | None) -> str | None:
+    """A stack policy's text."""
+    if word is None or word == "keep":
+        return None if word is None else KEEPING_POLICY
+    try:
+        text = Path(word).read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--stack-policy {word}: {error}. Write keep, or name a file with JSON.") from error
+    return text
 
 
 def placing(function: F) -> F:

@@ -11,6 +11,7 @@ Invariant: no verb here changes a resource but `execute`, and `execute` takes th
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -76,6 +77,66 @@ class Deployed(Struct, frozen=True, kw_only=True):
     outputs: Mapping[str, str]
     failure: StackFailure | None = None
     todo: str = ""
+
+
+_REPLACED: Final = ["AWS::SQS::Queue", "AWS::DynamoDB::Table", "AWS::Events::Archive"]
+KEEPING_POLICY: Final = json.dumps(
+    {
+        "Statement": [
+            {"Effect": "Allow", "Action": "Update:*", "Principal": "*", "Resource": "*"},
+            {
+                "Effect": "Deny",
+                "Action": "Update:Replace",
+                "Principal": "*",
+                "Resource": "*",
+                "Condition": {"StringEquals": {"ResourceType": _REPLACED}},
+            },
+        ]
+    }
+)
+"""A stack policy: nothing that holds something is replaced. (What leaves the template is kept anyway.)"""
+
+
+class Rollout(Struct, frozen=True, kw_only=True):
+    """How a stack is deployed, beside what is in it.
+
+    Args:
+        role_arn: of the role that CloudFormation works as; None for that of who deploys.
+        notifications: ARNs of SNS topics that get the stack's events.
+        protected: turn termination protection on or off; None leaves it.
+        policy: the stack policy as JSON; None leaves it.
+        tags: of the stack, which CloudFormation passes on to each resource that can have some.
+    """
+
+    role_arn: str | None = None
+    notifications: tuple[str, ...] = ()
+    protected: bool | None = None
+    policy: str | None = None
+    tags: Mapping[str, str] = {}
+
+    def arguments(self) -> dict[str, Any]:
+        """Of CreateChangeSet."""
+        found: dict[str, Any] = {}
+        if self.role_arn is not None:
+            found["RoleARN"] = self.role_arn
+        if self.notifications:
+            found["NotificationARNs"] = list(self.notifications)
+        if self.tags:
+            found["Tags"] = [{"Key": name, "Value": value} for name, value in self.tags.items()]
+        return found
+
+
+class Drift(Struct, frozen=True, kw_only=True):
+    """A resource that is not as its stack made it.
+
+    Args:
+        status: `MODIFIED` or `DELETED`. properties: path, what the template says, what is.
+    """
+
+    logical_id: str
+    type: str
+    status: str
+    properties: tuple[tuple[str, str, str], ...]
 
 
 def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> None:
@@ -156,6 +217,7 @@ class LiveStack:
 
     def __init__(self, client: Any, name: str, *, aws_errors: Translating, pause: Pause) -> None:
         self.name = name
+        self._reference = name  # by which it is asked for: its ARN while it is being deleted
         self._client = client
         self._errors = aws_errors
         self._pause = pause
@@ -170,7 +232,7 @@ class LiveStack:
 
         with self._asking("DescribeStacks"):
             try:
-                return changes.stack_state_of(self._client.describe_stacks(StackName=self.name)["Stacks"][0])
+                return changes.stack_state_of(self._client.describe_stacks(StackName=self._reference)["Stacks"][0])
             except ClientError as error:
                 if is_absent(error):
                     return StackState(status="ABSENT")
@@ -195,13 +257,21 @@ class LiveStack:
             )
 
     def prepare(
-        self, template: str | None, template_url: str | None, parameters: Mapping[str, str | None], token: str
+        self,
+        template: str | None,
+        template_url: str | None,
+        parameters: Mapping[str, str | None],
+        token: str,
+        rollout: Rollout = Rollout(),  # noqa: B008 - frozen
+        *,
+        imports: bool = False,
     ) -> ChangeSet | None:
         """Make a change set; None when it would change nothing.
 
         Args:
             template: its text, or None with `template_url`, where it lies in S3.
             parameters: of the template; None leaves one as the stack has it. token: names the change set, fresh each time.
+            rollout: how. imports: resources of the template that exist outside any stack are taken in.
 
         Raises:
             UsageError: the stack is in a state in which it cannot be deployed to, or the template is refused.
@@ -210,6 +280,9 @@ class LiveStack:
         before = self.stack_state()
         self.refuse(before)
         given: dict[str, Any] = {"TemplateBody": template} if template is not None else {"TemplateURL": template_url}
+        given |= rollout.arguments()
+        if imports:
+            given["ImportExistingResources"] = True
         with self._asking("CreateChangeSet"):
             arn = self._client.create_change_set(
                 StackName=self.name,
@@ -265,6 +338,85 @@ class LiveStack:
             todo="" if after.is_deployed else changes.way_out(after.status, self.name, changes.stuck(seen)),
         )
 
+    def protect(self, rollout: Rollout) -> None:
+        """Set what is about the stack as a whole and no part of a change set."""
+        if rollout.policy is not None:
+            with self._asking("SetStackPolicy"):
+                self._client.set_stack_policy(StackName=self.name, StackPolicyBody=rollout.policy)
+        if rollout.protected is not None:
+            with self._asking("UpdateTerminationProtection"):
+                self._client.update_termination_protection(
+                    StackName=self.name, EnableTerminationProtection=rollout.protected
+                )
+
+    def delete(self, role_arn: str | None, token: str, on_event: Callable[[StackEvent], None]) -> Deployed:
+        """Delete the stack and follow it to its end.
+
+        Raises:
+            UsageError: not allowed. TransientError: as for `execute`.
+        """
+        before = self.stack_state()
+        self._last_event = next((one["EventId"] for one in self._events()), None)
+        role = {} if role_arn is None else {"RoleARN": role_arn}
+        with self._asking("DeleteStack"):
+            self._client.delete_stack(StackName=self.name, ClientRequestToken=token, **role)
+        self._reference = before.arn or self.name
+        seen: list[StackEvent] = []
+        try:
+            after = self._follow(seen, on_event, goes=True)
+        finally:
+            self._reference = self.name
+        ok = after.status in ("ABSENT", "DELETE_COMPLETE")
+        return Deployed(
+            stack=self.name,
+            status="DELETE_COMPLETE" if ok else after.status,
+            ok=ok,
+            outputs={},
+            failure=None if ok else changes.first_failure(seen),
+            todo="" if ok else changes.way_out(after.status, self.name, changes.stuck(seen)),
+        )
+
+    def drift(self) -> list[Drift]:
+        """What is not as the stack made it; CloudFormation compares property by property.
+
+        Raises:
+            UsageError: not allowed. TransientError: CloudFormation was not done in time, or could not be reached.
+        """
+        with self._asking("DetectStackDrift"):
+            one = self._client.detect_stack_drift(StackName=self.name)["StackDriftDetectionId"]
+        for _ in range(CHANGE_SET_MS_MAX // LOOK_MS):
+            with self._asking("DescribeStackDriftDetectionStatus"):
+                found = self._client.describe_stack_drift_detection_status(StackDriftDetectionId=one)
+            if found["DetectionStatus"] != "DETECTION_IN_PROGRESS":
+                break
+            self._pause(LOOK_MS)
+        else:
+            raise errors.TransientError(
+                f"The drift of stack {self.name} is not known after 10 minutes.", todo="Ask again later."
+            )
+        return list(self._drifts())
+
+    def _drifts(self) -> Iterator[Drift]:
+        token: dict[str, str] = {}
+        while True:
+            with self._asking("DescribeStackResourceDrifts"):
+                page = self._client.describe_stack_resource_drifts(
+                    StackName=self.name, StackResourceDriftStatusFilters=["MODIFIED", "DELETED"], **token
+                )
+            for one in page["StackResourceDrifts"]:
+                yield Drift(
+                    logical_id=one["LogicalResourceId"],
+                    type=one["ResourceType"],
+                    status=one["StackResourceDriftStatus"],
+                    properties=tuple(
+                        (part["PropertyPath"], part.get("ExpectedValue", ""), part.get("ActualValue", ""))
+                        for part in one.get("PropertyDifferences", ())
+                    ),
+                )
+            if not page.get("NextToken"):
+                return
+            token = {"NextToken": page["NextToken"]}
+
     def template(self) -> str | Mapping[str, Any] | None:
         """What was deployed last, as it was given; boto3 has read JSON already. None when there is no such stack."""
         from botocore.exceptions import ClientError
@@ -305,14 +457,19 @@ class LiveStack:
                 return
             token = {"NextToken": page["NextToken"]}
 
-    def _follow(self, seen: list[StackEvent], on_event: Callable[[StackEvent], None]) -> StackState:
+    def _follow(
+        self, seen: list[StackEvent], on_event: Callable[[StackEvent], None], *, goes: bool = False
+    ) -> StackState:
+        """The state in the end; `goes`: the stack is deleted, and may be gone before its last event was seen."""
         failed = 0
         for _ in range(FOLLOW_MS_MAX // LOOK_MS):
             try:
                 for one in self._new_events():
                     seen.append(one)
                     on_event(one)
-                now = self.stack_state() if self._ended(seen) else None
+                now = self.stack_state() if goes or self._ended(seen) else None
+                if goes and now is not None and not now.status.startswith(("ABSENT", "DELETE_")):
+                    now = None  # it has not begun
             except errors.TransientError as error:
                 failed += 1
                 if failed > _LOOKS_FAILED_MAX:
@@ -348,10 +505,17 @@ class LiveStack:
         return new[::-1]
 
     def _events(self) -> Iterator[Mapping[str, Any]]:
+        from botocore.exceptions import ClientError
+
         token: dict[str, str] = {}
         while True:
             with self._asking("DescribeStackEvents"):
-                page = self._client.describe_stack_events(StackName=self.name, **token)
+                try:
+                    page = self._client.describe_stack_events(StackName=self._reference, **token)
+                except ClientError as error:
+                    if is_absent(error) and self._reference != self.name:
+                        return  # it was deleted, and is forgotten already
+                    raise
             yield from page["StackEvents"]
             if not page.get("NextToken"):
                 return

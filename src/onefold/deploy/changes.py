@@ -86,9 +86,13 @@ class StackState(Struct, frozen=True, kw_only=True):
         status: CloudFormation's word, or `ABSENT`.
         reason: of that status; may be empty.
         outputs: name to value. parameters: name to value, `****` for those that are not shown.
+        arn: of the stack, by which it is found also when it is gone; empty where there is none.
+        protected: its termination protection is on.
     """
 
     status: str
+    arn: str = ""
+    protected: bool = False
     reason: str = ""
     outputs: Mapping[str, str] = {}
     parameters: Mapping[str, str] = {}
@@ -113,6 +117,8 @@ def stack_state_of(answer: Mapping[str, Any]) -> StackState:
     """One stack of a DescribeStacks answer."""
     return StackState(
         status=answer["StackStatus"],
+        arn=answer.get("StackId", ""),
+        protected=bool(answer.get("EnableTerminationProtection", False)),
         reason=answer.get("StackStatusReason", ""),
         outputs={one["OutputKey"]: one.get("OutputValue", "") for one in answer.get("Outputs", ())},
         parameters={one["ParameterKey"]: one.get("ParameterValue", "") for one in answer.get("Parameters", ())},

@@ -39,10 +39,10 @@ class SlackPlan(Struct, frozen=True, kw_only=True):
 
 def planned(app: str, stack: Stack) -> SlackPlan | None:
     """The channel that a deployment tells; None for none."""
-    if stack.slack is None or stack.alarms == "none":
+    name = topic(app, stack)
+    if stack.slack is None or name is None:
         return None
     workspace, _, channel = stack.slack.partition("/")
-    name = f"{stack.prefix}{app}-alarms"
     role = iam.RolePlan(
         id="Chat",
         service="chatbot",
@@ -51,3 +51,8 @@ def planned(app: str, stack: Stack) -> SlackPlan | None:
         statements=(iam.Statement(sid="LookAtAlarms", actions=_LOOKS, resources=("*",)),),
     )
     return SlackPlan(name=name, workspace=workspace, channel=channel, role=role)
+
+
+def topic(app: str, stack: Stack) -> str | None:
+    """The name of the stack's own topic for alarms; None for none."""
+    return f"{stack.prefix}{app}-alarms" if (stack.slack or stack.topic) and stack.alarms != "none" else None

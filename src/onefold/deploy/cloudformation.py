@@ -19,7 +19,8 @@ import msgspec
 from onefold import errors, extras
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import cloudformation_alarms, dashboard, iam, names
-from onefold.deploy.cloudformation_values import Json, arn, document, kept, service_role, tags, text
+from onefold.deploy.chat import TOPIC_ID
+from onefold.deploy.cloudformation_values import Json, arn, document, kept, role_bounds, service_role, tags, text
 from onefold.deploy.eventbridge import (
     GROUP_ID,
     PIPE_BATCH,
@@ -58,7 +59,7 @@ def template(plan: DeployPlan) -> Json:
         }
     resources |= _event_resources(plan)
     resources |= cloudformation_alarms.resources(plan)
-    drawn = {"DashboardName": plan.name, "DashboardBody": text(dashboard.body(plan))}
+    drawn = {"DashboardName": plan.name, "DashboardBody": text(dashboard.body(plan)), "Tags": tags(plan, None)}
     resources[dashboard.ID] = {"Type": "AWS::CloudWatch::Dashboard", "Properties": drawn}
     if len(resources) > RESOURCES_MAX:
         raise errors.UsageError(
@@ -233,6 +234,7 @@ def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
         "Description": f"What the function {function.name} uses, and no more.",
         "Policies": [{"PolicyName": "onefold", "PolicyDocument": policy}],
         "Tags": tags(plan, function.owner),
+        **role_bounds(plan),
     }
     if function.policies:
         properties["ManagedPolicyArns"] = list(function.policies)
@@ -290,6 +292,11 @@ def _outputs(plan: DeployPlan) -> Json:
             "Description": "Table of records, ledger and state.",
             "Value": {"Ref": "RecordTable"},
         }
+    if plan.topic is not None:
+        found["AlarmTopicArn"] = {
+            "Description": "What alarms notify: subscribe to it.",
+            "Value": {"Ref": f"{TOPIC_ID}Topic"},
+        }
     return found | _event_outputs(plan)
 
 
@@ -310,7 +317,7 @@ def _event_resources(plan: DeployPlan) -> Json:
         found[f"{machine.id}Machine"] = _machine(plan, machine)
         found[f"{machine.role.id}Role"] = service_role(plan, machine.role)
     found |= {f"{bus.id}Bus": _bus(plan, bus) for bus in plan.events.buses}
-    found |= {f"{rule.id}Rule": _rule(rule) for rule in plan.events.rules}
+    found |= {f"{rule.id}Rule": _rule(plan, rule) for rule in plan.events.rules}
     found |= {f"{archive.id}Archive": _archive(plan, archive) | kept(plan) for archive in plan.events.archives}
     for pipe in plan.events.pipes:
         found[pipe.id] = _pipe(plan, pipe)
@@ -383,7 +390,7 @@ def _bus(plan: DeployPlan, bus: BusPlan) -> Json:
     return {"Type": "AWS::Events::EventBus", "Properties": properties}
 
 
-def _rule(rule: RulePlan) -> Json:
+def _rule(plan: DeployPlan, rule: RulePlan) -> Json:
     common: Json = {
         "RetryPolicy": {"MaximumRetryAttempts": RETRIES, "MaximumEventAgeInSeconds": RETRY_AGE_S},
         "DeadLetterConfig": {"Arn": arn(f"{rule.dead_id}Queue")},
@@ -407,6 +414,7 @@ def _rule(rule: RulePlan) -> Json:
         "EventPattern": msgspec.json.decode(rule.pattern),
         "State": "ENABLED" if rule.enabled else "DISABLED",
         "Targets": targets,
+        "Tags": tags(plan, None),
     }
     if rule.bus_id is not None:
         properties["EventBusName"] = {"Ref": f"{rule.bus_id}Bus"}

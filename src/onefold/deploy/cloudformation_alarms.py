@@ -23,6 +23,11 @@ def resources(plan: DeployPlan) -> Json:
     found: Json = {one.id: _log_count(one) for one in plan.log_counts}
     found |= {one.id: _alarm(plan, one) for one in plan.alarms}
     found |= {one.id: _job_alarm(plan, one) for one in plan.job_alarms}
+    if plan.topic is not None:
+        topic: Json = {"TopicName": plan.topic, "Tags": tags(plan, None)}
+        if plan.stack.kms_key is not None:
+            topic["KmsMasterKeyId"] = plan.stack.kms_key
+        found[f"{TOPIC_ID}Topic"] = {"Type": "AWS::SNS::Topic", "Properties": topic}
     if plan.slack is not None:
         found |= _slack(plan, plan.slack)
     return found
@@ -48,7 +53,7 @@ def _log_count(count: LogCount) -> Json:
 def _actions(plan: DeployPlan) -> Any:
     """The topics that are notified."""
     given: Json = {"Ref": "AlarmTopic"}
-    if plan.slack is None:
+    if plan.topic is None:
         return {"Fn::If": ["HasAlarmTopic", [given], {"Ref": "AWS::NoValue"}]}
     own: Json = {"Ref": f"{TOPIC_ID}Topic"}
     return {"Fn::If": ["HasAlarmTopic", [own, given], [own]]}
@@ -117,7 +122,6 @@ def _job_alarm(plan: DeployPlan, one: CompositePlan) -> Json:
 
 
 def _slack(plan: DeployPlan, slack: SlackPlan) -> Json:
-    topic: Json = {"TopicName": slack.name, "Tags": tags(plan, None)}
     channel: Json = {
         "ConfigurationName": slack.name,
         "SlackWorkspaceId": slack.workspace,
@@ -129,7 +133,6 @@ def _slack(plan: DeployPlan, slack: SlackPlan) -> Json:
         "Tags": tags(plan, None),
     }
     return {
-        f"{TOPIC_ID}Topic": {"Type": "AWS::SNS::Topic", "Properties": topic},
         f"{slack.role.id}Role": service_role(plan, slack.role),
         f"{TOPIC_ID}Channel": {"Type": "AWS::Chatbot::SlackChannelConfiguration", "Properties": channel},
     }

@@ -62,6 +62,12 @@ def document(statements: list[Json]) -> Json:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
+def role_bounds(plan: DeployPlan) -> Json:
+    """What the owner of the account asks of each role."""
+    found = {"Path": plan.stack.role_path, "PermissionsBoundary": plan.stack.boundary}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def service_role(plan: DeployPlan, role: RolePlan) -> Json:
     """A role that a service takes on."""
     return {
@@ -73,5 +79,6 @@ def service_role(plan: DeployPlan, role: RolePlan) -> Json:
                 {"PolicyName": "onefold", "PolicyDocument": document([one.document(text) for one in role.statements])}
             ],
             "Tags": tags(plan, role.owner),
+            **role_bounds(plan),
         },
     }

@@ -62,6 +62,17 @@ def policy(plan: DeployPlan) -> Json:
                 "Condition": {"StringEquals": {"aws:SourceAccount": account}},
             }
         )
+    if plan.topic is not None:
+        statements.append(
+            {
+                "Sid": "LetAlarmsNotify",
+                "Effect": "Allow",
+                "Principal": {"Service": "cloudwatch.amazonaws.com"},
+                "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
+                "Resource": "*",
+                "Condition": {"StringEquals": {"aws:SourceAccount": account}},
+            }
+        )
     return {"Version": "2012-10-17", "Statement": statements}
 
 

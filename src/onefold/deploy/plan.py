@@ -66,6 +66,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
         url: the engine's, an ARN-like pattern (see `names.py`).
         table: name of the record table; None where records are kept elsewhere.
         log_counts, alarms, job_alarms: see `alarms.py`. slack: who is told of alarms; see `chat.py`.
+        topic: name of the SNS topic of the stack's own that alarms notify; None for none.
         scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
         notes: what is declared and AWS will not do, a sentence each.
@@ -82,6 +83,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
     alarms: tuple[AlarmPlan, ...]
     job_alarms: tuple[CompositePlan, ...]
     slack: SlackPlan | None
+    topic: str | None
     scheduling: Scheduling | None
     machines: tuple[MachinePlan, ...]
     events: EventsPlan
@@ -203,6 +205,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
             alarms.composites(f"{stack.prefix}{app}-", found, target) if stack.alarms == "jobs" else ()
         ),
         slack=chat.planned(app, stack),
+        topic=chat.topic(app, stack),
         scheduling=scheduling,
         machines=names.by_id(machines),
         events=events,

@@ -54,6 +54,8 @@ _RECORDS_TODO: Final = (
 Alarms = Literal["none", "few", "all", "jobs"]
 ALARMS: Final[tuple[Alarms, ...]] = ("none", "few", "all", "jobs")
 _SLACK = re.compile(r"[0-9A-Z]{1,255}/[0-9A-Za-z]{1,255}")  # CloudFormation, AWS::Chatbot::SlackChannelConfiguration
+_POLICY = re.compile(r"arn:[a-z-]+:iam::(aws|\d{12}):policy/[\w+=,.@/-]+")  # IAM API, CreateRole, PermissionsBoundary
+_ROLE_PATH = re.compile(r"/|(?=.{3,512}$)/[\x21-\x7e]*/")  # same, Path
 _KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")  # KMS developer guide, key ARN
 
 
@@ -73,6 +75,8 @@ class Stack(Struct, frozen=True, kw_only=True):
         later: a message whose `run_at` is beyond what SQS delays becomes a one-time schedule, which functions may then make.
         alarms: `all`; `few`: those without which nobody should run it; `jobs`: all, and one more for each job, which
             notifies instead of them; `none`.
+        topic: the stack has an SNS topic of its own, which alarms notify.
+        boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` and `/.../`.
         slack: `WORKSPACE/CHANNEL`, both by their ids: Amazon Q Developer in chat applications posts alarms there.
         tags: of every resource that can have some.
     """
@@ -89,6 +93,9 @@ class Stack(Struct, frozen=True, kw_only=True):
     later: bool = False
     alarms: Alarms = "all"
     slack: str | None = None
+    topic: bool = False
+    boundary: str | None = None
+    role_path: str | None = None
     tags: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -96,6 +103,8 @@ class Stack(Struct, frozen=True, kw_only=True):
             ("table", self.table, _TABLE, "shop-records"),
             ("payloads", self.payloads, _PAYLOADS, "my-bucket/payloads"),
             ("slack", self.slack, _SLACK, "T0123ABCD/C0456EFGH"),
+            ("boundary", self.boundary, _POLICY, "arn:aws:iam::111122223333:policy/team-boundary"),
+            ("role_path", self.role_path, _ROLE_PATH, "/team/onefold/"),
             (
                 "kms_key",
                 self.kms_key,

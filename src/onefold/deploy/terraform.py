@@ -12,13 +12,14 @@ Sources: Terraform "JSON Configuration Syntax", "Strings and Templates"; registr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from onefold.contracts.settings import QueueSettings
 from onefold.deploy import dashboard, iam, terraform_alarms
+from onefold.deploy.chat import TOPIC_ID
 from onefold.deploy.eventbridge import (
     PIPE_BATCH,
     RETRIES,
@@ -43,6 +44,7 @@ from onefold.deploy.terraform_values import (
     policy,
     policy_text,
     resource_name,
+    role_bounds,
     role_policy,
     service_role,
     tags,
@@ -52,10 +54,20 @@ from onefold.duration import seconds_up
 
 PROVIDER: Final = ">= 6.8.0, < 7.0.0"  # its changelog: from 6.8.0 on aws_sqs_queue takes messages of 1 MiB
 TERRAFORM: Final = ">= 1.5.0"
+TERRAFORM_REMOVED: Final = ">= 1.7.0"  # its changelog: the block `removed`
 
 
-def module(plan: DeployPlan) -> Json:
-    """The module as a plain value."""
+_KEPT: Final = ("aws_cloudwatch_event_archive", "aws_dynamodb_table", "aws_sqs_queue")
+"""What holds something: taken out of the module, it is forgotten and not destroyed."""
+
+
+def module(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> Json:
+    """The module as a plain value.
+
+    Args:
+        before: the module as it was written last: what holds something there and is not in this one gets a block that
+            keeps it, because `prevent_destroy` goes with the block that says it.
+    """
     resources: dict[str, Json] = {}
 
     def put(kind: str, name: str, body: Json) -> None:
@@ -100,12 +112,34 @@ def module(plan: DeployPlan) -> Json:
         "resource": resources,
         "output": _outputs(plan),
     }
+    removed = _removed(before or {}, resources)
+    if removed:
+        found["terraform"]["required_version"] = TERRAFORM_REMOVED
+        found["removed"] = [{"from": one, "lifecycle": {"destroy": False}} for one in removed]
     return found
 
 
-def to_json(plan: DeployPlan) -> str:
-    """The module as JSON text, indented, with a line end at its end."""
-    text = msgspec.json.encode(module(plan), order="deterministic")
+def _removed(before: Mapping[str, Any], resources: Mapping[str, Json]) -> list[str]:
+    """Addresses of what an earlier module had and kept, and this one has not, sorted."""
+    known = {one["from"] for one in before.get("removed", ())}
+    for kind in _KEPT:
+        for name, body in before.get("resource", {}).get(kind, {}).items():
+            if body.get("lifecycle", {}).get("prevent_destroy"):
+                known.add(f"{kind}.{name}")
+    here = {f"{kind}.{name}" for kind in _KEPT for name in resources.get(kind, ())}
+    return sorted(known - here)
+
+
+def put_back(plan: DeployPlan, before: Mapping[str, Any]) -> list[str]:
+    """Addresses of what an earlier module let go of, and this one has again: to be imported, as it exists."""
+    resources = module(plan)["resource"]
+    here = {f"{kind}.{name}" for kind in _KEPT for name in resources.get(kind, ())}
+    return sorted({one["from"] for one in before.get("removed", ())} & here)
+
+
+def to_json(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> str:
+    """The module as JSON text, indented, with a line end at its end; `before` as for `module`."""
+    text = msgspec.json.encode(module(plan, before), order="deterministic")
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
@@ -239,6 +273,7 @@ def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
         "description": f"What the function {function.name} uses, and no more.",
         "assume_role_policy": policy([iam.LAMBDA_TRUST]),
         "tags": tags(plan, function.owner),
+        **role_bounds(plan),
     }
 
 
@@ -288,6 +323,11 @@ def _outputs(plan: DeployPlan) -> Json:
         found["record_table_name"] = {
             "description": "Table of records, ledger and state.",
             "value": "${aws_dynamodb_table.records.name}",
+        }
+    if plan.topic is not None:
+        found["alarm_topic_arn"] = {
+            "description": "What alarms notify: subscribe to it.",
+            "value": f"${{aws_sns_topic.{resource_name(TOPIC_ID)}.arn}}",
         }
     return found | _event_outputs(plan)
 

@@ -29,9 +29,11 @@ def resources(plan: DeployPlan) -> Iterator[tuple[str, str, Json]]:
         yield "cloudwatch_metric_alarm", resource_name(alarm.id), _alarm(plan, alarm)
     for job in plan.job_alarms:
         yield "cloudwatch_composite_alarm", resource_name(job.id), _job_alarm(plan, job)
+    if plan.topic is not None:
+        key = {} if plan.stack.kms_key is None else {"kms_master_key_id": plan.stack.kms_key}
+        yield "sns_topic", _TOPIC, {"name": plan.topic, "tags": tags(plan, None), **key}
     if plan.slack is not None:
         role = resource_name(plan.slack.role.id)
-        yield "sns_topic", _TOPIC, {"name": plan.slack.name, "tags": tags(plan, None)}
         yield "iam_role", role, service_role(plan, plan.slack.role, plan.slack.name)
         yield "iam_role_policy", role, role_policy(plan.slack.role.id, plan.slack.role.statements)
         yield "chatbot_slack_channel_configuration", _TOPIC, _slack(plan, plan.slack, role)
@@ -53,7 +55,7 @@ def _log_count(count: LogCount) -> Json:
 
 def _actions(plan: DeployPlan) -> str:
     """The topics that are notified."""
-    own = "" if plan.slack is None else f"aws_sns_topic.{_TOPIC}.arn"
+    own = "" if plan.topic is None else f"aws_sns_topic.{_TOPIC}.arn"
     both = f"{own}, var.alarm_topic" if own else "var.alarm_topic"
     return f'${{var.alarm_topic == "" ? [{own}] : [{both}]}}'
 

@@ -83,6 +83,12 @@ def name_prefix(text: str) -> str:
     return f"{text[: NAME_PREFIX_CHARS_MAX - 1]}-"
 
 
+def role_bounds(plan: DeployPlan) -> Json:
+    """What the owner of the account asks of each role."""
+    found = {"path": plan.stack.role_path, "permissions_boundary": plan.stack.boundary}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
     """A role that a service takes on; its name begins with `prefix`."""
     return {
@@ -90,6 +96,7 @@ def service_role(plan: DeployPlan, role: RolePlan, prefix: str) -> Json:
         "description": role.text,
         "assume_role_policy": policy([iam.filled(role.trust(), text)]),
         "tags": tags(plan, role.owner),
+        **role_bounds(plan),
     }
 
 

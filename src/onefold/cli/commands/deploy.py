@@ -30,7 +30,7 @@ from onefold.cli.render import Column, Style, line
 from onefold.clock import SystemClock
 from onefold.deploy import cloudformation, key_policy, terraform
 from onefold.deploy import package as packing
-from onefold.deploy.apply import ChangeSet, Deployed, Uploaded
+from onefold.deploy.apply import ChangeSet, Deployed, Drift, Rollout, Uploaded
 from onefold.deploy.changes import Difference, ResourceChange, StackEvent
 from onefold.deploy.package import Built, PackageSettings, hash_of
 from onefold.deploy.plan import DeployPlan
@@ -193,6 +193,7 @@ _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
 @click.option("--dry-run", is_flag=True, help="Show the change set and remove it again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--accept-loss", is_flag=True, help="With --yes: also where messages or records are lost.")
+@stack_options.rollout_options
 @stack_options.placing
 @stack_options.stack_options
 def command(
@@ -207,6 +208,7 @@ def command(
     stack: str | None,
     region: str | None,
     endpoint: str | None,
+    rollout: Rollout,
     choices: stack_options.Choices,
 ) -> Answer:
     """Deploy an app to AWS by a CloudFormation change set.
@@ -226,9 +228,12 @@ def command(
         )
     stack_options.report_notes(plan)
     location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
-    deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy())
+    deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy(), rollout=rollout)
     click.get_current_context().call_on_close(deployment.close)
     deployment.check(bucket, alarm_topic)
+    if deployment.notifies_nobody(alarm_topic):
+        said = f"{counted(len(plan.alarms), 'alarm')} and nobody is told"
+        render.note(f"! {said}: give --alarm-topic ARN, --topic or --slack.")
     code: Uploaded | None = None
     if plan.functions:
         assert bucket is not None
@@ -414,8 +419,9 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
     as_value, as_text = _WRITERS[form]
     if output is None:
         return Answer(as_value(plan), draw=lambda: click.echo(as_text(plan), nl=False))
+    text = as_text(plan) if form != "terraform" else _terraform(plan, output)
     try:
-        output.write_text(as_text(plan), encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}.", todo="Choose another file.") from error
     summary = {
@@ -429,6 +435,23 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
         "notes": plan.notes,
     }
     return Answer(summary, draw=lambda: _draw_synth(summary))
+
+
+def _terraform(plan: DeployPlan, output: Path) -> str:
+    """The module's text; what the file had before and holds something is kept."""
+    try:
+        before = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{output} is there and cannot be read as a Terraform module: {error}",
+            meaning="Queues and tables that it has, and the app has no more, could not be kept.",
+            todo="Choose another file, or move this one away.",
+        ) from error
+    for one in terraform.module(plan, before).get("removed", ()):
+        render.note(f"! {one['from']} is not in the app any more: it is kept, and Terraform forgets it.")
+    for address in terraform.put_back(plan, before):
+        render.note(f"! {address} was kept when it left the app: terraform import {address} ID before you apply.")
+    return terraform.to_json(plan, before)
 
 
 def _draw_synth(summary: dict[str, Any]) -> None:
@@ -447,10 +470,16 @@ _SIGNS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("
 
 @declared("diff", example="onefold diff shop:app --prefix prod-\nonefold diff shop:app --json")
 @click.argument("app", required=False)
+@click.option("--drift", is_flag=True, help="Also what somebody changed by hand since it was deployed; takes minutes.")
 @stack_options.placing
 @stack_options.stack_options
 def diff_command(
-    app: str | None, stack: str | None, region: str | None, endpoint: str | None, choices: stack_options.Choices
+    app: str | None,
+    drift: bool,
+    stack: str | None,
+    region: str | None,
+    endpoint: str | None,
+    choices: stack_options.Choices,
 ) -> Answer:
     """Show what differs between the deployed template and the one the app would be deployed with.
 
@@ -462,10 +491,10 @@ def diff_command(
         location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
         deployment = Deployment(plan, location, clock=SystemClock(), entropy=SystemEntropy())
         click.get_current_context().call_on_close(deployment.close)
-        compared = deployment.compare()
+        compared = deployment.compare(drift=drift)
     except OnefoldError as error:
         return _diff_failed(error)
-    code = DIFFERENT if compared.differences else 0
+    code = DIFFERENT if compared.differences or compared.drift else 0
     return Answer(compared, draw=lambda: _draw_comparison(compared), code=code)
 
 
@@ -476,7 +505,18 @@ def _diff_failed(error: OnefoldError) -> Answer:
     return Answer({"error": parts}, code=DIFF_FAILED)
 
 
+def _draw_drift(drift: tuple[Drift, ...]) -> None:
+    if not drift:
+        render.line("Nothing was changed by hand since it was deployed.")
+    for one in drift:
+        render.line(f"! {one.logical_id} ({one.type}) was {one.status.lower()} outside of CloudFormation", "red")
+        for path, wanted, found in one.properties:
+            render.line(f"    {path}: {wanted} -> {found}")
+
+
 def _draw_comparison(compared: Comparison) -> None:
+    if compared.drift is not None:
+        _draw_drift(compared.drift)
     if not compared.differences:
         render.line(f"Stack {compared.stack} ({compared.status}) has the template the app would be deployed with.")
         return

@@ -1,0 +1,154 @@
+"""What holds something: what a template would make that is there already, and what a stack has that would go with it.
+
+A queue, table or archive that left a stack was kept, under a name that is fixed. Put back, it is imported with what it
+holds, unless another stack has it: two apps with one prefix never take each other's queues. Before a stack is destroyed,
+what each such resource holds is counted.
+Never here: what is done about it (`admin/deploying.py`). Invariant: nothing is changed here; a resource that cannot be
+looked at is reported, not taken for absent.
+
+Sources: CloudFormation API, CreateChangeSet, ImportExistingResources (custom names, and a deletion policy on each resource);
+DescribeStackResources, PhysicalResourceId; SQS, DynamoDB and EventBridge APIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from onefold.deploy.apply import Translating
+from onefold.deploy.changes import HOLDS
+
+if TYPE_CHECKING:
+    from onefold.engines.aws.session import Session
+
+_NAMES: Final[Mapping[str, str]] = {
+    "AWS::SQS::Queue": "QueueName",
+    "AWS::DynamoDB::Table": "TableName",
+    "AWS::Events::Archive": "ArchiveName",
+}
+_ABSENT: Final = frozenset(
+    {"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException", "ValidationError"}
+)
+_COUNTS: Final = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A resource of a template that holds something.
+
+    Args:
+        logical_id, type, name: of the resource. kept: it stays when it leaves the stack.
+        physical_id: a queue's URL, else its name. count: of what it holds; None where nothing was asked.
+        stack: that has it now; None for none, or where that was not asked.
+    """
+
+    logical_id: str
+    type: str
+    name: str
+    kept: bool
+    physical_id: str
+    count: int | None = None
+    stack: str | None = None
+
+    @property
+    def holds(self) -> str:
+        """What it has, for example `messages`."""
+        return HOLDS[self.type]
+
+
+class Looking:
+    """Looks at queues, tables and archives.
+
+    Args:
+        session: whose clients are used. aws_errors: makes AWS's errors ours.
+    """
+
+    def __init__(self, session: Session, aws_errors: Translating) -> None:
+        self._session = session
+        self._errors = aws_errors
+
+    def there(self, template: Mapping[str, Any], deployed: Mapping[str, Any], *, counted: bool = False) -> list[Holder]:
+        """What a template would make, and exists though the deployed one does not have it; by logical id.
+
+        Args:
+            deployed: the template that the stack has now, empty for none. counted: say how much each holds.
+
+        Raises:
+            UsageError: not allowed. TransientError: for now.
+        """
+        had = deployed.get("Resources", {})
+        found = []
+        for logical_id, resource in sorted(template.get("Resources", {}).items()):
+            name = resource.get("Properties", {}).get(_NAMES.get(resource["Type"], ""))
+            if logical_id in had or not isinstance(name, str):
+                continue
+            one = self._look(logical_id, resource, name, counted=counted)
+            if one is not None:
+                found.append(one)
+        return found
+
+    def _look(self, logical_id: str, resource: Mapping[str, Any], name: str, *, counted: bool) -> Holder | None:
+        from botocore.exceptions import ClientError
+
+        look: Callable[[str], tuple[str, int | None]] = {
+            "AWS::SQS::Queue": lambda one: self._queue(one, counted=counted),
+            "AWS::DynamoDB::Table": self._table,
+            "AWS::Events::Archive": self._archive,
+        }[resource["Type"]]
+        with self._errors(f"looking at {name}", name):
+            try:
+                physical_id, count = look(name)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in _ABSENT:
+                    return None
+                raise
+        return Holder(
+            logical_id=logical_id,
+            type=resource["Type"],
+            name=name,
+            kept=str(resource.get("DeletionPolicy", "Delete")).startswith("Retain"),
+            physical_id=physical_id,
+            count=count,
+            stack=None if counted else self._stack(physical_id),
+        )
+
+    def _queue(self, name: str, *, counted: bool) -> tuple[str, int | None]:
+        client = self._session.client("sqs")
+        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        if not counted:
+            return url, None
+        found = client.get_queue_attributes(QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
+        return url, sum(int(found.get(one, 0)) for one in _COUNTS)
+
+    def _table(self, name: str) -> tuple[str, int | None]:
+        client = self._session.client("dynamodb")
+        count = int(client.describe_table(TableName=name)["Table"].get("ItemCount", 0))
+        if count == 0:  # it is six hours old
+            count = int(client.scan(TableName=name, Select="COUNT", Limit=100)["Count"])
+        return name, count
+
+    def _archive(self, name: str) -> tuple[str, int | None]:
+        found = self._session.client("events").describe_archive(ArchiveName=name)
+        return name, int(found.get("EventCount", 0))
+
+    def _stack(self, physical_id: str) -> str | None:
+        """The stack that has a resource."""
+        from botocore.exceptions import ClientError
+
+        with self._errors("cloudformation:DescribeStackResources", physical_id):
+            try:
+                found = self._session.client("cloudformation").describe_stack_resources(PhysicalResourceId=physical_id)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in _ABSENT:
+                    return None
+                raise
+        return next((one["StackName"] for one in found.get("StackResources", ()) if _is_live(one)), None)
+
+
+def _is_live(resource: Mapping[str, Any]) -> bool:
+    return not str(resource.get("ResourceStatus", "")).startswith("DELETE")
