@@ -118,7 +118,7 @@ class App:
     sinks: _OfRuntime[tuple[Sink, ...]] = _OfRuntime("app_sinks")
     hooks: _OfRuntime[HookSet] = _OfRuntime("hooks")
     outbox: _OfRuntime[str | None] = _OfRuntime("outbox_url")
-    admin = _OfOperators()
+    admin: _OfOperators = _OfOperators()
 
     @checked_options
     def __init__(
