@@ -264,7 +264,7 @@ class App:
             name: 1-75 of A-Z a-z 0-9 - _ (companions are named after it); FIFO queues get the suffix `.fifo` when it
                 is missing, and only they may have it.
             fifo: strict order per message group.
-            visibility: how long a receive hides a message from other consumers, if there is no heartbeat, 0 s to 12 h.
+            visibility: how long a receive hides a message from other consumers without a heartbeat, 0 s to 12 h.
             retention: how long a message stays, 60 s to 14 d.
             delay: of every message, 0 s to 15 min.
             dead_letter: after how many receives, and how long dead letters stay.
@@ -341,9 +341,10 @@ class App:
             tenant: scope of the key, by a rule as `key`.
             group: the message group, by a rule: its messages are kept in order on a FIFO queue; required there. A standard
                 queue keeps no order, and a warning says so; on SQS its groups are the tenants of a fair queue.
-            unique: sending a key that is known already (waiting, running or done) adds nothing, and the receipt says what
+            unique: sending a known key (waiting, running or done) adds nothing, and the receipt says what
                 was found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired
-                is free again. SQS cannot tell whether a message still exists, so there a key is known while its record is.
+                is free again. SQS cannot tell whether a message still exists, so there a key is known as long as its
+                record exists.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
             when_complete: a schedule or map; each of its runs starts this job once, when it is complete. It takes a
@@ -359,7 +360,7 @@ class App:
             transient, permanent, unknown: exception classes, or their dotted names, to be treated as this kind of failure.
 
         Raises:
-            UsageError: an invalid option; says which, and what to do.
+            UsageError: an invalid option; the error names it and says what to do.
         """
         declared: Decorator = declare_job(
             self._runtime, queue, key=key, name=name, aliases=aliases, version=version,
@@ -415,7 +416,7 @@ class App:
             owner: the team that is responsible for fixes.
 
         Raises:
-            UsageError: an invalid option; says which field, and what is allowed.
+            UsageError: an invalid option; the error names the field and what is allowed.
         """
         return schedules.declare(
             self._runtime, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,
@@ -464,7 +465,7 @@ class App:
             results: folder or s3:// URL of the result files; by default next to the engine's file.
 
         Raises:
-            UsageError: an invalid option; says which, and what is allowed.
+            UsageError: an invalid option; the error names it and what is allowed.
         """
         return maps.declare(
             self._runtime,

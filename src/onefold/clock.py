@@ -9,8 +9,8 @@ set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Insta
 the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and then returns
 to the machine's time:
 
-    set forward by J    it stays J behind for `HOLD_MS`, in which who is at work extends its leases to the new time
-                        (`until_ms`); then it follows. What is over then, is over by both clocks.
+    set forward by J    it stays J behind for `HOLD_MS`, in which running processes extend their leases to the new time
+                        (`until_ms`); then it follows. A lease that has ended by then has ended by both clocks.
     set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
                         visible, and what lasts, lasts up to twice as long.
 

@@ -38,7 +38,7 @@ _EXACT_CHARS = 16  # 15 digits and a point: different decimals are different dou
 _CROWDED_BYTES = 16_384  # a shorter text has too few numbers to take long
 _ALIKE_MAX = 32  # different values with the same hash in one array or object; at most 16 64-bit integers have the same
 _NESTED_MAX = 4  # nested arrays whose hash is checked
-_HASHED = (  # in msgspec's words, and in pydantic's
+_HASHED = (  # in msgspec's texts and in pydantic's
     r"SetType\(item_type=(?!StrType)|key_type=(?!StrType|AnyType)"
     r"|'(?:frozen)?set'(?!, 'items_schema': \{'type': 'str')|'keys_schema': \{'type': '(?!str'|any')"
 )
@@ -148,7 +148,7 @@ def outline(value: object) -> bytes:
     except TypeError:  # keys that are not strings, or no JSON form at all
         data = _encode_unsorted(value)
     except (ValueError, RecursionError):
-        return encode(value)  # it says what is wrong
+        return encode(value)  # its text explains what is wrong
     if b"null" in data:
         payload_errors.refuse_endless(value)
     return data
@@ -228,7 +228,7 @@ class PayloadCodec(Generic[T]):
         return data
 
     def encode_result(self, value: object) -> bytes:
-        """Canonical JSON of what the handler returned; errors as `encode`, which say that it is the returned value.
+        """Canonical JSON of what the handler returned; errors as for `encode`, worded for a returned value.
 
         A handler without a return annotation may return anything that has a JSON form; duplicates get that form.
         """
@@ -284,7 +284,7 @@ def payload_type(annotation: Any, result: Any = Any) -> PayloadCodec[Any]:
 
 
 def type_name(annotation: Any) -> str:
-    """A type as it is written in code: `Order`, `list[Order]`, `Order | None`."""
+    """A type as written in code: `Order`, `list[Order]`, `Order | None`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return "None" if annotation is type(None) else annotation.__name__
     return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
@@ -298,7 +298,7 @@ def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> 
 
 
 def fitting(value: object, beside: Any = Any) -> str | None:
-    """An annotation with which `value` could be recorded as it is, as text for an error; None: none was found.
+    """An annotation, as text for an error, that would let `value` be recorded unchanged; None: none was found.
 
     Args:
         beside: an annotation whose values must fit as well; `Any` for none.
@@ -423,12 +423,12 @@ def _is_plain(part: dict[str, object] | list[Any]) -> bool:
 def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
     """Refuse a text in which very many different values have the same hash: a set of them takes quadratic time.
 
-    In Python the hashes of numbers and UUIDs use no secret, so an attacker can choose such values; those of texts use one.
+    In Python the hashes of numbers and UUIDs use no secret, so an attacker can choose such values; hashes of texts use one.
     """
     try:
         parts = [_ROUGH.decode(data)]
     except (ValueError, ArithmeticError, RecursionError):
-        return  # the type's own decoder says what is wrong
+        return  # the type's own decoder reports what is wrong
     while parts:
         part = parts.pop()
         if not isinstance(part, dict | list):
@@ -454,7 +454,7 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
 
 
 def _customs(known: object, seen: set[int]) -> Iterator[Any]:
-    """Classes inside a type that msgspec does not support: pydantic models, and those that cannot be decoded."""
+    """Classes inside a type that msgspec does not support: pydantic models, and classes that cannot be decoded."""
     if id(known) in seen:
         return
     seen.add(id(known))

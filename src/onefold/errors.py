@@ -5,7 +5,7 @@
     |   |-- PayloadError    a payload, key or result does not have the form that was declared
     |   |-- ConflictError   the same key came with another payload, or a thing exists with other settings
     |   |-- NotFoundError   a queue, message, job or file that does not exist
-    |   `-- StorageError    the database file cannot be used as it is (corrupt, foreign, newer, read-only)
+    |   `-- StorageError    the database file cannot be used (corrupt, foreign, newer, read-only)
     |-- TransientError      try again later; may say how long to wait
     |   |-- OverLimitError  too many messages in flight (SQS: OverLimit)
     |   `-- StorageBusy     another process holds the file longer than we may wait, or the disk is full
@@ -18,7 +18,7 @@
 Handlers raise TransientError, PermanentError, DependencyDown and OutcomeUnknown to say what a failure means.
 Every error has a stable `code` (documented under that anchor) and a message in three parts: what happened, with
 the value; what it means; what to do next. Fields are str and int only, and secrets in
-them are masked, so that an error can be logged as it is.
+them are masked, so that an error can be logged safely.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ TEXT_CHARS_MAX: Final = 8_192  # of each part: what it quotes may be a stranger'
 class OnefoldError(Exception):
     """Root of all errors raised on purpose.
 
-    Means: nothing by itself; what is raised is one of the classes below it.
+    Means: nothing; only the classes below it are raised.
     Next: catch it where one report is enough for all of them.
 
     Args:
         what: what happened, with the value that caused it.
-        meaning: what that means for the caller; may be empty when `what` says it all.
+        meaning: what that means for the caller; may be empty.
         todo: the next step; may be empty only for InvariantBroken.
     """
 
@@ -119,7 +119,7 @@ class NotFoundError(UsageError):
 
 
 class StorageError(UsageError):
-    """The database file cannot be used as it is: corrupt, foreign, newer, read-only or missing.
+    """The database file cannot be used: corrupt, foreign, newer, read-only or missing.
 
     Means: nothing was written to it.
     Next: what the text says for the case: another path, the file's mode, a newer onefold, or a backup.
@@ -132,7 +132,7 @@ class TransientError(OnefoldError):
     """Failed now, may work later.
 
     Means: in a handler, the run failed and had no effect; the job's `retry` says when and how often it is tried again.
-    Next: raise it for what passes by itself (a timeout before anything was sent, a 503); else try again later.
+    Next: raise it for temporary failures (a timeout before anything was sent, a 503); otherwise try again later.
 
     Args:
         retry_in_ms: how long to wait at least before the next try, in milliseconds; None lets the policy decide.
@@ -179,7 +179,7 @@ class DependencyDown(OnefoldError):
     """The dependency refuses everything (a rotated key, a closed account): the job pauses, no attempt is used.
 
     Means: it is not this message's fault: the job's circuit breaker opens for all of them, and `onefold status` says so.
-    Next: raise it for what hits every call alike; when it is repaired, the job goes on by itself or by `onefold resume`.
+    Next: raise it for what hits every call alike; after the repair the job resumes by itself or by `onefold resume`.
 
     Args:
         retry_in_ms: how long to pause at least, in milliseconds; None lets the job's breaker decide.

@@ -34,7 +34,7 @@ _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it holds the
 _IMPORT_LOOKS: Final = (
     1_000  # tenths of a slice, 5 s in all, for which a fork waits for modules that other threads are importing
 )
-_LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that hold a lock of theirs during a fork
+_LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that hold a lock during a fork
 
 
 class Forked(Protocol):
@@ -248,9 +248,9 @@ def _before() -> None:
 
 
 def _is_importing() -> bool:
-    """Whether another thread is importing a module: a child would wait for that import for ever.
+    """Whether another thread is importing a module: a child would wait for that import forever.
 
-    In a child Python renews its global import lock, but not those of single modules (`importlib._bootstrap`).
+    In a child Python renews its global import lock, but not the locks of single modules (`importlib._bootstrap`).
     """
     me = threading.get_ident()
     locks = [lock() for lock in list(getattr(_bootstrap, "_module_locks", {}).values())]
@@ -303,7 +303,7 @@ def _in_child() -> None:
         try:
             if start_anew is not None:
                 start_anew()
-        except Exception as error:  # noqa: BLE001 - the others must not go on with the parent's all the same
+        except Exception as error:  # noqa: BLE001 - the others must not continue with the parent's connections
             first = first or error
     _here.signals.end(deliver=False)
     if first is not None:

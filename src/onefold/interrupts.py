@@ -75,8 +75,8 @@ def stems_from_signal(error: BaseException, own: tuple[type[BaseException], ...]
     handled.
 
     Args:
-        error: just caught by whoever made the call.
-        own: classes with which the call itself says what the limit means: what led to one of them is not looked at.
+        error: just caught by the caller.
+        own: classes that the call itself raises about the limit; their causes are not examined.
     """
     codes = {code for number in _SIGNALS for code in _codes(_signal.getsignal(number))}
     inside: set[FrameType] | None = None  # the frames of the call
@@ -197,7 +197,7 @@ class Deferred:
                 return
 
     def caught(self, error: BaseException) -> None:
-        """A handler has raised this where nobody would see it: its signal is noted."""
+        """A handler raised this where it would go unnoticed: note its signal."""
         found = _raised_by(error, {number: _signal.getsignal(number) for number in _SIGNALS} | self._handlers)
         self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
 

@@ -2,7 +2,7 @@
 
 It has both readings and the wait of `clock.py`; a wait ends when its waiter is woken or the clock was advanced far enough.
 
-Never here: real time, except for the short sleeps between which a wait checks whether it is over.
+Never here: real time, except for the short sleeps between which a wait checks whether it has ended.
 Invariant: monotonic time moves only by `advance`, wall time only by `advance` and `jump`.
 Private: may change with any release.
 """
@@ -35,7 +35,7 @@ class ManualClock:
         return self._monotonic_ms
 
     def advance(self, by_ms: int) -> None:
-        """Move time forward by `by_ms` milliseconds (0 or more) and wake whoever waits on this clock.
+        """Move time forward by `by_ms` milliseconds (0 or more) and wake everything that waits on this clock.
 
         Raises:
             ValueError: `by_ms` is negative; use `jump` for a wall clock that was set back. TypeError: it is not a number.

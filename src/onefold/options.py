@@ -71,7 +71,7 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
     """Answer an option that a function or method does not have, or one that is missing, with what to write instead.
 
     Raises (when the function is called):
-        UsageError: it has no such option, or lacks one, or decorates without parentheses.
+        UsageError: an unknown option, a missing one, or a decorator without parentheses.
     """
     code: Any = function.__code__  # inspect.signature would take 0.1 ms of every import
     selfs = int(code.co_varnames[:1] == ("self",))
@@ -153,7 +153,7 @@ class Checked(StructMeta):
         _refuse_unknown(kwargs, cls.__struct_fields__, f"{cls.__name__}()")
         if args:
             raise errors.UsageError(
-                f"{cls.__name__}({args[0]!r:.40}) does not say which option that is.",
+                f"{cls.__name__}({args[0]!r:.40}) does not say which option it sets.",
                 todo=f"Name it, for example {cls.__name__}({cls.__struct_fields__[0]}={args[0]!r:.40}).",
             )
         return super().__call__(**kwargs)
@@ -172,7 +172,7 @@ def check_option(value: object, kind: type[Struct], what: str, field: str, examp
     """Refuse an option that must be a value of one of the classes below, with what to write instead.
 
     Args:
-        value: as it was given. kind: the class. what: the option's name.
+        value: what the user passed. kind: the class. what: the option's name.
         field: of the class, that a bare number or text was probably meant for. example: a value for that field.
 
     Raises:
@@ -250,7 +250,7 @@ class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """What of a map run's items is tried again, by the names of errors; the fields are those of Step Functions' Retry.
+    """Which items of a map run are tried again, by the names of errors; the fields are Step Functions' Retry's.
 
     Args:
         errors: class names, with or without module; States.ALL (alone and last), States.TaskFailed, States.Timeout.
@@ -295,7 +295,7 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
         concurrency: most invocations at one time, 2 to 1,000: what the systems that the jobs call can bear.
         runtime: Lambda's name of the Python version. architecture: of the processor.
         handler: `module.name` of what `app.lambda_handler()` returned; unless given, `handler` in the app's module.
-        environment: variables for the handler. They can be read by whoever may read the function: no secrets.
+        environment: variables for the handler. Everyone who may read the function can read them: no secrets.
         policies: ARNs of managed policies with what the jobs themselves may do, for example read a bucket.
         sends_to: names of the queues that the jobs may send to; any queue of the app unless given.
         guards: names of `@once` functions that the jobs call with records in the app's own table: with `layout=2` the

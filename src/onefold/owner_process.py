@@ -25,7 +25,7 @@ _START: Final = (
 
 
 def owner_of(token: str) -> str:
-    """The id of an owner in this process; the token alone where a later process with the same number looks the same."""
+    """The id of an owner in this process; the token alone if another process with this number would look the same."""
     host, found = _host(), _stat(os.getpid())
     return f"{token}-{host}-{os.getpid()}-{found[_START]}" if host and found else token
 
@@ -37,7 +37,7 @@ def is_here(owner: str) -> bool:
 
 
 def ended(owners: Iterable[str]) -> frozenset[str]:
-    """Those of these owners whose process is known to have ended."""
+    """The owners whose process is known to have ended."""
     return frozenset(one for one in owners if is_here(one) and _has_ended(one))
 
 

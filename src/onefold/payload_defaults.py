@@ -1,6 +1,6 @@
 """Whether two payloads differ only in fields that one of them omits because they have a default.
 
-A fingerprint is of the payload as it was written. `{"id": "1"}` and `{"id": "1", "n": 1}` mean the same if `n` defaults to
+A fingerprint is made of the payload as written. `{"id": "1"}` and `{"id": "1", "n": 1}` mean the same if `n` defaults to
 1; so does a payload from a version of the program that did not have `n` yet. This is checked only when two fingerprints
 differ, so it costs nothing otherwise.
 
@@ -104,16 +104,16 @@ class _TooLargeError(Exception):
 class _Collector:
     """Notes the fields that have their default.
 
-    Those that were not written out (msgspec may not) are added to the tree.
+    Defaults that were not written out (msgspec may omit them) are added to the tree.
     """
 
     def __init__(self, found: _Found) -> None:
         self._found = found
         self._left = _LOOKS_MAX
-        self._texts: dict[tuple[object, str], bytes | None] = {}  # of each default, as it is written
+        self._texts: dict[tuple[object, str], bytes | None] = {}  # of each default, as written
 
     def collect(self, value: object, tree: object) -> None:
-        """Note those of a value, of which `tree` is the JSON."""
+        """Note the defaults of a value; `tree` is its JSON."""
         self._spend()
         if isinstance(value, list | tuple) and isinstance(tree, list):
             for one, part in zip(value, tree, strict=False):
@@ -173,7 +173,7 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
         made = tuple(_made(one, getattr(one, "factory", None) if _is_made(one) else None) for one in padded)
         return tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, made, strict=True))
     if hasattr(cls, "__dataclass_fields__"):
-        dataclasses = sys.modules["dataclasses"]  # who made the class has imported it; a cold start need not
+        dataclasses = sys.modules["dataclasses"]  # the code that made the class has imported it; a cold start need not
         none = dataclasses.MISSING
         return tuple(
             (

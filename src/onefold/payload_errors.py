@@ -72,7 +72,8 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
     """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
     found = _pydantic_errors(error)
     at = ""
-    # The text of pydantic's own error, which has no such path, is never made: it is one about each of a million complaints.
+    # The text of pydantic's own error, which has no such path, is never made: there may be a million complaints, each with
+    # a text.
     if isinstance(error, msgspec.ValidationError) and (match := re.search(_PATH, str(error))):
         at = match["path"]
     if found is not None:
@@ -144,7 +145,7 @@ def of_result(value: object, error: PayloadError, name: str, fitting: str | None
     """The error for a returned value that `error` refused.
 
     Args:
-        name: of the type that the function says it returns.
+        name: the type that the function is declared to return.
         fitting: an annotation under which this value can be recorded, and all that the present one allows.
         is_of_type: whether the value is of the class that the annotation names, which then says too little of its parts.
     """
@@ -314,7 +315,7 @@ class _LostKey:
 
 
 def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] | None:
-    """The first place where two values differ: what was there and what came back.
+    """The first location where two values differ: the original part and what came back.
 
     Containers, and classes without an __eq__ of their own, are compared part by part.
     """

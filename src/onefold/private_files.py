@@ -1,4 +1,4 @@
-"""Files and folders that only one user may read: created with 0600 and 0700, and left as they are afterwards.
+"""Files and folders that only one user may read: created with 0600 and 0700, and never changed afterwards.
 
 A database holds payloads, results and failures, and anyone who may read the file may read all of them. An administrator who
 wants a group to share it changes the mode of the file, and files beside it are created with the same mode (`mode_beside`).
@@ -76,7 +76,7 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     link to another file. Two processes that write one target do not meet.
 
     Raises:
-        OSError: it cannot be made or written; the target is as it was.
+        OSError: it cannot be made or written; the target is unchanged.
     """
     make_folder(target.parent)
     part = target.parent / f".{target.name}.{os.getpid()}-{threading.get_ident()}.unfinished"
@@ -99,10 +99,10 @@ def _opener(path: str, flags: int) -> int:
 def strangers(paths: Iterable[str], database: str) -> list[str]:
     """Which of these files beside a database were made by somebody whom it does not trust.
 
-    It trusts this user, root and its own owner; and where its mode lets others write it, whoever they are.
+    It trusts this user, root and its own owner; and everyone who may write it by its mode.
 
     Args:
-        paths: files, folders or symbolic links; those that are not there do no harm.
+        paths: files, folders or symbolic links; missing ones are ignored.
         database: the file, or where it will be.
     """
     trusted = {0, os.geteuid()}
@@ -129,8 +129,8 @@ def refuse_strangers(database: str) -> None:
     if found:
         raise errors.StorageError(
             f"{', '.join(found)} belongs to another user of this machine.",
-            meaning="It was there before the database's owner made one; what is written to it could be read and changed.",
-            todo="Look who made it; remove it, and keep the database in a folder in which only you can make files.",
+            meaning="It existed before the database's owner made one; what is written to it could be read and changed.",
+            todo="Find out who made it; remove it, and keep the database in a folder in which only you can make files.",
         )
 
 
@@ -145,7 +145,7 @@ def mode_beside(path: str) -> int:
 
 
 def as_folder(mode: int) -> int:
-    """The mode of a folder in which files of `mode` are: whoever may read may enter."""
+    """The mode of a folder with files of `mode`: everyone who may read them may enter."""
     return mode | (mode & 0o444) >> 2
 
 

@@ -23,7 +23,7 @@ _NESTED_MAX: Final = 4  # URLs inside of another's query that are looked into; w
 _NAME_CHARS_MAX: Final = 60  # before the sensitive word in a field's name
 _NAME_CHARS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
-# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one looks at a
+# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one examines a
 # bounded number of characters.
 _SENSITIVE: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|(?:access|account)[-_]?key|private[-_]?key|signature|credential"
@@ -44,7 +44,7 @@ _SPACED_LONG: Final = (
     rf"(?:(?!\s|//){_NO_PORT}[^@\n]{{0,1024}}+|[ \t]{{1,4}}[^\s@]{{1,256}}+)@"
 )
 # URLs of databases with a slip in them: signs of `://` too few, too many or mistyped; a password and no host. Each takes the
-# rest of its word, so that no character is looked at from many starts.
+# rest of its word, so that no character is examined from many starts.
 _SLIP: Final = (
     rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|:(?:\\{{1,4}}/){{2}}|;?//|:\\{{1,4}}(?!/)|:(?=[^\s/@'\"]{{1,256}}[:@])))"
     r"([^\s'\"]*)"
@@ -59,7 +59,7 @@ _QUOTED_LOGIN: Final = r"(?i)(missing \\{0,4}\"=\\{0,4}\" after \\{0,4}\"|nonnum
 _WITH_PORT: Final = r"(?<![\w:/@.+-])([\w.+-]{1,64}:)([^\s@'\",/]{1,256}+)@(?=[\w.-]{1,255}:\d{2,5}\b)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
 # name=value and name: value, also quoted as in JSON and Python, ('name', 'value') and ['--name', 'value']. It begins at the
-# sensitive word: what the name has before it is looked at only where one was found. Forms number names or put them into
+# sensitive word: the part before it is examined only if one was found. Forms number names or put them into
 # brackets: password1=, user[password]=.
 _FIELD: Final = (
     rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?\d{{0,3}})"
@@ -127,7 +127,7 @@ def masked(text: str) -> str:
 def shown_url(url: str) -> str:
     """A URL as an error about it quotes it: whole where it has no place for a login, else its scheme and host alone.
 
-    A slip may put the password anywhere, so that of what cannot be taken apart no more than the scheme is shown.
+    A typing error may put the password anywhere, so only the scheme of a URL that cannot be parsed is shown.
     """
     scheme, separator, rest = url.partition("://")
     if re.fullmatch(_SCHEME, scheme) is None if separator else ":" in url or "@" in url:
@@ -212,7 +212,7 @@ def _masked_parameter(parameter: str, levels: int) -> str:
 
 
 def _masked_inside(text: str, levels: int) -> str:
-    """A part of a query: as it is, or where it holds a secret decoded and masked."""
+    """A part of a query: unchanged, or decoded and masked if it holds a secret."""
     if "%" not in text and "://" not in text:
         return text
     plain = _unescaped(_unescaped(text)) if "%" in text else text

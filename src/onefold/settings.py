@@ -17,11 +17,11 @@ class Setting(Struct, frozen=True):
     """One setting.
 
     Args:
-        name: as it is written.
+        name: of the variable.
         meaning: what it changes, in a sentence or two.
         values: what may be given.
         default: what holds without it.
-        whose: who reads it: part of onefold's own, or of another program whose habit we follow.
+        whose: who defined it: onefold, or another program whose convention we follow.
     """
 
     name: str
@@ -59,7 +59,7 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_UNSIGNED_BEFORE",
-        "Messages that SQS took before this instant count although nobody signed them: for upgrades.",
+        "Messages that SQS accepted before this instant are trusted although they are not signed: for upgrades.",
         "an ISO instant with a zone, `2026-12-01T12:00:00+00:00`",
         "none do",
     ),
@@ -71,7 +71,7 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_LOG_KEYS",
-        "Whether log lines have business keys, tenants and groups as they are, or a hash of each (docs/logs.md).",
+        "Whether log lines show business keys, tenants and groups, or a hash of each (docs/logs.md).",
         "`hashed` or `shown`",
         "`hashed`",
     ),
@@ -84,13 +84,13 @@ ENVIRONMENT: Final = (
     Setting(
         "ONEFOLD_ALARM_SECRET",
         "Signs what a webhook gets of alarms (docs/alarms.md).",
-        "text, or where it is kept: `env:NAME`, `file:/PATH`",
+        "text, or where it is stored: `env:NAME`, `file:/PATH`",
         "nothing is signed",
     ),
     Setting(
         "ONEFOLD_SMTP_URL",
         "The server that sends alarms by mail: with a login, and the sender as `?from=`.",
-        "`smtp://USER:PASSWORD@HOST:587` or `smtps://HOST`, or where it is kept: `env:NAME`, `file:/PATH`",
+        "`smtp://USER:PASSWORD@HOST:587` or `smtps://HOST`, or where it is stored: `env:NAME`, `file:/PATH`",
         "`smtp://localhost:25`",
     ),
     Setting("ONEFOLD_DEBUG", "The command line shows the traceback of an error.", "`1`", "three lines, no traceback"),
@@ -99,13 +99,13 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_SECRET_KEY",
-        "The secret of `onefold serve --access-key`; as `--secret-key`, without showing it in the list of processes.",
+        "The secret of `onefold serve --access-key`; as `--secret-key`, but not visible in the list of processes.",
         "text",
         "none; any credentials are accepted",
     ),
     Setting(
         "ONEFOLD_ADMIN_TOKEN",
-        "What `/_onefold` of `onefold serve` asks for; as `--admin-token`.",
+        "The token that `/_onefold` of `onefold serve` requires; as `--admin-token`.",
         "text",
         "none",
     ),
@@ -143,7 +143,7 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "SUDO_USER",
-        "Who is named in the history for what a command changes, when it runs under sudo.",
+        "The person that the history names for a command's changes when it runs under sudo.",
         "a login",
         "the login of the process",
         "sudo",

@@ -70,7 +70,7 @@ class _Lent:
     supports_statement_cache = True
 
     def on_connect(self) -> Any:
-        """None: it is left as it is."""
+        """None: it is not changed."""
         return None
 
     def do_begin(self, dbapi_connection: Any) -> None:

@@ -26,7 +26,7 @@ def thread_beside(
     Args:
         name: of the thread.
         run: what it does; it returns soon after `stop` was called.
-        stop: called when the block ends, by whoever runs the block.
+        stop: called when the block ends, by the thread that runs the block.
         failed: called in the thread when `run` has raised.
         join_s: seconds to wait for the thread after `stop`; it is left alone afterwards. None: until it has ended.
 

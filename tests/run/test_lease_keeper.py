@@ -96,7 +96,7 @@ def test_a_lease_that_ends_while_a_store_raises_is_named(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, logger="onefold"):
         keeper._renew_all()
     over = [one.getMessage() for one in caplog.records if "is over" in one.getMessage()]
-    assert over == [f"charge 'o-1': its lease is over while it runs, and could not be renewed: {error}"]
+    assert over == [f"charge 'o-1': its lease ended while it runs and could not be renewed: {error}"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -429,9 +429,9 @@ def test_a_call_that_always_dies_is_held_after_so_many_deaths(
         ("dead", "the process of an earlier call, owner OWNER, ended before an outcome was recorded"),
         (
             "alive",
-            "the lease of an earlier call, owner OWNER, whose process still runs, is over, and no outcome was recorded",
+            "the lease of an earlier call, owner OWNER, whose process still runs, has ended, and no outcome was recorded",
         ),
-        ("elsewhere", "the lease of an earlier call, owner OWNER, is over, and no outcome was recorded"),
+        ("elsewhere", "the lease of an earlier call, owner OWNER, has ended, and no outcome was recorded"),
     ],
 )
 def test_a_call_without_an_outcome_is_logged_when_it_is_noticed_with_what_is_known_of_its_process(
@@ -493,7 +493,7 @@ def test_a_lease_that_could_not_be_renewed_until_its_end_is_logged(
         return "charged"
 
     assert charge("o-1") == "charged"  # nobody took it over
-    assert "its lease is over while it runs, and could not be renewed: store.renew failed on purpose" in caplog.text
+    assert "its lease ended while it runs and could not be renewed: store.renew failed on purpose" in caplog.text
 
 
 def test_a_call_that_was_taken_over_is_refused(guard: Callable[..., Any], clock: Watched) -> None:

@@ -227,7 +227,7 @@ def cancel(app: App, bus: Bus, name: str) -> tuple[Replay, bool]:
     """End a running replay; what it has delivered stays. The replay, and whether it was running until now.
 
     Raises:
-        NotFoundError: no such replay.
+        NotFoundError: the replay does not exist.
     """
     running = {one.name for one in all_replays(app, bus.name) if one.state == "running"}
     ended = replays.cancel(bus, app.runtime(), name)

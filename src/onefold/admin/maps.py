@@ -107,7 +107,7 @@ def of_run(app: App, run: str) -> tuple[MapJob, MapState]:
     """A run and the map it is of.
 
     Raises:
-        NotFoundError: no such run, or its map is declared no more.
+        NotFoundError: the run does not exist, or its map is declared no more.
     """
     state = map_state.must_read(app.runtime().engine.state, run).state
     return find(app, state.map), state
@@ -248,7 +248,7 @@ def stop(app: App, run: str) -> MapProgress:
     """Send no more items of a run; what was sent may finish. It can be redriven.
 
     Raises:
-        NotFoundError: no such run. UsageError: it is over.
+        NotFoundError: the run does not exist. UsageError: it is over.
     """
     _, state = of_run(app, run)
     if state.over and state.status != "halted":
@@ -309,7 +309,7 @@ def look(engine: Engine, maps: Mapping[str, MapJob], run: str) -> MapProgress:
     """The state of a run; `maps` are those that are known, perhaps none: then what it tolerates is not said.
 
     Raises:
-        NotFoundError: no such run.
+        NotFoundError: the run does not exist.
     """
     state = map_state.must_read(engine.state, run).state
     return _progress(maps.get(state.map), state)
@@ -325,7 +325,7 @@ def quarantine(engine: Engine, run: str, limit: int = _MALFORMED_SHOWN) -> list[
     """The first rows of the run's last round that are not items.
 
     Raises:
-        NotFoundError: no such run.
+        NotFoundError: the run does not exist.
     """
     state = map_state.must_read(engine.state, run).state
     found: list[Quarantined] = []

@@ -117,7 +117,7 @@ def look(
         receive: also a working queue of SQS, where a look receives the messages.
 
     Raises:
-        NotFoundError: no such queue. UsageError: a working queue of SQS, without `receive`.
+        NotFoundError: the queue does not exist. UsageError: a working queue of SQS, without `receive`.
     """
     if not receive and queue in session.closed_queues():
         raise errors.UsageError(
@@ -152,7 +152,7 @@ def count(session: AdminSession, queue: str) -> int:
     """How many messages a queue holds, in flight and delayed ones included.
 
     Raises:
-        NotFoundError: no such queue.
+        NotFoundError: the queue does not exist.
     """
     depth = session.engine.queues.depth(queue)
     return depth.visible + depth.in_flight + depth.delayed
@@ -166,7 +166,7 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
     is left is still in the queue. The row of the purge counts all, and those without a row of their own (`not_noted`).
 
     Raises:
-        NotFoundError: no such queue. UsageError: purged less than 60 s ago.
+        NotFoundError: the queue does not exist. UsageError: purged less than 60 s ago.
     """
     # On SQS reading takes messages from its consumers, so only the embedded engine records which ones they were.
     says_which = session.engine.commit is not None
@@ -255,7 +255,7 @@ def start_move(
 
     Raises:
         UsageError: not a dead-letter queue, a task runs already; it holds messages of a stopped group, whose order a task
-            would lose. NotFoundError: no such queue.
+            would lose. NotFoundError: the queue does not exist.
     """
 
     def write() -> MoveTask:
@@ -292,7 +292,7 @@ def move_tasks(session: AdminSession, source: str | None = None) -> list[MoveTas
     """The move tasks of one dead-letter queue, or of all, newest first.
 
     Raises:
-        NotFoundError: no such queue.
+        NotFoundError: the queue does not exist.
     """
     names = [source] if source is not None else sorted(roles(session.settings()).dead)
     tasks = [task for name in names for task in session.engine.queues.moves(name)]
@@ -303,7 +303,7 @@ def cancel_move(session: AdminSession, handle: str) -> MoveTask:
     """Stop a running task; what moved stays moved.
 
     Raises:
-        NotFoundError: no such task. UsageError: it is over.
+        NotFoundError: the task does not exist. UsageError: it is over.
     """
     return session.engine.queues.cancel_move(handle)
 

@@ -240,7 +240,7 @@ def run_now(
         at: as `tick_of`.
 
     Raises:
-        NotFoundError: no such schedule, or no further tick. UsageError: it has no tick at that time.
+        NotFoundError: the schedule does not exist, or no further tick. UsageError: it has no tick at that time.
         ConflictError: the tick was sent already, or other times count. StorageBusy: schedulers keep changing it.
     """
     schedule, runtime = declared(app, name), app.runtime()
@@ -277,7 +277,7 @@ def pause(session: AdminSession, app: App, name: str, *, reason_text: str | None
     """Have a schedule send no ticks until `resume`; False when it was paused already.
 
     Raises:
-        NotFoundError: no such schedule. ConflictError: no scheduler has seen it. StorageBusy: try again.
+        NotFoundError: the schedule does not exist. ConflictError: no scheduler has seen it. StorageBusy: try again.
     """
     return _change(session, declared(app, name), "schedule-paused", reason_text)
 

@@ -129,7 +129,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
         queue: only this one; None for all.
 
     Raises:
-        NotFoundError: no such queue.
+        NotFoundError: the queue does not exist.
     """
     settings = session.settings()
     kinds = roles(settings)

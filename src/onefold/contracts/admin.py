@@ -175,7 +175,7 @@ class QueueAdmin(Protocol):
         """One queue's settings; costs the same with ten queues and with ten thousand.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         ...
 
@@ -187,7 +187,7 @@ class QueueAdmin(Protocol):
         """The object for sending to and receiving from one queue.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         ...
 
@@ -196,7 +196,7 @@ class QueueAdmin(Protocol):
         ...
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:
-        """The depth of each queue, in order, at one moment where the backend can; None where there is no such queue."""
+        """The depth of each queue, in order, at one moment if the backend can; None if the queue does not exist."""
         ...
 
     def next_ready_ms(self, queue: str) -> int | None:
@@ -231,12 +231,12 @@ class QueueAdmin(Protocol):
         ...
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """The messages of one FIFO group in a queue, in order, without those that are not due yet.
+        """The messages of one FIFO group in a queue, in order, without messages that are not due yet.
 
         SQS shows the first ten of a group.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         ...
 

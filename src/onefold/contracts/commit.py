@@ -29,7 +29,7 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
     """Everything to be written for one delivery.
 
     Args:
-        write: the record's transition; None when the record stays as it is (a duplicate, a conflict).
+        write: the record's transition; None when the record does not change (a duplicate, a conflict).
         queue: name of the queue that the message came from; None without a message (the guard alone).
         receipt: the receive to settle.
         settle: what is done with the message.
@@ -68,7 +68,7 @@ def lent_too_long(used_ms: int, limit_ms: int, meaning: str) -> errors.Transient
     """The error for a handler that used the connection beyond its time limit; its rows were rolled back.
 
     Args:
-        meaning: who had to wait for it.
+        meaning: what the wait means for the caller.
     """
     return errors.TransientError(
         f"A handler had ctx.connection for {used_ms} ms; the limit is {limit_ms} ms.",

@@ -52,7 +52,7 @@ def decode(name: str, value: bytes, decoder: Callable[[bytes], T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise errors.StorageError(
             f"The document {name!r} in the engine's state cannot be read: {error}.",
-            meaning="Another version of onefold wrote it, or somebody changed it. It was left as it is.",
+            meaning="Another version of onefold wrote it, or somebody changed it. It was not touched.",
             todo="Use the version that wrote it, or restore it; remove it only if what it describes may begin anew.",
         ) from error
 

@@ -35,7 +35,8 @@ class WakeableWaiter(Protocol):
 
 
 class RenewalMark(Protocol):
-    """Up to when one thread of this process has extended the leases it has to; others see by it that it stands still.
+    """Up to when one thread of this process has extended the leases it has to; other processes see by it that this one is
+    stopped.
 
     Attributes:
         is_busy: whether it has leases to extend; True unless it says otherwise.
@@ -44,7 +45,7 @@ class RenewalMark(Protocol):
     is_busy: Callable[[], bool]
 
     def renewed(self, at_ms: int) -> None:
-        """Of its leases, those that ended at `at_ms` or before are needed no more: the others were extended beyond it."""
+        """Leases that ended at `at_ms` or before are no longer needed: the others were extended beyond it."""
         ...
 
     def close(self) -> None:
@@ -122,7 +123,7 @@ class Engine(Keeper, Protocol):
     def known_queue(self) -> Callable[[str], Queue] | None:
         """Opens a queue that is known to exist, as `QueueAdmin.open` but without a call; None where `open` makes none.
 
-        If there is no such queue, its methods raise NotFoundError.
+        If the queue does not exist, its methods raise NotFoundError.
         """
         ...
 
@@ -169,14 +170,14 @@ class Engine(Keeper, Protocol):
     def renewal_mark(self) -> RenewalMark | None:
         """Where a thread that extends leases of this process says up to when it has; made before the first is taken.
 
-        None where no other process could see that this one stands still.
+        None if other processes cannot see that this one is stopped.
         """
         ...
 
     def stopped_process(self, record: Record) -> int | None:
-        """The number of the process that a run belongs to, where its lease is over and that process stands still.
+        """The id of the process that a run belongs to, if its lease has ended and that process is stopped.
 
-        Up to 12 hours from the run's start nobody takes it over while it does. None: it does not, or nobody knows.
+        Nobody takes the run over meanwhile, for up to 12 hours from its start. None: not stopped, or not known.
         """
         ...
 
@@ -210,7 +211,7 @@ class Engine(Keeper, Protocol):
         """Set the flag of State that stops a FIFO group when the queue itself dead-letters one of its messages in a receive.
 
         The flag is written, with the message's id and unless it is set already, in the transaction that moves the message,
-        so that nothing of the group is received before. A queue that moves messages by itself (SQS) does not do this.
+        so that nothing of the group is received before. A queue that moves messages itself (SQS) does not do this.
 
         Args:
             flag_of: from queue, group, and the job that the message names (None: none), to the flag's name; None: the group
@@ -223,7 +224,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """Those of these owners whose processes are known to have ended; it changes nothing.
+        """The owners whose processes are known to have ended; it changes nothing.
 
         An owner that is not among them may have ended on another host, where only the end of its lease shows it.
         """

@@ -65,7 +65,7 @@ class Sent(Struct, frozen=True, gc=False):
         message_id: stable for the life of the message, also across the automatic move to a dead-letter queue.
         sequence: FIFO only: decimal number, larger for each later message of a group.
         duplicate: FIFO only: accepted but not delivered, because the same deduplication id was seen within 5 minutes;
-            message_id and sequence are those of the first one.
+            message_id and sequence are the first one's.
     """
 
     message_id: str

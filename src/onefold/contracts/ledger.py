@@ -30,7 +30,7 @@ OUTCOME_EVENTS: Final = frozenset(
 """Events that determine an operation's state. All others are intermediate steps; see `Ledger.tally`."""
 
 DONE: Final = frozenset({"completed", "duplicate"})
-"""Those of `OUTCOME_EVENTS` that are final: another message with the same key changes nothing for the operation."""
+"""The final ones of `OUTCOME_EVENTS`: another message with the same key changes nothing for the operation."""
 
 
 COUNT_PREFIX: Final = "count."

@@ -1,7 +1,7 @@
 """Outbox tables: messages that are rows of the program's own database until a relay has passed them to their queues.
 
 A program writes the row in its own transaction, so that the message is sent if, and only if, that commits. Which database,
-and how it says it, is an engine's matter (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
+and with which statements, is up to the engine (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
 Never here: queues, SQL. Invariants: an id is given out once, and of two transactions one after the other the later one has
 the higher ids.
 """
@@ -77,7 +77,7 @@ class OutboxTable(Protocol):
         ...
 
     def create(self) -> None:
-        """Make the tables; those that are there stay."""
+        """Make the tables that do not exist."""
         ...
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
@@ -85,7 +85,7 @@ class OutboxTable(Protocol):
         ...
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """Remove rows durably; those that are gone are passed over."""
+        """Remove rows durably; missing ones are skipped."""
         ...
 
     def refuse(self, number: int, why: str) -> None:
@@ -100,7 +100,7 @@ class OutboxTable(Protocol):
         """Wait until something was committed, or for so long.
 
         Args:
-            rest: waits for so many milliseconds, where the database gives no notice; True: there is no need to go on.
+            rest: waits for this many milliseconds if the database cannot notify; returns True to stop.
         """
         ...
 

@@ -77,7 +77,7 @@ def check_settings(settings: QueueSettings, *, advised: bool = True) -> None:
     ):
         raise errors.UsageError(
             f"{name!r} cannot be the name of a queue.",
-            meaning="A name has 1 to 80 of A-Z a-z 0-9 - _; that of a FIFO queue ends in .fifo, which counts too.",
+            meaning="A name has 1 to 80 of A-Z a-z 0-9 - _; a FIFO queue's name ends in .fifo, which counts too.",
             todo="Choose another name.",
         )
     if settings.fifo != name.endswith(".fifo"):

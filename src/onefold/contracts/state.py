@@ -24,7 +24,7 @@ VALUE_BYTES_MAX: Final = 64 * 1024  # ours: a value is read and written whole
 
 
 class Versioned(Struct, frozen=True, gc=False):
-    """A value as it is stored.
+    """A stored value.
 
     Args:
         version: 1 or more; grows by one at every change.

@@ -6,7 +6,7 @@ policy. Every write names owner and fence; a result of False means that the leas
     absent/expired --claim--> in_progress --write--> completed | failed | unknown | released
     failed, released, unknown (not parked), in_progress (lease over, or owner dead) --claim--> in_progress, fence + 1
 
-A lease that is over is not taken from a process that stands still, where the store can see that (`Running.stopped`), for up
+A lease that has ended is not taken from a stopped process, if the store can see that (`Running.stopped`), for up
 to 12 hours from the claim or start.
 
 A claim is not a start: `started_fence` names the fence under which the handler was last called. Taking over a run that
@@ -175,7 +175,7 @@ class Running(Struct, frozen=True, kw_only=True, gc=False, tag="running"):
     Args:
         until_ms: when that lease ends unless renewed.
         owner, fence: of the holder.
-        stopped: the number of its process, where that lease is over and the process lives, but stands still and has not
+        stopped: the id of its process, if that lease has ended and the process lives, but is stopped and has not
             come to renew it: its run goes on as soon as it does. None otherwise.
     """
 
@@ -206,7 +206,7 @@ class Conflict(Struct, frozen=True, kw_only=True, gc=False, tag="conflict"):
 
 
 class Unreadable(Struct, frozen=True, kw_only=True, gc=False, tag="unreadable"):
-    """What is stored under the key is not a record that this version can read; it was left as it is.
+    """What is stored under the key is not a record that this version can read; it was not changed.
 
     Args:
         what, meaning, todo: as of the `StorageError` that reading it raises.

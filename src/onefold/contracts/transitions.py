@@ -7,7 +7,7 @@ scripts; `testing/store_contract.py` tests all of them.
     start   in_progress -> the same, attempts + 1, doubt over
     write   in_progress -> completed | failed | unknown | released
     restore nothing at all -> in_progress under the claim that the caller has
-    settle  unknown and parked -> completed | released, by a person's word
+    settle  unknown and parked -> completed | released, by a person's decision
 
 Never here: storage, locks, time. Invariant: a function returns a new record or says that nothing changes; the fence of a
 record never decreases.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
-    """Whether a transition was made, and the record to store; None where it stays as it is."""
+    """Whether a transition was made, and the record to store; None if it does not change."""
     return after is not None, None if after is before else after
 
 
@@ -65,7 +65,7 @@ def is_expired(record: Record, now_ms: int) -> bool:
 
 
 def may_stand(record: Record, now_ms: int) -> bool:
-    """Whether a run whose lease is over is still its process's if that stands still; no longer than any handler may run."""
+    """Whether a run with an ended lease still belongs to its process if that is stopped: for as long as a handler may run."""
     is_over = record.status == "in_progress" and now_ms >= record.lease_until_ms
     return is_over and now_ms < record.updated_at_ms + limits.VISIBILITY_MS_MAX
 
@@ -84,7 +84,7 @@ def claim(
         ask: the claim.
         now_ms: the instant of the claim.
         dead_owners: ids of processes known to be dead; their leases are over.
-        stopped_process: the number of the process that has a run, where that stands still. Asked of one whose lease is over.
+        stopped_process: returns the id of a run's process if that is stopped. Called for runs whose lease has ended.
     """
     stopped: int | None = None
     if record is not None and may_stand(record, now_ms) and record.owner not in dead_owners:

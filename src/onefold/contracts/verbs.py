@@ -3,7 +3,7 @@
 The values they take and return are in the modules of those names. Methods take lists and return one answer per item, in the
 same order. No method waits for work, except those of a `WaitingQueue`: waiting is done in `runner/poll.py`. Protocols are
 only named in annotations, so this module is imported for type checking and never at run time.
-Never here: values, policy, what only operators need (`admin.py`).
+Never here: values, policy, methods that only operators need (`admin.py`).
 Invariant: the suites in `testing/` (`queue_contract.py`, ...) test every backend against what is written here.
 """
 
@@ -125,7 +125,7 @@ class Store(Protocol):
                 appends the rows before a handler is called.
 
         Another fingerprint is a Conflict whatever the record's state, unless it is amended. An expired record (now_ms >=
-        expires_at_ms) counts as absent; a lease is over when now_ms >= lease_until_ms. A run that had started and is taken
+        expires_at_ms) counts as absent; a lease has ended when now_ms >= lease_until_ms. A run that had started and is taken
         over counts one crash and no attempt, and is never started by the claim itself.
         """
         ...
@@ -153,8 +153,8 @@ class Store(Protocol):
         """Put back records of claims that are gone from the store (flushed, evicted, deleted, restored from a backup).
 
         A record is inserted only where nothing is stored under its key, not even what has expired, by one atomic conditional
-        write. False: something else is there, and nothing changed; the lease is lost. True also when it is there already, in
-        progress under the same owner and fence (a retry after a lost reply).
+        write. False: something else is stored, and nothing changed; the lease is lost. True also when it is stored
+        already, in progress under the same owner and fence (a retry after a lost reply).
 
         Args:
             records: in progress, as `transitions.claimed` makes them from a claim that the caller still holds.
@@ -166,7 +166,7 @@ class Store(Protocol):
         ...
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """The records as they are; None where absent or expired."""
+        """The records; None where absent or expired."""
         ...
 
 
@@ -216,7 +216,7 @@ class State(Protocol):
     """Named, versioned values. Plain blocking calls, safe from any thread."""
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they are, in order; None where absent."""
+        """The values, in order; None where absent."""
         ...
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
@@ -252,12 +252,12 @@ class EffectTransaction(Protocol):
         Raises:
             TransientError: the handler was slower than the limit.
             UsageError: a message of its outbox cannot be sent.
-                In both cases this handler's rows were rolled back; those of earlier handlers stay, or `commit` raises.
+                In both cases this handler's rows were rolled back; rows of earlier handlers stay, or `commit` raises.
         """
         ...
 
     def undo(self) -> None:
-        """Roll back the rows of the present handler; those of earlier ones stay."""
+        """Roll back the rows of the current handler; rows of earlier ones stay."""
         ...
 
     def commit(self) -> None:
@@ -283,7 +283,7 @@ class Commit(Protocol):
 
         Raises:
             StorageBusy: nothing was applied.
-            UsageError: an outbox message's queue does not exist or refuses it, or a message cannot be buried where it
+            UsageError: an outbox message's queue does not exist or refuses it, or a message cannot be dead-lettered where it
                 should be. Nothing was applied; when settlements are applied one by one, only that one is refused.
         """
         ...

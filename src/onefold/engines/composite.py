@@ -194,7 +194,7 @@ class CompositeEngine:
         """Nothing: calls wait for servers, each for as long as its client allows."""
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Nothing: SQS moves messages by itself, without a notice."""
+        """Nothing: SQS moves messages without notice."""
 
     def changed_elsewhere(self) -> bool:
         """Always: it gives no notice of a change, so the caller has to look."""
@@ -211,7 +211,7 @@ class CompositeEngine:
         """None: that cannot be seen from another host."""
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """Those of this machine whose ids say which process they were."""
+        """The owners on this machine whose ids contain their process."""
         return owner_process.ended(owners)
 
     def maintain(self, on_dead_owner: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's

@@ -1,6 +1,6 @@
 """Idempotency records in a dict of this process: for tests, and for the guard where records need not outlive the process.
 
-The whole Store contract and nothing else; the rules are those of `contracts/transitions.py`. Never here: durability,
+The whole Store contract and nothing else, by the rules in `contracts/transitions.py`. Never here: durability,
 operator verbs, other processes. Invariant: records change under one lock.
 """
 

@@ -65,7 +65,7 @@ def open_engine(
     records_alone: bool = False,
     read_only: bool = False,
 ) -> Engine:
-    """Open the backend a URL names, creating its file when it is not there.
+    """Open the backend a URL names, creating its file if it does not exist.
 
     Args:
         file: how an embedded engine opens its file; None for what workers use.
@@ -105,7 +105,7 @@ def open_engine(
 
 
 def is_records_alone(url: str) -> bool:
-    """Whether a URL is that of a store for records, which has no queues."""
+    """Whether a URL names a store for records, which has no queues."""
     scheme = url.partition("://")[0]
     return scheme in STORES and scheme not in ENGINES
 
@@ -237,14 +237,14 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
 
 
 def _go_by_server(clock: Clock, backend: Any) -> None:
-    """Leases on a server are compared by its own clock: machines that share it need not agree, nor stay as they are set."""
+    """Leases on a server are compared by its clock, so clocks of machines that share it need not agree."""
     backend.store.clock = shared = steady(clock)
     if isinstance(shared.wall, SystemClock):
         shared.follow(backend.server_ms)
 
 
 def _ignored(_: str) -> None:
-    """Takes what a file's upkeep reports about its own queues, which nobody uses."""
+    """Discards what a file's upkeep reports about its own queues, which are not used."""
 
 
 def _dynamo(
@@ -292,7 +292,7 @@ def _read_dynamodb(url: str) -> Any:
 
 
 def driver_of(connection: object) -> str | None:
-    """Which driver a connection is of, of those that can carry a message; None: of none.
+    """The driver of a connection, if messages can be sent through it; otherwise None.
 
     Returns:
         `sqlite3` or `psycopg`, whose calls block; `psycopg-async` or `asyncpg`, whose calls are awaited.
@@ -361,7 +361,7 @@ class AwsUrl(Struct, frozen=True, kw_only=True):
         create: make what is missing (emulators, development).
         later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
             are due later than SQS delays; None to refuse those.
-        later_dead: the standard queue, by its whole name, for those of FIFO queues that could not be delivered.
+        later_dead: the standard queue, by its whole name, for undeliverable messages of FIFO queues.
         batched: use DynamoDB's batch statements; off for emulators that do not have them.
         layout: of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own, which begins
             with its job).
@@ -450,7 +450,7 @@ def read_aws(url: str) -> AwsUrl:
 
 
 def _is_region(text: str) -> bool:
-    """Letters, words and a digit, as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
+    """A region's name, such as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
     first, *words, last = text.split("-") if text.count("-") >= 2 else ("", "", "")
     names = all(word.isalpha() and word.islower() for word in (first, *words))
     return text.isascii() and len(first) in (2, 4) and names and len(last) == 1 and last.isdigit()
@@ -500,7 +500,7 @@ def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool
 def s3_client(url: str) -> Any:
     """boto3's client for S3, which map runs read items from and write results to.
 
-    Its region and endpoints are those of an engine on AWS, else those of the environment; without a region there it is
+    It takes region and endpoints from an engine on AWS, otherwise from the environment; without a region there it is
     us-east-1's, which S3 redirects to the bucket's own.
 
     Raises:
@@ -520,7 +520,7 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
     """A record store for `onefold.once`.
 
     Args:
-        url: `sqlite:///records.db` (created when it is not there), `redis://host/0`, `postgresql://host/shop`,
+        url: `sqlite:///records.db` (created if it does not exist), `redis://host/0`, `postgresql://host/shop`,
             `dynamodb://eu-west-1/onefold`, or an app's `aws://` URL.
         clock: where time comes from; the machine's own unless given.
 

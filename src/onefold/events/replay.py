@@ -130,7 +130,7 @@ def step(bus: Bus, runtime: Runtime, name: str) -> Replay:
     """Deliver one page of events; the replay's state afterwards. Call it until it is not `running`.
 
     Raises:
-        NotFoundError: no such replay, or its archive or a rule is not declared any more; nothing was delivered.
+        NotFoundError: the replay does not exist, or its archive or a rule is not declared any more; nothing was delivered.
         StorageBusy: nothing was delivered.
     """
 
@@ -184,7 +184,7 @@ def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
     """End a running replay; what it has delivered stays. One that has ended is not changed.
 
     Raises:
-        NotFoundError: no such replay.
+        NotFoundError: the replay does not exist.
     """
 
     def decide(before: Replay | None) -> tuple[Replay | None, Replay]:

@@ -238,7 +238,7 @@ class LocalQueues:
             via: who calls, for the history.
 
         Raises:
-            NotFoundError: no such queue. StorageBusy: nothing was accepted.
+            NotFoundError: the queue does not exist. StorageBusy: nothing was accepted.
         """
         plans: list[OnSend | None] = []
         if self.faults.active:
@@ -309,7 +309,7 @@ class LocalQueues:
             gone: whether the caller has left; checked before a message is received for it, and before it is returned.
 
         Raises:
-            NotFoundError: no such queue, also when it is dropped while the caller waits.
+            NotFoundError: the queue does not exist, also when it is dropped while the caller waits.
             OverLimitError: a standard queue is at its in-flight limit, and `wait_ms` is 0; otherwise the receive waits.
             UsageError: `count_max` or `visible_ms` out of range.
         """
@@ -331,7 +331,7 @@ class LocalQueues:
         """Delete each receipt's message; as `Queue.delete`.
 
         Raises:
-            NotFoundError: no such queue. UsageError: a malformed receipt; nothing was deleted.
+            NotFoundError: the queue does not exist. UsageError: a malformed receipt; nothing was deleted.
         """
         ids = self.engine.queues.message_ids(receipts)
         plans = self.faults.deleting(queue, receipts) if self.faults.active else []
@@ -371,7 +371,8 @@ class LocalQueues:
         """Hide each receipt's message for a new time from now; as `Queue.set_visible_in`.
 
         Raises:
-            NotFoundError: no such queue. UsageError: a malformed receipt or a time out of range; nothing was changed.
+            NotFoundError: the queue does not exist. UsageError: a malformed receipt or a time out of range; nothing was
+                changed.
         """
         ids = self.engine.queues.message_ids([receipt for receipt, _ in changes])
         answers = await self.group_commit.run(lambda: self._queue(queue).set_visible_in(changes), synced=False)

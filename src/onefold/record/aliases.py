@@ -4,9 +4,9 @@ A record's key contains the name that the job had, and a message names it too. A
 operation under any of its names. The record that exists counts, and the one that says most where there are several. An
 operation without any is recorded under the name that its message has, as a worker of the release with that name would.
 
-Two workers could find nothing at the same moment and record one operation under two names. So whoever has claimed one looks
-at the others again before the handler is started, and releases its claim where one of them has changed. Of two that do so
-at once at least one sees the other, and the next look of both chooses the same record.
+Two workers could find nothing at the same moment and record one operation under two names. So a process that has claimed
+one looks at the others again before the handler is started, and releases its claim where one of them has changed. Of two
+that do so at once at least one sees the other, and the next check of both chooses the same record.
 
 Never here: storage. Invariant: of the same records every process chooses the same one.
 """

@@ -10,10 +10,10 @@ attempt. There is one probe at a time: while it runs no other delivery is admitt
 another delivery becomes the probe.
 
 If one message is refused while others get through, the dependency is not down. `is_to_blame` detects that, and the failure
-is then counted like any other; otherwise one forbidden message would pause its job for ever.
+is then counted like any other; otherwise one forbidden message would pause its job forever.
 
 Never here: State, alarms, what counts as dependency-down (`failures.py`).
-Invariant: an open breaker admits nothing before its pause is over, and then one delivery at a time.
+Invariant: an open breaker admits nothing before its pause ends, and then one delivery at a time.
 """
 
 from __future__ import annotations
@@ -202,5 +202,5 @@ def is_to_blame(breaker: Breaker, operation: str) -> bool:
 
 
 def resume(breaker: Breaker) -> BreakerUpdate:
-    """Close the breaker because a person says so."""
+    """Close the breaker at a person's request."""
     return BreakerUpdate(CLOSED, "resumed") if breaker.is_open else BreakerUpdate(breaker)

@@ -96,7 +96,7 @@ def not_started(outcome: NotStarted, policy: Policy, now_ms: int) -> Decision:
 
 
 def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
-    """Hide a delivery that cannot be claimed now; its record stays as it is."""
+    """Hide a delivery that cannot be claimed now; its record does not change."""
     return Decision(
         write=None,
         settle=RetryIn(outcome.delay_ms, uncounted=policy.uncounted),
@@ -260,7 +260,7 @@ def park(
 
     Args:
         trace: where it was raised; empty where nothing was.
-        note: the event that says why, unless the claim has reported it (`guard.noticed`).
+        note: the event with the reason, unless the claim has reported it (`guard.noticed`).
         took_effect: the effect is known to have happened; only the result is missing.
     """
     reason = Reason(
@@ -291,7 +291,7 @@ def _failure(outcome: Failed) -> store.Failure:
 
 
 def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision:
-    """Dead-letter a message that cannot be run as it is; `summary` says why.
+    """Dead-letter a message that cannot be run; `summary` is the reason.
 
     Args:
         kind: `malformed`: it cannot be read; or as `attempt.Facts` has it.

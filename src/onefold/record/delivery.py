@@ -165,7 +165,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What is done with one delivery.
 
     Args:
-        write: the record's transition; None leaves it as it is.
+        write: the record's transition; None does not change it.
         settle: what happens to the message.
         notes: what to report.
         clear: hold of a completed run whose outbox leaves with this settlement.

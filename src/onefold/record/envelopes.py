@@ -1,4 +1,4 @@
-"""EventBridge's events: entries as they are put, their validation, and their envelopes.
+"""EventBridge's events: the entries of a put, their validation, and their envelopes.
 
 An entry is what a sender puts: source, detail-type, detail, resources, time. The bus adds id, account and region. The text
 of that envelope is matched with patterns, kept in archives and sent to queues. A replayed event is the same text with
@@ -49,7 +49,7 @@ class EventEntry(Struct, frozen=True, kw_only=True):
 
 
 class EntryFault(Struct, frozen=True, gc=False):
-    """Why an entry is refused, as PutEvents words it: a code that must not be retried, and a sentence."""
+    """Why an entry is refused: PutEvents' code, which must not be retried, and its sentence."""
 
     code: str
     message: str
@@ -156,7 +156,7 @@ def replayed(text: str, replay: str) -> Envelope:
 
 
 def unmarked(text: str) -> str:
-    """A replayed event without its `replay-name`; any other text as it is."""
+    """A replayed event without its `replay-name`; any other text unchanged."""
     try:
         fields = msgspec.json.decode(text, type=dict[str, Raw])
     except msgspec.DecodeError:

@@ -194,7 +194,7 @@ def _safe_lines(error: BaseException, between: str) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    r"""The line with `\x1b` and the like for all that does not print: terminals obey some of it."""
+    r"""The line with `\x1b` and so on for everything that does not print: terminals obey some of it."""
     if redact.is_plain(line):
         return line
     return "".join(one if redact.is_plain(one) else one.encode("unicode_escape").decode() for one in line)

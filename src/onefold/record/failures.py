@@ -46,7 +46,7 @@ from onefold.record.error_text import error_name, summary_of, text_of, trace_of
 #
 #     transient   nothing was done, or the dependency said "not now": the same call may work later
 #     sent        the request may have been carried out and the answer was lost
-#     permanent   the same call fails for ever: the request itself is wrong
+#     permanent   the same call always fails: the request itself is wrong
 #     down        the dependency refuses everybody (credentials, certificate, missing table): not this message's fault
 #     unlisted    anything else
 #
@@ -236,14 +236,14 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "23": "permanent",  # constraint: already exists, must not be null
     "25006": "transient",  # read-only transaction: a failover is under way
     "28": "down",  # authorization
-    "3D": "down",  # no such database
-    "3F": "down",  # no such schema
+    "3D": "down",  # the database does not exist
+    "3F": "down",  # the schema does not exist
     "40": "transient",  # serialization failure, deadlock
     "40003": "sent",  # statement completion unknown
     "42": "permanent",  # syntax
     "42501": "down",  # insufficient privilege
-    "42703": "down",  # no such column: a migration is missing
-    "42P01": "down",  # no such table: the same
+    "42703": "down",  # the column does not exist: a migration is missing
+    "42P01": "down",  # the table does not exist: the same
     "44": "permanent",  # with check option
     "53": "transient",  # out of resources: connections, disk, memory
     "54": "permanent",  # program limit: row too big
@@ -276,7 +276,7 @@ _AWS: tuple[tuple[frozenset[str], Kind], ...] = (
     (AWS_PERMANENT, "permanent"),
 )
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything looks at it (design 12.3)
+_TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything reads it (design 12.3)
 _RETRY_AFTER_CHARS_MAX = 100  # an HTTP date has 29
 _DEPTH_MAX = 8  # wrapped exceptions that are followed
 
@@ -422,7 +422,7 @@ def _judge(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Rulin
 
 
 def _interrupted(error: BaseException) -> Ruling | None:
-    """The ruling for a Ctrl-C, `sys.exit()` in a signal handler and the like, which end a run at an unknown point."""
+    """The ruling for Ctrl-C, `sys.exit()` in a signal handler and so on, which end a run at an unknown point."""
     if isinstance(error, Exception):
         return None
     return Ruling(kind="transient", rule=f"{type(error).__name__} ended it from outside", sent=True)

@@ -1,8 +1,8 @@
 """Decides what follows from the answer to a claim: run, answer, wait, park, refuse.
 
-One pure function, `answer`, from what the store found to either a `Decision` (the delivery is over) or a `Go` (the handler
-may run, perhaps after asking a probe or marking the start). Never here: the conditions of the state machine, which each
-store implements and `testing/store_contract.py` tests.
+One pure function, `answer`, from what the store found to either a `Decision` (the delivery is finished) or a `Go` (the
+handler may run, perhaps after asking a probe or marking the start). Never here: the conditions of the state machine, which
+each store implements and `testing/store_contract.py` tests.
 Invariant: a run in doubt is never started unless the job's policy allows it.
 """
 
@@ -18,7 +18,7 @@ from onefold.contracts.queue import Ack, MoveTo, Reason, RetryIn
 from onefold.record.decisions import conflict, dead_letter_failed, park
 from onefold.record.delivery import WAIT_MS_MAX, Decision, Detail, Failed, Note, Policy
 
-_STOPPED_MS: Final = 5 * limits.SECOND_MS  # a process that stands still mostly does for longer
+_STOPPED_MS: Final = 5 * limits.SECOND_MS  # a stopped process usually stays stopped for longer
 _UNREADABLE_MS: Final = 5 * limits.MINUTE_MS  # a person, or the end of an upgrade, makes the record readable
 
 

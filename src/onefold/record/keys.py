@@ -268,7 +268,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
 
 
 def _check_field(template: str, name: str, payload: Any, what: str, *, parameters: bool) -> None:
-    """Follow a dotted name through the payload's type as far as it is known."""
+    """Follow a dotted name through the payload's type, as far as the type is known."""
     at = payload
     for step in name.split("."):
         names = _fields(at)
@@ -494,7 +494,7 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
 
 
 def last_names(expression: str) -> list[str]:
-    """The names in an expression that select values, without those of their parents."""
+    """The names in an expression that select values, without their parents' names."""
     return re.findall(r"[A-Za-z_]\w*(?![\w.(\[])", expression)
 
 

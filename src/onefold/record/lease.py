@@ -11,8 +11,8 @@ lease before anything is lost, for at most three writes per lease. Trusted until
 the difference between the clocks of two hosts and the time it takes to stop a handler; after it another worker may already
 run the operation.
 
-A process that was stopped comes back when the lease is over by its own clock. Nobody may have taken it, and only the store
-knows; so extending is tried for as long as it would have been before the end, until the store answers.
+A process that was stopped comes back after the lease has ended by its own clock. Perhaps nobody has taken it over, and
+only the store knows; so extending is tried for as long as it would have been before the end, until the store answers.
 
 Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have got is not trusted.
 """
@@ -38,7 +38,7 @@ class Lease(Struct, frozen=True, kw_only=True):
         received_at_ms: when the receive was asked for; None for a lease without a message.
         tried_at_ms: when an extension last failed since `asked_at_ms`; None when none did.
         tried_from_ms: when the first of these failed that were made one after the other (`failed_from_ms`).
-        is_claimed: a record says whose it is, so that it can still be extended when it is over.
+        is_claimed: a record names its owner, so that it can still be extended after its end.
     """
 
     asked_at_ms: int
@@ -75,7 +75,7 @@ Step = Extend | Rest | Over
 
 
 def margin_ms(lease_ms: int) -> int:
-    """How long before its end a lease is no longer trusted: a tenth of it, 100 ms to 5 s, never more than half."""
+    """How long before its end a lease stops being trusted: a tenth of it, 100 ms to 5 s, never more than half."""
     return min(max(lease_ms // MARGIN_SHARE, MARGIN_MS_MIN), MARGIN_MS_MAX, lease_ms // 2)
 
 
@@ -103,7 +103,7 @@ def failed_from_ms(lease: Lease, now_ms: int) -> int:
 
 
 def _stood(lease: Lease, now_ms: int) -> bool:
-    """Whether nothing was tried for so long that the process must have stood still."""
+    """Whether nothing was tried for so long that the process must have been stopped."""
     return lease.tried_at_ms is None or now_ms - lease.tried_at_ms > lease.lease_ms // 3
 
 

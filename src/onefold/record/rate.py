@@ -102,7 +102,7 @@ def parse_rate(text: str, *, burst: int | None = None) -> Rate:
     if not 1 <= count <= _COUNT_MAX:
         raise UsageError(
             f"rate={text!r} is out of range.",
-            meaning="A rate of 0 would hold every message for ever." if count == 0 else "",
+            meaning="A rate of 0 would hold every message forever." if count == 0 else "",
             todo=f"The number may be 1 to {_COUNT_MAX}.",
         )
     if burst is not None and burst < 1:
@@ -151,7 +151,7 @@ class Occupied(Struct, frozen=True):
     Args:
         granted: whether the holder has a slot now.
         slots: to be stored, ended ones removed.
-        wait_ms: when not granted: how long until the first slot ends by itself; one may be released earlier.
+        wait_ms: when not granted: how long until the first slot expires; one may be released earlier.
     """
 
     granted: bool

@@ -266,7 +266,7 @@ class Admission:
         if found.granted:
             self._slots.add((name, holder))
             return 0
-        return int(min(found.wait_ms, 1_000))  # a slot is usually released long before it ends by itself
+        return int(min(found.wait_ms, 1_000))  # a slot is usually released long before it expires
 
 
 def _operation(run: Execution) -> str:
@@ -275,7 +275,7 @@ def _operation(run: Execution) -> str:
 
 
 def _answer(decision: Decision) -> Answer:
-    """What the outcome of a run tells about the dependency."""
+    """What the outcome of a run shows about the dependency."""
     if isinstance(decision.write, Complete):
         return "answered"
     if any(note.event == "dependency-down" for note in decision.notes):

@@ -52,7 +52,7 @@ class NamedRecords:
             yield place, keys, [next(records) for _ in keys]
 
     def changed(self, places: Sequence[int], now_ms: int) -> set[int]:
-        """Those of these runs, just claimed, whose operation another process has recorded under another name meanwhile."""
+        """The runs whose operation another process has meanwhile recorded under another name."""
         others = {
             place: [key for key in self._seen[place] if key != self.keys[place]]
             for place in places

@@ -75,11 +75,11 @@ class LeaseKeeper:
         self._lease_ms = lease_ms
         self._margin_ms = lease.margin_ms(lease_ms)
         self._calls: dict[Hold, KeptCall] = {}  # the calls whose outcome is not recorded yet
-        self._ends: dict[Hold, int] = {}  # of the thread: when each lease is over unless renewed
+        self._ends: dict[Hold, int] = {}  # of the thread: when each lease ends unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._mark: RenewalMark | None = None  # by which other processes see that this one does not stand still
+        self._mark: RenewalMark | None = None  # other processes read here that this one is not stopped
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
@@ -88,7 +88,7 @@ class LeaseKeeper:
         self._mark = None
 
     def appear(self) -> None:
-        """Before the first claim: let other processes see whether this one stands still; else leases decide.
+        """Before the first claim: let other processes see whether this one is stopped; otherwise leases decide.
 
         The thread starts with the mark, because calls that are only answered from records move it too.
         """
@@ -218,7 +218,7 @@ class LeaseKeeper:
             _log.warning("The leases of calls could not be renewed; they are tried again.", exc_info=error)
         for hold in holds:
             if self._ends[hold] <= now_ms:
-                text = "%s %r: its lease is over while it runs, and could not be renewed: %s"
+                text = "%s %r: its lease ended while it runs and could not be renewed: %s"
                 _log.warning(text, hold.key.job, hold.key.key, error)
 
 

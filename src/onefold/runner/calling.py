@@ -1,9 +1,9 @@
 """Calls a job's handler, or asks its probe, in this thread, and returns the outcome as a value.
 
 A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
-serve the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
+used by the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
 Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant: whatever a handler
-does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never taken for
+does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never treated as
 "not done".
 """
 
@@ -51,7 +51,7 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
         if forks.generation() != born:
             leave_child(error)
         if isinstance(error, KeyboardInterrupt) and _by_a_person():
-            raise  # a person at the terminal wants to stop the process, not only this run
+            raise  # Ctrl-C stops the process, not only this run
         ctx.raised = error
         return raised(job, error, clock, called=ctx.is_called)
     finally:
@@ -122,7 +122,7 @@ def returned(job: Job[Any, Any], value: object, ctx: Context) -> Outcome:
         result = job.rules.payload.encode_result(value)
     except errors.PayloadError as error:
         return _unsent(job, value) or _unstorable("", error)
-    except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened all the same
+    except Exception as error:  # noqa: BLE001 - a result's own methods may raise anything; the effect has happened anyway
         return _unstorable(f"The result could not be encoded: {type(error).__name__}: ", error)
     return outcomes.Success(result=result, outbox=ctx.outbox, counts=ctx.counts)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 
-GUARD_MS = 2_000  # how long a child whose parent has died may take to end by itself
+GUARD_MS = 2_000  # how long a child whose parent has died may take to end
 
 
 def main(descriptor: int, guarded: int) -> int:
@@ -109,7 +109,7 @@ def _prepare(hello: wire.Hello) -> Any:
     if hello.join is not None:
         load(hello.join)(hello.lock_file)
     app = load(hello.target)
-    app.jobs  # noqa: B018 - refused here where it is no app
+    app.jobs  # noqa: B018 - refused here if it is not an app
     return app
 
 

@@ -11,7 +11,7 @@ Closing is one compare-and-set; the waiting jobs are sent before it, in the same
 by the run. When two processes close a run at once, its jobs start once: on an embedded engine one of the two is rolled back,
 elsewhere its message is a duplicate of the other's.
 
-Never here: what a run's operations do, waiting. Invariant: a run that is marked as ended has its jobs sent.
+Never here: what a run's operations do; waiting. Invariant: a run that is marked as ended has its jobs sent.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Closer:
             self._touched.add(name)
 
     def check(self, *, turns: bool = True) -> int:
-        """Close the complete runs among those that were touched, and now and then among all; returns how many were closed.
+        """Close the touched runs that are complete, and from time to time all open ones; returns how many were closed.
 
         Args:
             turns: skip a run whose tally takes long until its pause is over. False for a process that is about to end: it

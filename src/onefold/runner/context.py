@@ -258,9 +258,7 @@ class Context:
                 )
                 import logging  # 8 ms; only a defect of a program comes here
 
-                logging.getLogger("onefold").error(
-                    "%s", refused
-                )  # what a thread of a pool raises may be seen by nobody
+                logging.getLogger("onefold").error("%s", refused)  # an exception in a pool's thread may go unnoticed
                 raise refused
             self.outbox.extend(items)
 
@@ -272,7 +270,7 @@ class Context:
     def send(self, job: handlers.Job[Any, Any], payload: Any, **options: Any) -> Receipt:
         """As `job.send(payload, **options)`, from any thread: the message is sent if, and only if, this run completes.
 
-        For threads that the handler did not start itself, such as those of a pool of the process.
+        For threads that the handler did not start itself, such as those of a process-wide pool.
 
         Raises:
             as `Job.send`; UsageError: the handler has ended, and nothing was sent.
@@ -322,7 +320,7 @@ class Context:
         )
 
     def check(self) -> None:
-        """Call it between steps of long work: raises when there is no point in continuing.
+        """Call it between the steps of long work; raises when continuing is pointless.
 
         Raises:
             LeaseLost: someone else owns this operation now; what this run does will not be recorded.

@@ -1,6 +1,6 @@
 """Checking and building declarations: the code behind `App.queue` and `App.job`, and parts that other rooms share.
 
-Every value is taken as the user wrote it; an invalid one raises an error that says what to write instead.
+Values are passed as the user wrote them; an invalid one raises an error that says what to write instead.
 Never here: apps, which options exist and what they mean. Invariant: a result can be used without further checks, and a
 refused declaration has declared nothing.
 """
@@ -285,7 +285,7 @@ def policy_of(
     """A function that makes the policy of a job, once its name is known. Arguments as `App.job`.
 
     Raises:
-        UsageError: an invalid option; says which, and what to do.
+        UsageError: an invalid option; the error names it and says what to do.
     """
     for value, allowed, what in (
         (effect, typing.get_args(Effect), "effect"),
@@ -311,7 +311,7 @@ def policy_of(
     if retry.attempts > after:
         raise errors.UsageError(
             f"retry.attempts={retry.attempts} with dead_letter.after={after} on queue {queue.name}.",
-            meaning="The queue itself would dead-letter the message before onefold could say why.",
+            meaning="The queue itself would dead-letter the message before onefold could record why.",
             todo=f"Let attempts be 1 to {after}, or raise DeadLetter(after=...).",
         )
     return functools.partial(
@@ -470,7 +470,7 @@ def check_parameters(function: Callable[..., Any], hints: Mapping[str, Any] | No
     """Refuse parameters that nothing is passed to: a call passes one argument, and the Context as a second one.
 
     Args:
-        function: a handler, or the function of a schedule. hints: its annotations; None where nobody has read them yet.
+        function: a handler, or the function of a schedule. hints: its annotations; None if they have not been read yet.
         first: a name for the first argument, for the text of the error.
 
     Raises:

@@ -71,7 +71,7 @@ class Dispatch:
 
     Args:
         runtime: where they go.
-        run: as it is begun when there is none of that name yet.
+        run: the value to create if no run of that name exists.
         batch: how many messages make a transaction, 1 or more.
 
     Attributes:
@@ -96,7 +96,7 @@ class Dispatch:
 
     @property
     def run(self) -> RunState:
-        """The run as it is."""
+        """The current value of the run."""
         return self._stored.run
 
     def _from_start(self, passed_over: int) -> None:
@@ -172,7 +172,7 @@ class Dispatch:
         self._flushed_ms = self._clock.monotonic_ms()
 
     def end(self) -> int:
-        """Enqueue the rest and say how many operations the run has: different keys, not messages.
+        """Enqueue the rest, and return how many operations the run has: different keys, not messages.
 
         Raises:
             As `flush`.

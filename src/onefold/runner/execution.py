@@ -156,12 +156,12 @@ class Execution:
         return self.claimed.attempts + (self.started and not self.claimed.started)
 
     def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
-        """Tell the script that the handler cannot be started now: its message comes back after `delay_ms`."""
+        """Report to the script that the handler cannot be started now: its message comes back after `delay_ms`."""
         self.step.refused = outcomes.NotStarted(why[:500], delay_ms)
         self.advance(now_ms)
 
     def decide_again(self, outcome: Outcome, now_ms: int, fraction: float) -> None:
-        """Tell the script that its Commit can never be carried out, and what the run's outcome is instead."""
+        """Report to the script that its Commit can never be carried out, and the outcome to use instead."""
         assert isinstance(self.step, script.Commit)
         self.step.instead, self.step.fraction = outcome, fraction
         self.advance(now_ms)
@@ -221,7 +221,7 @@ class KeyOrder:
         return behind_key, behind_group
 
     def forget(self, runs: Iterable[Execution]) -> list[Delivery]:
-        """Drop runs that were never claimed; their deliveries and those that waited behind them, in order."""
+        """Drop runs that were never claimed. Returns their deliveries and those waiting behind them, in order."""
         dropped: list[Delivery] = []
         for run in runs:
             behind_key, behind_group = self.free(run)

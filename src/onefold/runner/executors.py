@@ -8,7 +8,7 @@ started when it is claimed, and collects the results.
 Runs of repeatable and transactional jobs go in groups (`Grouper`): performed one after the other in one thread, committed
 together. An external effect is recorded as soon as it is done; these need not be, so one fsync serves many. A finished run
 waits for the others of its group at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a
-savepoint: what one wrote is kept with its record, or rolled back by itself.
+savepoint: what one wrote is kept with its record, or rolled back alone.
 Never here: which delivery comes next, settling of single runs. Invariant: every submitted unit gets exactly one
 `LaneReport`, whatever its handlers do, unless a handler never ends. A handler's rows and its record are in the same commit,
 or neither is stored.
@@ -74,7 +74,7 @@ class Threads:
         """Nothing can be done from outside; `ctx.check()` raises from now on."""
 
     def end(self, *, wait: bool) -> None:
-        """Let the threads end after their present work; those that do not end die with the process."""
+        """Let the threads end after their current work; the rest die with the process."""
         for _ in self._threads:
             self._inbox.put(None)
         if wait:
@@ -202,7 +202,7 @@ class Performed(Struct):
     """What was performed since the last call of `collect`.
 
     Attributes:
-        units: all that ended without an error. runs: those of their runs that are still to be finished.
+        units: all that ended without an error. runs: their runs that are not finished yet.
         ready: runs that waited behind groups and are ready to be performed.
         failed: errors outside of handlers: a defect, a backend that cannot be used; with its unit, if any.
     """
@@ -221,7 +221,7 @@ class Executors:
         threads, tasks: how many plain functions and coroutines at one time, 1 or more.
         woken: called, in any thread, when something was performed.
         here: call plain functions in the thread that submits.
-        groups_repeatable: runs of repeatable jobs go in groups, as those of transactional ones do.
+        groups_repeatable: run repeatable jobs in groups, like transactional ones.
         children: makes the lane for all jobs but transactional ones.
 
     Attributes:
@@ -314,7 +314,7 @@ class Executors:
         lane.submit(unit)
 
     def collect(self) -> Performed:
-        """Take what was performed since the last look."""
+        """Take what was performed since the last call."""
         found = Performed()
         while self.done:
             done = self.done.popleft()

@@ -400,7 +400,7 @@ class GuardedFunction:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
             UsageError: the result is an iterator or has to be awaited; the key is free.
             LeaseLost: another call took the operation over; its result counts.
-            OutcomeUnknown: the store could not be written for a while; the effect happened, and there is no record of it.
+            OutcomeUnknown: the store could not be written for a while; the effect happened, but has no record.
         """
         self._keeper.end(begun.hold)
         try:
@@ -440,7 +440,7 @@ class GuardedFunction:
             why = f": {refusal.what}" if refusal is not None else "."
             raise errors.OutcomeUnknown(
                 f"{self.name} {begun.hold.key.key!r} took effect, but its record could not be written{why}",
-                meaning="When its lease is over, the next call with this key is treated as on_unknown says.",
+                meaning="When its lease ends, the next call with this key is treated as on_unknown says.",
                 todo="Find out why the store fails, and whether the call is to be repeated.",
             ) from refusal
         if not verdict.written:
@@ -459,7 +459,7 @@ class GuardedFunction:
             replays.look(value, self._result.decode_result(result))
 
     def failed(self, begun: Begun, error: BaseException) -> None:
-        """Write the record of a call that raised: claimable at once, or unknown when the error says so.
+        """Write the record of a call that raised: claimable at once, or unknown if the error says so.
 
         A store that cannot be written must not hide what the function raised; then the key is free when the lease ends.
         """
@@ -557,7 +557,7 @@ class GuardedFunction:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Since when a duplicate waits for a running call; None: it has not waited so far.
+        """When a duplicate began to wait for a running call; None: it has not waited yet.
 
         Raises:
             TransientError: it does not wait (`on_running`), or has waited as long as allowed.
@@ -586,7 +586,7 @@ class GuardedFunction:
         return records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named))
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The arguments by parameter; and as key rules see them: those of **kwargs also under their own names."""
+        """The arguments by parameter, and as key rules see them: with each of **kwargs under its own name too."""
         if self._plain and not kwargs and len(args) == len(self._names):
             arguments: Mapping[str, Any] = dict(zip(self._names, args, strict=True))
             return arguments, arguments
@@ -597,4 +597,4 @@ class GuardedFunction:
 
 
 def _nothing(asked: object) -> Any:
-    raise errors.InvariantBroken(f"A call has neither queue nor message, and was asked for that of {asked!r:.80}.")
+    raise errors.InvariantBroken(f"A call has no queue and no message, but its code asked for {asked!r:.80}.")

@@ -91,7 +91,7 @@ class Known(Struct, Generic[R], frozen=True, kw_only=True):
         attempts: runs so far, of the budget that counts.
         changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
         why: what the last failure said, on one line; None where there is none.
-        expires_at_ms: when its record is forgotten; None where it is not, or there is none.
+        expires_at_ms: when its record expires; None if it does not, or there is no record.
     """
 
     job: str
@@ -131,7 +131,7 @@ class Job(Generic[P, R]):
         dispatches: its handler dispatches the run that its key names.
         ticks: each of its messages is a tick, whose run is its key.
         normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
-            as it is. Raises PayloadError for one that is not this job's.
+            as it is. Raises PayloadError if it belongs to another job.
         aliases: names that it had before; names: its present one and those. versions: of its payload; None: it has one.
         app: name of the app that declares it; travels with its messages.
         hooks: run around its handler, and when that raises.
@@ -182,7 +182,7 @@ class Job(Generic[P, R]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and those that it had before."""
+        """Its current name, then its earlier names."""
         return (self.name, *self.aliases)
 
     def upgrade(self, from_version: int) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
@@ -345,9 +345,9 @@ class Job(Generic[P, R]):
         return await self._runtime.in_thread(lambda: self.look(key, tenant=tenant))
 
     def cancel(self, key: str, *, tenant: str = "") -> bool:
-        """Remove what waits of an operation that has not started; False where nothing does, or a worker has it already.
+        """Remove the waiting messages of an operation that has not started; False if none wait or a worker has it.
 
-        On an engine in a file. Its record stays as it is, and sending it again is possible.
+        Only on an engine in a file. The record does not change, and the operation can be sent again.
 
         Raises:
             UsageError: the engine finds no message by its key (SQS).
@@ -361,7 +361,7 @@ class Job(Generic[P, R]):
         return await self._runtime.in_thread(lambda: self.cancel(key, tenant=tenant))
 
     def wait(self, key: str, timeout: duration.Duration = "30s", *, tenant: str = "") -> Known[R]:
-        """Wait until an operation is done, dead or held, and say what is known then; for tests and scripts.
+        """Wait until an operation is done, dead or held, and return what is known then; for tests and scripts.
 
         Args:
             timeout: at most so long.
@@ -440,7 +440,7 @@ class Job(Generic[P, R]):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, delivery: Delivery) -> tuple[Facts, Any]:
-        """What is known of a delivery to this job, and its payload; the error that says why, where it is malformed."""
+        """The facts of a delivery to this job and its payload, or the error if it is malformed."""
         try:
             body = delivery.body
             attributes = delivery.attributes

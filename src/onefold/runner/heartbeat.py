@@ -74,7 +74,7 @@ class Periodic:
     """A thread that calls `work` again and again: after as many milliseconds as it returned, or at once when rung.
 
     Its exceptions are reported, and `work` is called again after a pause, RETRIES_MAX times in a row. After an error of
-    onefold that is not transient there is no point in continuing: the thread ends at once.
+    onefold that is not transient continuing is pointless, so the thread ends at once.
 
     Args:
         name: of the thread, for people.
@@ -119,7 +119,7 @@ class Periodic:
             except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
                 failures += 1
                 if isinstance(error, Exception):
-                    with suppress(Exception):  # a thread that ends because of its report would be missed by nobody
+                    with suppress(Exception):  # nobody would notice a thread that ends because its report failed
                         self._reported(self._name, error)
                 is_final = isinstance(error, errors.OnefoldError) and not isinstance(error, errors.TransientError)
                 if is_final or failures > RETRIES_MAX or not isinstance(error, Exception):
@@ -138,7 +138,7 @@ class Heartbeat:
         put_back: restores the record of a refused lease where it is gone from the store, for so many milliseconds; False:
             another process has it. lost: called for a lease that is lost. stop: stops its handler.
         busy: called when the backend could not extend.
-        mark: where other processes read that this one does not stand still; None: they cannot.
+        mark: where other processes read that this one is not stopped; None: they cannot.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ def heartbeat_of(
     failed: Callable[[BaseException], None],
     mark: RenewalMark | None = None,
 ) -> Periodic:
-    """The thread that extends what a runner has in flight. `failed`: as `Periodic`'s own; `mark`: as of `Heartbeat`."""
+    """The thread that extends what a runner has in flight. `failed`: as for `Periodic`; `mark`: as for `Heartbeat`."""
     heartbeat = Heartbeat(
         runner.in_flight,
         runner.backend,
@@ -297,7 +297,7 @@ class Watchdog:
     """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported repeatedly.
 
     Args:
-        stop: stops a handler whose time is over.
+        stop: stops a handler that has run out of time.
         on_overrun: reports it; again while it still runs after two timeouts, four, eight and so on.
     """
 
@@ -349,7 +349,7 @@ class Beside:
 
     Args:
         maintain: the engine's periodic work, called every MAINTAIN_MS.
-        drain: ends the worker gracefully within so many milliseconds. From any thread. mark: as of `Heartbeat`.
+        drain: ends the worker gracefully within so many milliseconds. Safe from any thread. mark: as for `Heartbeat`.
 
     Attributes:
         heartbeat, maintain: for tests. fault: the error that the worker ends with, once a thread could not continue.

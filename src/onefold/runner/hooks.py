@@ -49,7 +49,7 @@ class Hooks:
 
         What it raises as it is entered is a failed attempt before any effect: the handler was not called. What it raises as
         it is left counts as raised by the handler, since it may be a commit. What the handler raised counts in any case,
-        also where the manager suppresses it. An asynchronous one serves `async def` handlers.
+        also where the manager suppresses it. An asynchronous one is for `async def` handlers.
         """
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class HookSet:
         for one in self._errors:
             try:
                 one.error(error, ctx)
-            except Exception as raised:  # noqa: BLE001 - who reports a failure must not change it
+            except Exception as raised:  # noqa: BLE001 - reporting a failure must not change it
                 _log(one, "error", raised, f"The outcome of {ctx.job} {ctx.key!r} is what it was.")
 
 
@@ -205,7 +205,7 @@ def _stop(hooks: Iterable[Hooks], place: HookPlace) -> None:
         try:
             one.stop(place)
         except Exception as error:  # noqa: BLE001 - the work is done, and the others are to be stopped too
-            _log(one, "stop", error, "The work was done before; the other hooks are stopped all the same.")
+            _log(one, "stop", error, "The work was done before; the other hooks are stopped too.")
 
 
 def _log(hooks: Hooks, name: str, error: Exception, meaning: str) -> None:

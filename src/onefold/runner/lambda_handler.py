@@ -69,7 +69,7 @@ class LambdaAdapter:
 
         Raises:
             UsageError: the event is not from SQS, or names a queue the app has no job on; nothing was begun. Or the backend
-                cannot be used as it is, and no message of the batch was done.
+                cannot be used, and no message of the batch was done.
             TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the mapping
                 is known to ignore the response.
             InvariantBroken: a defect of onefold.
@@ -95,7 +95,7 @@ class LambdaAdapter:
         return answer
 
     def _close_runs(self, pool: ExecutorPool, killed_at_ms: int) -> None:
-        """Close the runs that this batch completed, where time is left: there may be no worker that looks at them."""
+        """Close the runs that this batch completed if there is time: no worker may be running to do it."""
         closer = pool.runner.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
             with suppress(errors.OnefoldError):  # they stay open, and are checked again

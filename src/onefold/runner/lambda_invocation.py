@@ -263,7 +263,7 @@ class Invocation:
             self._note_settled()
 
     def _choose(self) -> list[Delivery]:
-        """The next deliveries, in order; those that no time is left for are released, with what follows in their groups."""
+        """The next deliveries, in order. Releases those for which no time is left, with what follows in their groups."""
         free, grouped_before = dict(self._executors.free), 0
         batch: list[Delivery] = []
         late: list[Delivery] = []
@@ -452,7 +452,7 @@ class Invocation:
         if not self._settings.heartbeat:
             yield
             return
-        from onefold.runner.heartbeat import heartbeat_of  # imported only where it is used, for the sake of cold starts
+        from onefold.runner.heartbeat import heartbeat_of  # imported only when used, for faster cold starts
 
         thread = heartbeat_of(self._runner, self._executors.stop, HEARTBEAT_LEASE_MS, self._note_beat_failed)
         thread.start()
@@ -485,7 +485,7 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
     Args:
         group: its FIFO group; None on a standard queue.
         stays: the groups of the messages that will be named in the response; None for those without one.
-        running: how many messages of the batch have begun and are not settled. Those of one group, or key, wait for each
+        running: how many messages of the batch have begun and are not settled. Those of one group or key wait for each
             other by themselves.
         on_failure: `batch`: one after the other in the order of the batch, and nothing after one that is kept.
     """

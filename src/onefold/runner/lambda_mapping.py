@@ -5,7 +5,7 @@ the app has jobs on. The content of a record is read by the queue's backend.
 
 `MappedQueue` is the queue that the runner receives from and settles on. Deleting costs no call: what is done is noted in
 `BatchAnswer`, and Lambda deletes every message that the response does not name. Hiding changes the visibility, which a
-mapping never does by itself; moving to the dead-letter queue is done here, and then the message is done. A message that
+mapping itself never does; moving to the dead-letter queue is done here, and then the message is done. A message that
 cannot be hidden or moved is kept, and is delivered again when its visibility ends. Waiting costs receives here: a message
 that only waits, and that its queue would dead-letter at one of the next receives, is sent again, delayed, as a new one with
 the same key, and then deleted (its attempts are in the record); not on FIFO queues, where it would lose its position.
@@ -74,7 +74,7 @@ class BatchAnswer:
         self._clock = clock
         self._lock = threading.Lock()
         self._done: dict[str, str] = {}  # receipt -> queue
-        self._gone: set[str] = set()  # those of them that are no longer in their queue
+        self._gone: set[str] = set()  # the ones that are no longer in their queue
         self._hidden: dict[str, int] = {}  # receipt -> monotonic instant until which it was hidden for a retry
         self._deliveries: dict[str, Delivery] = {}
         self._unstarted: set[str] = set()
@@ -214,7 +214,7 @@ class MappedQueue(HeldQueue):
         return answers
 
     def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
-        """Replace messages by delayed copies; the receipts of those that were."""
+        """Replace messages by delayed copies; returns the receipts of the replaced ones."""
         entries = [
             Entry(
                 body=one.body,
@@ -254,7 +254,7 @@ class IgnoredAnswers:
         self._respects: dict[str, bool] = {}  # whether a queue's mapping is known to keep named messages
 
     def ignored(self, queues: Sequence[str]) -> list[str]:
-        """Those of the queues whose mapping is known to delete named messages."""
+        """The queues whose mapping is known to delete messages that were reported as failed."""
         return sorted({queue for queue in queues if self._respects.get(queue) is False})
 
     def remember(self, answered: BatchAnswer, staying: Sequence[Delivery], now_ms: int) -> None:

@@ -62,8 +62,8 @@ class LongPoll:
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """The messages that have arrived, at most `count_max`; more are requested in the background. Never waits.
 
-        Those of a FIFO queue are returned all at once, even if they are more than `count_max`: if part of a group were left
-        here while the rest of it is returned to the queue, that part would be passed on first, out of order.
+        Messages of a FIFO queue are returned all at once, even if they are more than `count_max`: if part of a group were
+        left here while the rest of it is returned to the queue, that part would be passed on first, out of order.
 
         Raises:
             TransientError: the last receive failed; the next call tries again.
@@ -190,7 +190,7 @@ class LongPoll:
         visible after their lease if not.
 
         Args:
-            until_ms: monotonic instant at which the wait is over.
+            until_ms: monotonic instant at which the wait ends.
         """
         for thread in self._threads:
             thread.join(max(until_ms - self._clock.monotonic_ms(), 0) / 1000)

@@ -2,7 +2,7 @@
 
 A person's view with the whole story is `onefold why`. Where messages cannot be looked at (SQS), an operation that no worker
 has claimed yet is `absent`.
-Never here: output, other jobs' operations. Invariant: a look changes nothing; what has started is not cancelled.
+Never here: output, other jobs' operations. Invariant: a lookup changes nothing; what has started is not cancelled.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _why(record: Record) -> str | None:
 
 
 def _messages(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> list[Peeked]:
-    """The operation's messages, wherever they are; none where nobody can look."""
+    """The operation's messages, wherever they are; none if the queues cannot be read."""
     if runtime.engine.commit is None:
         return []
     found = runtime.engine.queues.find_key(key.key, _LOOKED_AT)
@@ -171,5 +171,5 @@ def _has_ended(known: Known[Any], left_ms: int, timeout: duration.Duration) -> b
     raise errors.TransientError(
         f"{known.job} {known.key!r} is not done within {timeout}: it is {known.state}.",
         meaning="Nothing was changed; it goes on.",
-        todo=f"Is a worker running? `onefold why {known.key}` says what happened so far.",
+        todo=f"Is a worker running? `onefold why {known.key}` shows what happened so far.",
     )

@@ -95,7 +95,7 @@ def once(
         ConflictError: another function of this program has the name on the same store; raised when decorating.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
-        ConflictError: the key came with other arguments, or `name` is that of an app's job on the same store.
+        ConflictError: the key came with other arguments, or a job of an app on the same store is called `name`.
         OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
         UsageError: called from within its own call; or it returned an iterator or an awaitable.
         Exception: whatever the function raised; the key is free again.
@@ -162,7 +162,7 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
         except BaseException as error:
             if guard.generation != generation:
                 raise
-            # An error of `finished` itself is raised as it is; anything else was raised by a signal handler between two
+            # An error of `finished` itself is raised unchanged; anything else was raised by a signal handler between two
             # steps.
             is_said = bool(values) and isinstance(error, errors.OnefoldError) and not is_of_a_signal(error)
             if isinstance(found, Claimed | Execution) and not is_said:
@@ -181,7 +181,7 @@ def look(function: Callable[..., Coroutine[Any, Any, R]], key: str, *, tenant: s
 @overload
 def look(function: Callable[..., R], key: str, *, tenant: str = "") -> Known[R]: ...
 def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[Any]:
-    """What is known now of a call of a guarded function, as `job.look` says it of a job's operation.
+    """What is known now about a call of a guarded function; like `job.look` for a job's operation.
 
     Args:
         function: guarded by `onefold.once`; a method works too.

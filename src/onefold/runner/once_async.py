@@ -11,7 +11,7 @@ between any two steps. So whatever has begun must complete even if nothing waits
 The module has its own threads: neither the program's work in the threads of the loop nor claims that wait for the store can
 delay the write of a record, and waiting calls do not delay the program's work. The interpreter waits for these threads when
 it ends. They share no lock written in Python with the thread of a loop (a `concurrent.futures.Future` has one): an exception
-from a signal handler inside it would leave it locked for ever.
+from a signal handler inside it would leave it locked forever.
 Never here: what a claim or a record is (`guarded.GuardedFunction`, which is passed in).
 Invariant: the record of a function that was called is written, by a thread or by the code that ends its call, unless the
 process dies.
@@ -158,7 +158,7 @@ _records: Final = _Threads("onefold-once-record")
 async def _until_over(
     call: _Call[Any], at_most_s: float = math.inf, nobody_waits: Callable[[_Call[Any]], None] | None = None
 ) -> None:
-    """Wait until `call` is over; if the loop is closed by then, `nobody_waits` is called with it in its thread.
+    """Wait until `call` is over; if the loop is closed by then, its thread calls `nobody_waits` with it.
 
     When a signal handler raises inside a loop, the loop may lose a wake-up, so this also checks now and then.
     """
@@ -194,7 +194,7 @@ class _Pauses:
         self._pause = None
 
     async def wait(self) -> None:
-        """Wait until the pause in progress is over, or start one."""
+        """Wait for the end of the pause in progress, or start one."""
         pause, guard = self._pause, self._guard
         if pause is None or pause.is_over():
             pause = _Call()

@@ -45,7 +45,7 @@ def fingerprinted(
     for one in ignored - set(names):
         near = difflib.get_close_matches(str(one), names, n=1)
         raise errors.UsageError(
-            f"ignore={one!r:.80}: {name} has no such parameter.",
+            f"ignore={one!r:.80}: {name} has no parameter of that name.",
             meaning=f"It has {', '.join(names) or 'none'}.",
             todo=f"Did you mean {near[0]!r}?" if near else "Name its parameters, as they are called in its definition.",
         )
@@ -191,10 +191,8 @@ class Replays:
         was, became = (one.__qualname__ for one in found)
         part = f"returned a {was}" if type(value) is found[0] else f"returned a {was} in a {type(value).__qualname__}"
         proposed = codec.fitting(value)
-        text = (
-            f"{self._name} {part}, and does not say so: a repeated call gets a {became} instead, read from the record."
-        )
-        text += f" Annotate the function: -> {proposed}." if proposed else " Annotate what the function returns."
+        text = f"{self._name} {part}, but does not declare it: a repeated call gets a {became} instead, read from the
+        record." text += f" Annotate the function: -> {proposed}." if proposed else " Annotate what the function returns."
         warnings.warn_explicit(text, UserWarning, self._file, self._line)
 
 
@@ -285,7 +283,7 @@ def running(
             )
     stopped = ""
     if found.stopped is not None:
-        stopped = f" Its process {found.stopped} stands still."
+        stopped = f" Its process {found.stopped} is stopped."
         todo = f"Continue that process (kill -CONT {found.stopped}), or end it: then on_unknown decides."
     return errors.TransientError(
         f"{name} {key!r} is already running in another call (owner {found.owner}, fence {found.fence}).{stopped}",
@@ -302,7 +300,7 @@ def taken_over(found: Claimed, crashes: int) -> str:
         text = f"the process of {which}, owner {owner}, ended before an outcome was recorded"
     else:
         runs = ", whose process still runs," if owner and owner_process.is_here(owner) else ","
-        text = f"the lease of {which}, owner {owner}{runs} is over, and no outcome was recorded"
+        text = f"the lease of {which}, owner {owner}{runs} has ended, and no outcome was recorded"
     return f"{text} ({found.crashes} of at most {crashes}). Whether it took effect is not known."
 
 
@@ -311,7 +309,7 @@ def late(key: RecordKey, lease_ms: int, times: int) -> errors.TransientError:
     return errors.TransientError(
         f"{key.job} {key.key!r} was not called: {times} times in a row its lease of {duration.to_text(lease_ms)} was over"
         " before the call could begin.",
-        meaning="The store takes about as long to answer, or this process stands still again and again.",
+        meaning="The store takes about as long to answer, or this process is stopped again and again.",
         todo="Give it a longer lease, and call again.",
     )
 

@@ -1,4 +1,4 @@
-"""Messages that no job here takes: this app declares no such job on their queue, or they belong to another app.
+"""Messages that no job here takes: the app declares no job of their name on their queue, or they are another app's.
 
 They wait for a worker that takes them (during a deployment, for example), longer each time. They are reported at once and
 then every ten minutes. Well before their retention ends they are moved to the dead-letter queue with the reason, from where
@@ -40,7 +40,7 @@ _COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
 _NAMES_MAX: Final = 20  # jobs of one queue that are listed
 _NAME_CHARS_MAX: Final = 128
 _OTHERS: Final = "(others)"
-_HIDDEN_MIN: Final = 1_000  # how many are remembered before those that are visible again are dropped
+_HIDDEN_MIN: Final = 1_000  # how many are remembered before visible ones are dropped
 
 
 class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -165,14 +165,14 @@ def decoded(value: bytes) -> dict[str, WaitingForJob]:
 
 
 def name_of(attributes: Mapping[str, Attribute]) -> str:
-    """The name under which a message waits: that of its job, and of its app where the message names one."""
+    """The name under which a message waits: its job's, with its app's if the message has one."""
     job, app = attributes.get(JOB_ATTRIBUTE), attributes.get(APP_ATTRIBUTE)
     named = str(job.value) if job is not None else "(none)"
     return (f"{named} of {app.value!s}" if app is not None else named)[:_NAME_CHARS_MAX]
 
 
 class _Nobody:
-    """A stand-in for a job that does not exist: what a run needs of it."""
+    """A stand-in for a job that does not exist, with what a run needs."""
 
     dispatches = False
     limit = None

@@ -44,7 +44,7 @@ class Spawn(Struct, frozen=True, kw_only=True):
     Args:
         target: the app, as `module:attribute`; its `jobs` are looked up by name.
         join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not taken for
-            dead while a child still runs; None where the backend has no such lock.
+            dead while a child still runs; None if the backend has no presence lock.
     """
 
     target: str
@@ -121,7 +121,7 @@ class Child:
             return True
 
     def dismiss(self, clock: Clock) -> None:
-        """Let an idle child end by itself, then remove what is left of it."""
+        """Let an idle child end, then clean up after it."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
         clock.wait(self, _LEAVE_MS)
@@ -271,7 +271,7 @@ class Slot:
                 return True
         raise errors.UsageError(
             f"A child process of the worker ended {_START_TRIES} times before it was ready ({ended}).",
-            meaning="Its own output, above, says why.",
+            meaning="Its own output above shows why.",
             todo="Check that the app can be imported in a new Python process, and that the system has memory left.",
         )
 

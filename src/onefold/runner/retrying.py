@@ -2,7 +2,7 @@
 
 For calls that fail for a moment: 50 ms x 2^n, +-50 %, 3 tries. Only failures that are known to be transient are tried again:
 listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything else, and the last
-failure, is raised as it was; retries between deliveries are the job's (`record/delivery.py`).
+failure, is raised unchanged; retries between deliveries are the job's (`record/delivery.py`).
 
 A try is not begun when the pause before it would pass the deadline or the trusted end of the lease: the exception is
 raised at once, while there is time to record it. Where a lost answer must not be repeated (`on_unknown` is not `rerun`),
@@ -49,7 +49,7 @@ class Retrying:
         on: exception classes, or dotted names, that are tried again in addition to the known transient ones.
         remaining_ms: answers how many milliseconds are left of deadline and lease, None for no limit; asked before a wait.
         sent: how to treat a failure after the request was sent: `transient` tries again, `unknown` raises.
-        stop: woken when there is no point in waiting any more (drain, lease lost).
+        stop: set when waiting is pointless (drain, lease lost).
         async_wait: waits in coroutines; without it the clock waits in a thread of the loop's executor.
     """
 

@@ -1,9 +1,9 @@
-"""Which workers are there: each has a document in State that says what it works on, and through which it is asked to end.
+"""The workers that run: each has a document in State that shows what it works on, and through which it is asked to end.
 
-A worker writes its document soon after its start, again once a minute, and removes it at its end. That of a process which
-was killed is removed by whoever notices the death, elsewhere a day later. Being asked to drain is a mark in it:
-an embedded worker sees it within two seconds, one on a server's State within fifteen.
-Never here: what a worker runs (its records say that), how it drains (`worker.py`).
+A worker writes its document soon after its start, again once a minute, and removes it at its end. The document of a
+process that was killed is removed by the process that notices its death, or a day later. A request to drain is a mark in
+it: an embedded worker sees it within two seconds, one on a server's State within fifteen. Never here: what a worker runs
+(its records say that), how it drains (`worker.py`).
 Invariant: a document is a help for people; no delivery is decided by it.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "worker/"
 SEEN_MS: Final = limits.MINUTE_MS  # between two writes of one's own document
-SILENT_MS: Final = 4 * SEEN_MS  # who has not written for so long, and of whom nobody knows more, is not there
+SILENT_MS: Final = 4 * SEEN_MS  # a worker that has not written for this long, and is not known otherwise, is gone
 LOOK_MS, LOOK_SERVER_MS = (
     2_000,
     15_000,
-)  # between two looks whether one was asked to drain; on a server each is a request
+)  # between two checks for a request to drain; on a server each is a request
 _FORGOTTEN_MS: Final = limits.DAY_MS
 QUEUES_MAX: Final = 100  # of a worker that are named
 
@@ -38,7 +38,7 @@ class WorkerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker, as its document says.
 
     Args:
-        owner: its id, which its claims have. app, host, pid, queues: what and where it is.
+        owner: its id, as in its claims. app, host, pid, queues: what it runs, and where.
         started_at_ms, seen_at_ms: its start, and when it last wrote this.
         drain_by, drain_at_ms: who asked it to drain, and when; None: nobody.
     """
@@ -58,7 +58,7 @@ _entry = reader(WorkerEntry, None)
 
 
 def entries(state: State) -> list[WorkerEntry]:
-    """Every worker that has a document, by the time of its start; those that were killed among them."""
+    """Every worker that has a document, in order of start; includes killed ones."""
     names = state.names(PREFIX)
     found = (_entry(one.value) for one in state.get(names) if one is not None) if names else ()
     return sorted((one for one in found if one is not None), key=lambda one: (one.started_at_ms, one.owner))
@@ -81,7 +81,7 @@ def ask_to_drain(state: State, owner: str, by: str, now_ms: int) -> tuple[Worker
         raise errors.TransientError(f"The document of worker {owner:.100} is being changed.", todo="Try again.")
     if entry is None:
         raise errors.NotFoundError(
-            f"There is no worker {owner!r:.100}.",
+            f"No worker is called {owner!r:.100}.",
             meaning="It has ended, or its onefold is older and writes no document. Nothing was changed.",
             todo="See onefold workers list.",
         )
@@ -98,7 +98,7 @@ class Roster:
     """One worker's own document. For one thread, but for `leave`, which comes after it.
 
     Args:
-        entry: as it is written first. embedded: a look at State costs no request.
+        entry: the document as first written. embedded: reading State costs no request.
 
     Attributes:
         asked: is called once somebody asked this worker to drain.
@@ -117,7 +117,7 @@ class Roster:
         """Write the document when it is due, and see whether this worker is to drain.
 
         Raises:
-            TransientError: State cannot be used now; the next look does it.
+            TransientError: State cannot be used now; the next check does it.
         """
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._due_ms:
@@ -138,7 +138,7 @@ class Roster:
         return replace(found or self._entry, seen_at_ms=self._clock.now_ms()), None
 
     def _sweep(self) -> None:
-        """Remove what workers left that were killed long ago, where nobody notices a death."""
+        """Remove documents of workers that were killed long ago, on engines where nobody notices a death."""
         now_ms = self._clock.now_ms()
         forget(self._state, [one.owner for one in entries(self._state) if now_ms - one.seen_at_ms > _FORGOTTEN_MS])
 

@@ -269,7 +269,7 @@ class Runner:
                 back |= self._hold_up(deliveries[index:], "the backend failed", self.dropped_ms)
 
     def _begin(self, runs: list[Execution], ready: list[Execution]) -> list[Execution]:
-        """Claim, and add the runs that are to be performed to `ready`; returns those that are over already."""
+        """Claim, and add the runs that are to be performed to `ready`; returns those that are finished already."""
         over = [run for run in runs if isinstance(run.step, script.Commit)]
         claiming = [run for run in runs if isinstance(run.step, script.Claim)]
         admitted, refused = self.admission.admit(claiming)
@@ -407,7 +407,7 @@ class Runner:
     def is_over(self, run: Execution) -> bool:
         """Whether handler and probe must no longer be called; checked before each, because a process can be suspended."""
         if not isinstance(run.step, script.Commit) and self.clock.monotonic_ms() >= run.trusted_until_ms:
-            self.turn_away(run, "its lease was over before its handler could be called: its process had stood still")
+            self.turn_away(run, "its lease ended before its handler could be called: its process had been stopped")
         return isinstance(run.step, script.Commit)
 
     def start(self, run: Execution) -> None:

@@ -2,18 +2,18 @@
 
 A run's name is its id everywhere: in State (`run/<name>`), in the ledger (`Row.run`), on its messages (the attribute
 `onefold.run`). The outcome of its messages is counted from the ledger (`Ledger.tally`), never in here, so this value does
-not grow with them. A run that is not over is also in State as `open-run/<name>`: whoever looks for runs that may have
+not grow with them. A run that is not over is also in State as `open-run/<name>`: a process that looks for runs that may have
 become complete reads a short list.
 
     tick        a plain function: its own message is the run's one operation, and carries the attribute
     dispatch    a generator: the messages that it yields are; the message of its tick does not carry the attribute
     map         the items of a map run
 
-Never here: sending, the scheduler, output. Invariant: whoever writes a run names the version that was read.
+Never here: sending, the scheduler, output. Invariant: each write of a run names the version that was read.
 
 What begins with a run are the messages that look at it later (`reconcile/reconciler.py`): `begin_followed` sends them before
-the run exists, so a crash in between sends them again under the same keys, and no run is left that nobody looks at. A look
-that its queue refuses is reported, and holds up neither its run nor the other looks.
+the run exists, so a crash in between sends them again under the same keys, and every run is reconciled. A message
+that its queue refuses is reported, and delays neither its run nor the other messages.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class VersionedRun(Struct, frozen=True, gc=False):
-    """A run as it was read.
+    """A run and the version that was read.
 
     Args:
         run: its value.
-        version: of that value, to be named by whoever changes it.
+        version: of that value; a change must name it.
     """
 
     run: RunState
@@ -185,7 +185,7 @@ def of_tick(
 
 
 def begin(state: State, run: RunState) -> VersionedRun:
-    """Begin a run, or go on with it: one that exists stays as it is.
+    """Begin a run, or continue it: an existing one is not changed.
 
     Raises:
         UsageError: a name that is empty or longer than 280 characters.
@@ -239,12 +239,12 @@ def read_all(state: State, names: Sequence[str]) -> list[VersionedRun | None]:
 
 
 def names(state: State, prefix: str = "") -> list[str]:
-    """The names of all runs that begin with `prefix`, sorted: those of one schedule by time."""
+    """The names of all runs that begin with `prefix`, sorted; runs of one schedule are sorted by time."""
     return [name.removeprefix(PREFIX) for name in state.names(PREFIX + prefix)]
 
 
 def open_names(state: State) -> list[str]:
-    """The names of runs that nobody has seen to be over yet, sorted."""
+    """The names of runs that are not known to be over, sorted."""
     return [name.removeprefix(OPEN_PREFIX) for name in state.names(OPEN_PREFIX)]
 
 

@@ -9,7 +9,7 @@ The argument for the order, when record store and queue are two systems (a crash
     5. changes of State          after 4: a group is stopped before the message that stops it lets the next one through.
     6. the message's outcome     after 5: a redelivery is a duplicate, answered from the record.
 
-A refused write (lease lost) ends its settlement: the new holder owns the message. Where there is no new holder, because the
+A refused write (lease lost) ends its settlement: the new holder owns the message. If there is no new holder because the
 record is gone from the store, the claim is put back (`put_back`), and the settlement made. `JointTransaction` is the case
 between the two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3 and 6 follow once it
 is durable.
@@ -97,7 +97,7 @@ class DeliverySource(Protocol):
 
 
 def gone_of(backend: Backend, deliveries: Sequence[Delivery], now_ms: int) -> set[str]:
-    """The receipts of those whose messages are not in their queues any more, where a queue can say so.
+    """The receipts whose messages are no longer in their queues, for queues that can report it.
 
     What was received a moment ago is not asked about: a purge that comes now finds it begun.
 
@@ -124,7 +124,7 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
         again: an earlier try failed, and may have got further than its answer: what is written already is not a lost lease.
 
     Raises:
-        TransientError: the backend could not write; what was not written stays as it was.
+        TransientError: the backend could not write; what was not written is unchanged.
     """
     if backend.commit is None:
         return _walk(backend, settlements, now_ms, again=again)
@@ -152,7 +152,7 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
 
 
 def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
-    """Steps 2 to 6 for settlements whose records are written; whether each message took its fate, in order.
+    """Steps 2 to 6 for settlements whose records are written; whether each message was settled as decided, in order.
 
     Raises:
         TransientError: something could not be done; the redelivery of the message does it.
@@ -360,12 +360,13 @@ class Settler:
         return verdicts
 
     def put_back(self, run: Execution, lease_ms: int) -> bool:
-        """Put the record of a run's claim back where it is gone from the store: flushed, evicted, deleted, or restored.
+        """Restore the record of a run's claim if it is gone from the store: flushed, evicted, deleted, or a backup was
+        restored.
 
         Nobody has taken the operation over then, and without its record the next delivery or call would run it again.
 
         Returns:
-            Whether its record is there. False: another has the operation, and it stays lost when that record goes, too.
+            Whether its record exists. False: another run has the operation; the lease stays lost even if that record goes.
 
         Raises:
             TransientError: the store could not be asked.
@@ -404,7 +405,7 @@ class Settler:
         return verdict if verdict is not None and verdict.written else None
 
     def _dispatch_changes(self, run: Execution, decision: Decision) -> tuple[Change, ...]:
-        """A dispatcher's tick that is buried takes its run along: the run says why it stopped, whoever stopped it.
+        """If a dispatcher's tick is dead-lettered, its run is marked as stopped, with the reason.
 
         A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
         """
@@ -429,7 +430,7 @@ class Settler:
 
 
 def _group_changes(run: Execution, decision: Decision) -> tuple[Change, ...]:
-    """A message that is buried stops its group; the one that the group waits for lets it go on when it no longer does."""
+    """A dead-lettered message stops its group; settling the message that the group waits for resumes it."""
     delivery, policy = run.delivery, run.job.policy
     if not policy.fifo or delivery.group is None:
         return ()
@@ -468,7 +469,7 @@ class JointTransaction:
         return self._inner.open()
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
-        """Write record and rows into the transaction; the message's fate is decided by its own queue after `commit`."""
+        """Write record and rows into the transaction; the message is settled by its own queue after `commit`."""
         verdict = self._inner.finish(settlement, now_ms)
         if verdict.written:
             self._kept.append(replace(settlement, rows=(), changes=()))

@@ -78,7 +78,7 @@ def runner_on(
 
 
 def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
-    """The flag that stops a group by a message's job; a message whose job nobody here knows stops its group."""
+    """The flag that stops a group by a message's job; a message of an unknown job stops its group."""
     own = [one for one in jobs.values() if one.policy.queue == queue]
     job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
     return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None

@@ -1,6 +1,6 @@
 """Messages that onefold did not send: from the body as it arrives to the JSON text of the job's payload.
 
-A job declares its source; nothing is guessed, because a guess can be led astray by whoever writes the body.
+A job declares its source; nothing is guessed, because whoever writes the body could mislead a guess.
 
     json          the body is the payload (also SNS with raw message delivery, and most Scheduler inputs)
     text          the body is plain text; the payload is that text
@@ -9,14 +9,14 @@ A job declares its source; nothing is guessed, because a guess can be led astray
     sns           SNS envelope; the payload is the message inside
     eventbridge   EventBridge event; the payload is its `detail` (a scheduled rule's: its time and resources)
     scheduler     EventBridge Scheduler; the payload is the schedule's input (without one: its time and resources)
-    auto          whichever of these the body looks like
+    auto          whichever of these the body resembles
 
 Envelopes nest: `sns>s3`, `sns>eventbridge`, `sns>text`. What differs between two deliveries of one thing (envelope ids,
 send times, signatures) stays out of the payload and thereby out of its fingerprint; it is in `meta` for people.
 Keys of S3 objects stay URL-encoded, as S3 sends them. An S3 message is one job although it holds a list, because one
 message has one record and one outcome; S3 puts one record into each message.
 
-Never here: types, keys, sending. Invariant: a body that is not what was declared is an error that says what it is.
+Never here: types, keys, sending. Invariant: a body that does not fit the declaration is an error that names what it is.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Unwrapped(Struct, frozen=True):
 
 
 class NotAJob(Struct, frozen=True):
-    """A message that is there to be thrown away (S3's test event when a notification is set up)."""
+    """A message to be discarded (S3's test event when a notification is set up)."""
 
     why: str
 
@@ -132,7 +132,8 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
         attributes: the message's own attributes.
 
     Raises:
-        PayloadError: the body is something else; says what. A payload that is not JSON is left to the codec's error.
+        PayloadError: the body is something else; the error says what. A payload that is not JSON is left to the codec's
+            error.
     """
     if source == "json":
         return Unwrapped(body)
@@ -178,7 +179,7 @@ def check_source(source: str, job: str) -> None:
 
 
 def recognise(body: str) -> str:
-    """Which source a body looks like; `json` for any other JSON, `text` for what is not JSON. For people and for `auto`."""
+    """The source that a body resembles; `json` for any other JSON, `text` for the rest. For error texts and for `auto`."""
     try:
         fields = _OBJECT.decode(body)
     except msgspec.ValidationError:
@@ -333,7 +334,7 @@ def _fields(body: str, wanted: str) -> dict[str, Raw]:
     except msgspec.ValidationError:
         raise _other(body, wanted) from None
     except (ValueError, RecursionError):
-        codec.canonical(body)  # raises, with the codec's words
+        codec.canonical(body)  # raises the codec's error
         raise
 
 
@@ -347,7 +348,7 @@ def _text_of(raw: Raw | None) -> str | None:
 
 
 def _records_of(fields: Mapping[str, Raw]) -> str | None:
-    """The event source of the first of `Records`; None when there is no such list."""
+    """The event source of the first of `Records`; None without such a list."""
     try:
         return msgspec.json.decode(_RAW_LIST.decode(fields["Records"])[0], type=_S3Record).eventSource
     except (LookupError, ValueError):

@@ -85,7 +85,7 @@ async def _probe(run: Execution, ctx: Context, clock: Clock) -> ProbeAnswer:
         if hasattr(found, "__await__"):
             found = await found
         return job.probe_answer(found)
-    except BaseException as error:  # noqa: BLE001 - a probe that was cancelled has not answered either
+    except BaseException as error:  # noqa: BLE001 - a cancelled probe has not answered either
         ctx.raised = error
         return calling.unanswered(error, clock.now_ms())
 
@@ -116,7 +116,7 @@ class Tasks:
         self._call(self._begin, unit)
 
     def stop(self, run: Execution) -> None:
-        """Cancel the run's task, if its handler has been called and has not ended."""
+        """Cancel the run's task if its handler is running."""
         self._call(self._cancel, run)
 
     def end(self, *, wait: bool) -> None:

@@ -21,7 +21,7 @@ from onefold.contracts.queue import PAYLOAD_VERSIONS_MAX, VERSION_ATTRIBUTE
 if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute
 
-_MARK_CHARS: Final = 8  # of 32: what is left still tells payloads apart
+_MARK_CHARS: Final = 8  # of 32: the rest still distinguishes payloads
 
 Upgrade = Callable[[Any], Any]
 """Takes a payload of one version as plain JSON values (dict, list, str, ...), returns it as the next version has it."""
@@ -107,7 +107,7 @@ class Versions:
                 raise errors.UsageError(
                     f"{self._job} is at version {self.present} of its payload and has no upgrade from version {version}.",
                     meaning="Messages of that version could not be read.",
-                    todo=f"Declare @{self._job}.upgrade(from_version={version}); it may return the payload as it is.",
+                    todo=f"Declare @{self._job}.upgrade(from_version={version}); it may return the payload unchanged.",
                 )
 
     def upgraded(self, body: bytes | str, version: int) -> bytes | str:

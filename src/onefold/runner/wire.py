@@ -3,7 +3,8 @@
     parent -> child   Hello, then one Order after another
     child -> parent   Ready or Broken, then one Reply for each Order
 
-Never here: processes, handlers. Invariant: a frame is read whole or not at all; whoever finds the other end closed stops.
+Never here: processes, handlers. Invariant: a frame is read whole or not at all; a process that finds the other end closed
+stops.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def delivery_of(fields: dict[str, Any]) -> Delivery:
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came of an order: the outcome of a call, or the answer of a probe."""
+    """The reply to an order: the outcome of a call, or the answer of a probe."""
 
     outcome: Outcome | None = None
     answer: ProbeAnswer | None = None
@@ -104,7 +105,7 @@ def receive(end: socket.socket, kind: Any) -> Any:
     """Read one frame as `kind`.
 
     Raises:
-        EOFError: the other end is gone, or did not say what it should.
+        EOFError: the other end is gone, or sent something else.
     """
     try:
         length = int.from_bytes(_exactly(end, _LENGTH_BYTES), "big")

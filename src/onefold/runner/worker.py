@@ -2,16 +2,16 @@
 
 A turn of the control loop:
 
-    finish what has been performed, all of it together; nobody waits for a slower sibling
+    finish what has been performed, all of it together, without waiting for slower ones
     begin what there are free slots for: claiming marks a run as started, so its call must follow at once
     refill the buffers of the queues whose turn it is
-    otherwise wait: for a finished run, for a sender anywhere, or for the next look
+    otherwise wait: for a finished run, for a sender anywhere, or for the next poll
 
 Runs of repeatable and transactional jobs go to a thread as groups, which that thread also finishes.
 To end: `drain` gives back what was not begun, last first, and finishes what runs, for at most the grace time; `stop_now`
-leaves what runs to whoever takes over. Both only set a flag and wake the loop, so a signal handler may call them.
+leaves running work to the worker that takes over. Both only set a flag and wake the loop, so a signal handler may call them.
 Never here: decisions about a delivery, storage, signals. Invariant: every delivery that was received is begun, given back,
-or left to its lease by a worker that says so in its report.
+or left to its lease by a worker that names it in its report.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver
     from onefold.record.delivery import Detail
 
-_PAUSE_MS_MAX = 1_000  # the loop looks at its flags at least so often, should a wake-up ever be missed
+_PAUSE_MS_MAX = 1_000  # the loop checks its flags at least this often, in case a wake-up is missed
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
 _CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the backend failed: 50 ms x 2^n, at most 5 s
 
@@ -51,9 +51,9 @@ class Worker:
     Args:
         runner: begins and finishes. queues: to receive from. jobs: all that may come from them.
         waiter: woken by senders of any process and by its `wake`, which must be safe to call from a signal handler.
-        maintain: what the engine wants done every 500 ms. ended: called when the work is over. hurry: as `Engine.hurry`.
+        maintain: the engine's upkeep, every 500 ms. ended: called when the work ends. hurry: as `Engine.hurry`.
         spawn: how child processes are started. hooks: are started and stopped with it.
-        mark: as of `Heartbeat`.
+        mark: as for `Heartbeat`.
         about: what the event of its start says beside its queues.
 
     Raises:
@@ -235,7 +235,7 @@ class Worker:
     def _pause(self) -> None:
         """Wait for something to do."""
         now_ms = self._clock.monotonic_ms()
-        self._idle = True  # from here on whoever reports wakes; what was reported before is seen on the next line
+        self._idle = True  # from here on a report wakes the loop; earlier reports are read on the next line
         if not self._executors.done:
             if self.draining:
                 if self._grace_end_ms is None:

@@ -132,13 +132,13 @@ def _polled(queue: QueueReceiver, clock: Clock, wake: Callable[[], None]) -> Que
 
 
 class Maintenance:
-    """What a worker does for its engine every half second: free the work of dead owners, close runs, say that it is there.
+    """What a worker does for its engine every half second: free the work of dead owners, close runs, renew its document.
 
     Once an hour, where looking receives nothing: remove what limits left behind, warn of dead letters and held messages
     before they are gone.
 
     Args:
-        queues: names of those that it works on. jobs: on these. roster: its own document.
+        queues: names of the queues it works on. jobs: the jobs on these. roster: its own document.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Maintenance:
         """Do what is due.
 
         Raises:
-            TransientError: the engine could not; the next look does it.
+            TransientError: the engine could not; the next call does it.
         """
         clock = self._runtime.steady
         clock.now_ms()  # notices a step
@@ -186,7 +186,7 @@ class Maintenance:
         """Warn of dead letters and held messages before they are gone, where looking receives nothing."""
         clock, queues = self._runtime.steady, self._runtime.engine.queues
         if not queues.open(name).capabilities.inspectable:
-            return  # a look would cost receives; an alarm on AWS says from the first dead letter on
+            return  # reading would cost receives; an alarm on AWS reports the first dead letter
         page = queues.peek(name, limit=1)
         left_ms = page[0].expires_at_ms - clock.now_ms() if page else limits.DAY_MS
         if left_ms < limits.DAY_MS:

@@ -3,7 +3,7 @@
 A call waits for its file's turn, a sync or a server. Each has a thread for as long as that takes, and there are few of them:
 of a thousand sends at once eight wait for the disk together, in one commit, and the others for these. The loop's
 own executor is left to the program, which may fill it.
-Never here: what is called. Invariant: a call that has begun ends, whatever becomes of the task that waits for it.
+Never here: what is called. Invariant: a call that has begun ends, whatever happens to the task that waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _THREADS: Final = 8
 
 
 class LoopThreads:
-    """The threads of one runtime, started as they are needed."""
+    """The threads of one runtime, started on demand."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="onefold-async")
@@ -31,7 +31,7 @@ class LoopThreads:
         return await asyncio.wrap_future(self._pool.submit(copy_context().run, call))
 
     async def pause(self, wait: Callable[[], object]) -> None:
-        """Wait until the pause in progress is over, or begin one: all tasks that pause share a thread.
+        """Wait for the end of the pause in progress, or begin one: all tasks that pause share a thread.
 
         Args:
             wait: waits in the thread.
@@ -39,7 +39,7 @@ class LoopThreads:
         pause = self._pause
         if pause is None or pause.done():
             pause = self._pause = self._pool.submit(wait)
-        await asyncio.shield(asyncio.wrap_future(pause))  # a task that is cancelled ends nobody else's
+        await asyncio.shield(asyncio.wrap_future(pause))  # cancelling one task does not end the others' pause
 
     def close(self) -> None:
         """Let the threads end after the calls that they have."""

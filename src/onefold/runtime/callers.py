@@ -125,7 +125,7 @@ def _translated(one: object) -> Iterator[None]:
         let_through(error)
         raise errors.UsageError(
             f"{type(one).__name__} gives no connection: {type(error).__name__}: {error}",
-            meaning="Its transaction is over, or was rolled back. Nothing was sent.",
+            meaning="Its transaction has ended or was rolled back. Nothing was sent.",
             todo="Send inside a transaction that is still open.",
         ) from error
 

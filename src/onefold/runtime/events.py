@@ -1,7 +1,7 @@
 """What runners and workers report: one frozen event type, one table of names, one `Sink` to receive them.
 
 An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
-ledger, are the history behind `why`; `EVENTS` has the severity of each and the history level at which it is kept. The text
+ledger, are the history behind `why`; `EVENTS` lists the severity of each and the history level that keeps it. The text
 of an exception gets into records, dead letters, logs and events only through `kept_text` and `is_kept`: one line, cut and
 masked, or nothing where the user switched it off.
 Never here: decisions, formatting, or anything that depends on which sinks there are. Invariant: a sink that fails does not
@@ -91,7 +91,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "record-unreadable": Meaning(
         "error", "brief", "what is stored under its key is not a record that can be read; nothing ran, and it waits"
     ),
-    "unsettled": Meaning("error", "brief", "what was decided could not be written; the message comes back by itself"),
+    "unsettled": Meaning("error", "brief", "what was decided could not be written; the message is delivered again"),
     "completion-failed": Meaning("critical", "brief", "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN"),
     "owner-dead": Meaning("warning", "brief", "a worker process died; its work was released"),
     "worker-started": Meaning("info", "brief", "a worker process started"),
@@ -167,7 +167,7 @@ _RANK: Final[Mapping[str, int]] = {"off": 0, "brief": 1, "full": 2}
 
 
 class Event(Struct, frozen=True, kw_only=True, dict=True):
-    """One fact. What was raised is no field of it, so that no encoder, comparison or `repr` of an event finds it.
+    """One event. The exception is not a field, so that no encoder, comparison or `repr` of an event includes it.
 
     Args:
         at_ms: wall time.
@@ -287,7 +287,7 @@ class Sinks:
         for index in range(len(self._sinks)):
             self._deliver(index, event)
 
-    def flush(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - of those that queue
+    def flush(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - of sinks that queue
         """Wait until what was emitted is delivered, at most so long for all sinks together; whether it is.
 
         A sink that is quick and collects what it writes has a method `flush`, which is called then.
@@ -369,5 +369,5 @@ def _nothing_of(_: BaseException) -> str:
 
 
 def kept_text(error: BaseException) -> str:
-    """One line about an exception, at most 500 characters, as `failures.summary_of` says it."""
+    """One line about an exception, at most 500 characters, as `failures.summary_of` writes it."""
     return summary_of(error) if is_kept() else SWITCHED_OFF

@@ -35,7 +35,7 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
 
     Raises:
         PayloadError: a queue would not take one of them. UsageError: the app names no outbox, or the connection cannot be
-            used. StorageError: there is no such table. In each case nothing was written.
+            used. StorageError: the table does not exist. In each case nothing was written.
     """
     messages = parcels(registry, outbox_url, outgoing)
     urls.part("postgres.outbox" if urls.driver_of(connection) == "psycopg" else "sqlite.outbox").put(

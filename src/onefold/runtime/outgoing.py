@@ -415,7 +415,7 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
 
 
 def known_of(record: Record) -> Known:
-    """The state of a record's operation, as `Receipt.found` words it."""
+    """The state of a record's operation, as in `Receipt.found`."""
     match record.status:
         case "completed":
             return "done"
@@ -506,7 +506,7 @@ class _ThisThread(threading.local):
     """Whether this thread makes a call of a transaction now, and whether messages were sent in it.
 
     Attributes:
-        of_caller: that transaction is the caller's own, who commits it later, or does not.
+        of_caller: that transaction belongs to the caller, who may or may not commit it.
     """
 
     inside = False

@@ -5,16 +5,16 @@ Any number of relays may run. What was passed on is written in the engine's stat
     1  read the state: the ids of the last batch
     2  remove those rows: they were passed on, and a relay that died may not have come to it
     3  read the rows that wait
-    4  in one transaction of the engine: send them, and replace the state, if its version is still that of 1
+    4  in one transaction of the engine: send them, and replace the state, if its version is still the one read in step 1
     5  remove them
 
 Two relays read one version: one of them replaces it, the other one's transaction is undone. A row that is read in 3 and was
 passed on before is of the batch that the state names, as all before it were removed before that was written.
 Where queues are not in a transaction of the engine's (SQS), the state says who passes on which rows and until when, and
-nobody else takes any. A relay that dies between a send and the removal leaves rows that are sent again: with the same key
-and the same deduplication id.
-A row is known by its number and a token of its own: after the database was restored, new rows have numbers of old ones.
-Never here: SQL. Invariants: a row is removed only when its message is durable in its queue; rows of an app go out by id.
+no other process takes any. A relay that dies between a send and the removal leaves rows that are sent again: with the same
+key and the same deduplication id. A row is known by its number and a token of its own: after the database was restored,
+new rows have numbers of old ones. Never here: SQL. Invariants: a row is removed only when its message is durable in its
+queue; rows of an app go out by id.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Passed(Struct, frozen=True):
 
     Args:
         ids: of the last batch.
-        owner, until_ms: who passes it on, until then; only where that is not one transaction.
+        owner, until_ms: the process that passes it on, and until when; only if that is not one transaction.
     """
 
     ids: list[RowId]
@@ -95,7 +95,7 @@ class Relay:
         return self.passed - before
 
     def run(self, ended: threading.Event) -> None:
-        """Pass on what is committed, as it is, until `ended`; what cannot be done now is reported, and tried again."""
+        """Pass on what is committed until `ended`; what cannot be done now is reported and tried again."""
         clock = self._runtime.steady
         is_reported = False
         while not ended.is_set():
@@ -169,7 +169,7 @@ class Relay:
                     raise _AnotherRelay
                 send_all(runtime, [outbox.read(row) for row in queue_rows], runtime.history)
                 self._table.remove([row.id for row in queue_rows])
-        finally:  # a turn that another has taken meanwhile stays as it is
+        finally:  # a turn that another process has taken meanwhile is left alone
             state.put([Change(name, msgspec.json.encode(_Passed([])), version + 1)])
 
     def _refused(self, rows: Sequence[OutboxRow], error: errors.OnefoldError) -> None:

@@ -44,12 +44,12 @@ class Runtime:
 
     Args:
         registry: what the app declares. Its queues are created when the engine is opened, unless a deployment makes them;
-            one that exists with other times or limits stays as it is, so that two versions of an app can run side by side.
+            one that exists with other times or limits is not changed, so that two versions of an app can run side by side.
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
         clock, entropy: sources of time and of random numbers.
-        history: what the ledger keeps. app_sinks, hooks: those that the app names.
-        records_alone: the URL may be that of a store for records, which has no queues.
-        read_only: to look at what is there: a file may be one that this user can only read.
+        history: what the ledger keeps. app_sinks, hooks: the ones the app names.
+        records_alone: the URL may be a store for records, which has no queues.
+        read_only: nothing is written, so read access to a file is enough.
         outbox_url: the database with the app's outbox table; None: there is none.
 
     Methods that need the engine open it, and raise as `open` does.
@@ -87,7 +87,7 @@ class Runtime:
     def _start_anew(self) -> None:
         """In a forked child: drop the engine that the parent opened; the child opens its own when it needs one."""
         self._opening, self._threads = threading.Lock(), None
-        if self._opened is not None and self._opened.engine.shared:  # an engine in memory refuses by itself
+        if self._opened is not None and self._opened.engine.shared:  # an engine in memory refuses this itself
             forks.keep_for_ever(self._opened)
             self._opened = None
 
@@ -252,7 +252,7 @@ class Runtime:
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Make a call that may wait from a coroutine: in a thread, so that the loop goes on. Its answer, or its error.
 
-        Where the task is cancelled meanwhile, the call goes on all the same, if it has begun.
+        If the task is cancelled meanwhile, a call that has begun still runs to its end.
         """
         return await self._loop_threads().run(call)
 
@@ -351,7 +351,7 @@ class _Opened:
 
 
 def differing(stored: QueueSettings, asked: QueueSettings) -> str:
-    """The sentence that says how a queue differs from its declaration, and what that means."""
+    """A sentence about how a queue differs from its declaration, and what that means."""
     then = (
         "The queue's own settings count." if is_workable(stored, asked) else "Workers and senders of the app refuse it."
     )

@@ -1,7 +1,7 @@
 """What the runtime and the runner ask of tracing, where an app has it: `observe/spans.py` does it with OpenTelemetry.
 
-A sink that has an attribute `tracing` brings it; an app without one pays a look at None.
-Never here: OpenTelemetry. Invariant: tracing decides nothing, and what it raises is its own defect: spans never fail a job.
+A sink with an attribute `tracing` provides it; an app without one only compares with None.
+Never here: OpenTelemetry. Invariant: tracing decides nothing; an error in it never fails a job.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Endpoint:
         """The messages of a queue, oldest first, without receiving them.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
 
         async def look() -> list[Peeked]:

@@ -56,7 +56,7 @@ def cut(
     """Indexes of entries, in order, in batches of at most ten and `bytes_max`; one that is larger is a batch of its own.
 
     Args:
-        indexes: the entries that are meant; all unless given.
+        indexes: of the entries to use; all unless given.
     """
     batch: list[int] = []
     total = 0
@@ -117,7 +117,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """SQS's own words behind one of our errors."""
+    """The text from SQS behind one of our errors."""
     cause = error.__cause__
     if isinstance(cause, ClientError):
         return str(cause.response.get("Error", {}).get("Message", "")) or str(error)

@@ -6,7 +6,7 @@ SQS refuses a call because of it (`settings(fresh=True)`).
 
 In SQS a queue's settings are attributes and a tag (`queue_attributes.py`). Creating a queue that exists never changes it.
 
-Never here: messages, dropping. Invariant: one name stays one URL as long as the process lives; what is refused before the
+Never here: messages, dropping. Invariant: one name has the same URL for the life of the process; what is refused before the
 first write has changed nothing. Where a later call of a change is refused, its earlier ones were made.
 
 Sources: SQS API reference, the operation in each method.
@@ -117,7 +117,7 @@ class QueueCatalogue:
         """A queue's ARN.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         if name not in self._arns:
             self.settings(name, fresh=True)
@@ -127,7 +127,7 @@ class QueueCatalogue:
         """Attributes of a queue as SQS has them.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         url = self.url(name)
         with self.calling("GetQueueAttributes", name) as client:
@@ -141,7 +141,7 @@ class QueueCatalogue:
             fresh: ask SQS, also when it was asked before.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         found = None if fresh else self._settings.get(name)
         if found is None:
@@ -155,14 +155,14 @@ class QueueCatalogue:
         """Whether `queue` is the dead-letter or held queue of `source`: anyone may write an attribute that names another."""
         try:
             return queue == self.settings(source).dead_letter or queue == self.held(source)
-        except errors.OnefoldError:  # no such queue, or none that may be looked at
+        except errors.OnefoldError:  # the queue does not exist, or may not be read
             return False
 
     def held(self, name: str, *, fresh: bool = False) -> str | None:
         """The name of a queue's held queue.
 
         Raises:
-            NotFoundError: no such queue. UsageError: sqs:ListQueueTags is not allowed.
+            NotFoundError: the queue does not exist. UsageError: sqs:ListQueueTags is not allowed.
         """
         if fresh or name not in self._held:
             url = self.url(name)
@@ -173,7 +173,7 @@ class QueueCatalogue:
         return self._held[name]
 
     def names(self) -> list[str]:
-        """All queues with the prefix, sorted. Those that were made less than a second ago may be missing."""
+        """All queues with the prefix, sorted. Queues created less than a second ago may be missing."""
         found: list[str] = []
         ask: dict[str, Any] = {"MaxResults": _PAGE}
         if self.prefix:
@@ -207,7 +207,7 @@ class QueueCatalogue:
         """The queues that name `queue` as their dead-letter queue.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         url = self.url(queue)
         found: list[str] = []
@@ -267,7 +267,7 @@ class QueueCatalogue:
 
         Raises:
             UsageError: as for `create`; another type; a source's dead letters would not fit any more.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         queue_attributes.check(settings)
         name = settings.name
@@ -323,7 +323,7 @@ class QueueCatalogue:
         """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         found = self.settings(queue, fresh=True)
         try:

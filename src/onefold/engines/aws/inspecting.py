@@ -1,16 +1,16 @@
 """Looking into queues of SQS, which has no operation for that: messages are received for a short time and then released.
 
-This has effects: every look counts one receive of each message it sees, hides what it sees from consumers until it is
+This has effects: every reading counts one receive of each message it sees, hides what it sees from consumers until it is
 released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a queue with a
 maximum receive count brings messages nearer to it. So by default only dead-letter and held queues are searched; another
 queue is read only when somebody names it.
 
 A look stops after `count_max` messages or when a receive gives nothing new. The messages it found are cached for `FRESH_MS`,
-so that paging and repeated questions need only one look. Copies of one dead-lettering (same `onefold-id`) are shown as one
-message.
+so that paging and repeated questions need only one reading. Copies of one dead-lettering (same `onefold-id`) are shown as
+one message.
 
-Never here: moving, deleting for people. Invariant: a look releases the messages it received before it returns, unless it was
-asked to hold them.
+Never here: moving, deleting for people. Invariant: a reading releases the messages it received before it returns, unless
+it was asked to hold them.
 
 Sources: SQS API reference, ReceiveMessage; developer guide, "Using the message group ID", on locked groups.
 """
@@ -34,15 +34,15 @@ from onefold.engines.aws.payloads import Payloads
 if TYPE_CHECKING:
     from onefold.outside import Clock
 
-SHOWN_S: Final = 60  # the longest time for which a look hides a message
+SHOWN_S: Final = 60  # the longest time for which a reading hides a message
 FRESH_MS: Final = 5 * limits.SECOND_MS
-COUNT_MAX: Final = 10_000  # messages in one look
+COUNT_MAX: Final = 10_000  # messages in one reading
 _AT_ONCE: Final = 8  # queues read by one search
 _REMEMBERED_MAX: Final = 100_000
 
 
 class SeenMessage(Struct, frozen=True):
-    """A message that a look received: `copies` are all receives of it, by message id and `onefold-id`."""
+    """A message that a reading received: `copies` are all receives of it, by message id and `onefold-id`."""
 
     queue: str
     first: Received
@@ -50,7 +50,7 @@ class SeenMessage(Struct, frozen=True):
 
 
 class QueueSnapshot(Struct, frozen=True):
-    """What a look found in one queue, the oldest first; `ended`: there was nothing more."""
+    """What a reading found in one queue, oldest first; `ended`: there was nothing more."""
 
     at_ms: int
     seen: tuple[SeenMessage, ...]
@@ -61,7 +61,7 @@ class QueueInspector:
     """Reads the queues of one catalogue, and remembers where it saw which message.
 
     Args:
-        wait_s: seconds of long polling for a look's receives; with 0 messages may be missed.
+        wait_s: seconds of long polling for each receive; with 0 messages may be missed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class QueueInspector:
         self._lock = threading.Lock()
         self._inspecting: dict[str, threading.Lock] = {}
 
-    # -- a look --------------------------------------------------------------------------------------------------------
+    # -- one reading ----------------------------------------------------------------------------------------------------
 
     def inspect(self, queue: str, count_max: int | None = None, *, fresh: bool = False) -> QueueSnapshot:
         """The messages of a queue: all of them, up to `COUNT_MAX`, or about `count_max`.
@@ -92,7 +92,7 @@ class QueueInspector:
             fresh: read again even if it was done a moment ago.
 
         Raises:
-            NotFoundError: no such queue. UsageError: not allowed. TransientError: SQS did not answer.
+            NotFoundError: the queue does not exist. UsageError: not allowed. TransientError: SQS did not answer.
         """
         with self._lock:
             looking = self._inspecting.setdefault(queue, threading.Lock())
@@ -108,7 +108,7 @@ class QueueInspector:
             return kept
 
     def inspect_all(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueSnapshot]:
-        """Reads several queues, some at a time, because each look ends with a wait that finds nothing.
+        """Read several queues, some at a time, because each reading ends with a receive that waits and finds nothing.
 
         Raises:
             as `inspect`.
@@ -117,7 +117,7 @@ class QueueInspector:
             return list(pool.map(lambda queue: self.inspect(queue, fresh=fresh), queues))
 
     def kept(self, queue: str) -> QueueSnapshot | None:
-        """The last look into a queue, however old."""
+        """The last reading of a queue, however old."""
         return self._kept.get(queue)
 
     def take(self, queue: str, wanted: Callable[[Received], bool], count_max: int) -> list[SeenMessage]:
@@ -166,7 +166,7 @@ class QueueInspector:
         self._batched(queue, "ChangeMessageVisibility", taken, {"VisibilityTimeout": 0})
 
     def delete(self, queue: str, taken: Sequence[Received]) -> set[str]:
-        """Delete messages that are held; the ids of those that were."""
+        """Delete messages that this process holds; returns the ids of the deleted ones."""
         deleted = self._batched(queue, "DeleteMessage", taken, {})
         self.forget(queue)
         return deleted
@@ -198,7 +198,7 @@ class QueueInspector:
             self._kept.pop(queue, None)
 
     def queue_of(self, message_id: str) -> str | None:
-        """The queue where a look last saw a message."""
+        """The queue where a reading last saw a message."""
         return self._queue_by_id.get(message_id)
 
     def is_at(self, message_id: str, queue: str) -> None:
@@ -217,7 +217,7 @@ class QueueInspector:
     # -- as the contract shows it ----------------------------------------------------------------------------------------
 
     def peeked(self, one: SeenMessage) -> Peeked:
-        """A message as an operator sees it. Its receive count includes this look."""
+        """A message as an operator sees it. Its receive count includes this reading."""
         got, form, queue = one.first, one.first.form, one.queue
         body, _ = messages.body_of(form, self._payloads)
         source, reason = self.origin(one)

@@ -90,7 +90,7 @@ class Mover:
 
         Raises:
             UsageError: the source is not a dead-letter queue, has a task running, or the rate is out of range.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         if per_second_max is not None and not 1 <= per_second_max <= limits.MOVE_PER_SECOND_MAX:
             raise errors.UsageError(
@@ -204,7 +204,7 @@ class Mover:
         """Stop a running task.
 
         Raises:
-            NotFoundError: no such task. UsageError: it is not running.
+            NotFoundError: the task does not exist. UsageError: it is not running.
         """
         copy = self._copies.get(handle)
         if copy is not None:
@@ -320,7 +320,7 @@ class Mover:
             keep_reason: they stay dead letters.
 
         Raises:
-            NotFoundError: no such target; nothing was moved. TransientError: some were not sent; those stay.
+            NotFoundError: the target does not exist; nothing was moved. TransientError: some were not sent; those stay.
             UsageError: the secret that signs claims cannot be read; nothing was moved.
         """
         by_target: dict[str, list[int]] = {}
@@ -372,7 +372,7 @@ class Mover:
 
 
 def _sent_on(message: Received, source: str, *, keep_reason: bool) -> Form:
-    """A dead letter as it is moved: without the reason, with a separate deduplication id for this move."""
+    """The copy of a dead letter for a move: without the reason, and with its own deduplication id."""
     dedup_id = None
     if source.endswith(".fifo"):
         dedup_id = hashlib.sha256(f"{source}{message.message_id}{message.sent_at_ms}".encode()).hexdigest()

@@ -53,7 +53,7 @@ class Payloads:
         """Store a body; its object's key.
 
         Raises:
-            NotFoundError: no such bucket. UsageError: not allowed. TransientError: S3 did not answer.
+            NotFoundError: the bucket does not exist. UsageError: not allowed. TransientError: S3 did not answer.
         """
         key = f"{self.prefix}{queue}/{self._entropy.token()}{self._entropy.token()}"
         with aws_errors("s3:PutObject", f"bucket {self.bucket}"):
@@ -86,7 +86,7 @@ class Payloads:
             return None
 
     def delete_of(self, queue: str, keys: Sequence[str], dead_letters_to: Callable[[str, str], bool]) -> None:
-        """Delete the objects of messages of a queue, as far as they were put for it.
+        """Delete the objects of a queue's messages, if they were stored for that queue.
 
         Args:
             dead_letters_to: whether one queue's messages end in the other, its dead-letter or held queue.
@@ -104,7 +104,7 @@ class Payloads:
             self.delete(mine)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are gone already are not an error.
+        """Delete objects; a missing one is not an error.
 
         Raises:
             UsageError: not allowed. TransientError: S3 did not answer, or kept some of them.

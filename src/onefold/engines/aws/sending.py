@@ -8,11 +8,11 @@ A message that is due later than SQS delays one becomes a one-time schedule of E
 deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
 here. Its name is made of queue, instant and message, so a send that is tried again makes no second one; two equal messages
 for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"), tries for a day, and then puts the
-request into the queue's dead-letter queue. Scheduler takes a standard queue only, so those of FIFO queues go to one of their
-own (`later_dead`). Needs a group and a role that may send (`onefold
-synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
+request into the queue's dead-letter queue. Scheduler takes a standard queue only, so messages of FIFO queues go to one of
+their own (`later_dead`). Needs a group and a role that may send (`onefold synth --later` makes both and puts them into the
+engine's URL); without them such a message is refused.
 
-Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives as it was
+Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives unchanged
 given, and nothing in it is interpreted as a context attribute.
 
 Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas"; EventBridge Scheduler API
@@ -80,7 +80,7 @@ class Later:
             `Sent` with the schedule's name for an id: the message has none yet.
 
         Raises:
-            NotFoundError: no such group. UsageError: not allowed. TransientError: for now.
+            NotFoundError: the schedule group does not exist. UsageError: not allowed. TransientError: for now.
         """
         text = _input(form, url)
         if len(text.encode()) > INPUT_BYTES_MAX:
@@ -164,7 +164,7 @@ def send(
 
     Raises:
         TransientError: some were not accepted for now, or no answer came; others may have been accepted.
-        NotFoundError: no such queue. UsageError: not allowed, no credentials.
+        NotFoundError: the queue does not exist. UsageError: not allowed, no credentials.
     """
     answers: dict[int, Sent | Refused] = {}
     forms: dict[int, Form] = {}
@@ -374,7 +374,7 @@ def _not_all(what: str, *, accepted: int, count: int) -> errors.TransientError:
 
 
 def dead_letter_copy(message: Received, reason: Reason, source: str, *, fifo: bool) -> Form:
-    """A message as it goes to the dead-letter or held queue: as it was, with the reason and the id of the move."""
+    """The copy for the dead-letter or held queue: the message with the reason and the id of the move."""
     token = dead_letter_token(source, message.message_id)
     if reason.trace is not None and len(reason.trace) > _TRACE_CHARS_MAX:
         reason = structs.replace(reason, trace=_cut_trace(reason.trace))

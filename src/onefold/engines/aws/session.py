@@ -162,7 +162,7 @@ def aws_errors(action: str, resource: str) -> Iterator[None]:
         NotFoundError: the resource does not exist in this region and account.
         UsageError: not allowed (names action and resource), no or unknown credentials, or an input that AWS refuses.
         TransientError: throttled, timed out, unreachable, 5xx; credentials that could not be renewed this time. The call may
-            have been carried out all the same.
+            have been carried out nevertheless.
     """
     try:
         yield
@@ -196,7 +196,7 @@ def _ours(error: Exception, action: str, resource: str) -> errors.OnefoldError |
             )
         case failures.HTTPClientError() | failures.ConnectionError() | failures.IncompleteReadError():
             return errors.TransientError(
-                f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out all the same."
+                f"{action} on {resource} got no answer: {error}", meaning="It may have been carried out nevertheless."
             )
         case failures.BotoCoreError():
             return errors.UsageError(f"{action} on {resource}: {error}", todo="Change what was asked for.")

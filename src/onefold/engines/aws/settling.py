@@ -216,7 +216,7 @@ def delete(
 
 
 def in_batches(catalogue: QueueCatalogue, name: str, action: str, entries: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Which entries of a batch operation SQS carried out; those that failed for now are an error when all are done.
+    """Which entries of a batch operation SQS carried out; temporary failures raise an error at the end.
 
     Args:
         name: of the queue. action: as IAM names it.
@@ -312,7 +312,7 @@ def _target(catalogue: QueueCatalogue, name: str, to: str) -> str:
     if target is None or problem:
         raise errors.UsageError(
             f"Queue {name!r} has no {to} queue{problem}.",
-            meaning="The message stays where it is.",
+            meaning="The message was not moved.",
             todo=f"Make a {to} queue and name it in the queue's settings (onefold deploy does).",
         )
     return target
@@ -364,7 +364,7 @@ def _copy(
     for _, answer in left:
         raise errors.UsageError(
             f"Queue {target!r} refused a message of {name!r}: {answer.code}: {answer.message}",
-            meaning="The message stays where it is.",
+            meaning="The message was not moved.",
             todo=f"Give {target!r} the size limit and type of {name!r}.",
         )
 

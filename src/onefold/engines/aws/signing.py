@@ -8,7 +8,7 @@ and delayed copies stay valid, and a job runs only from the queue it is declared
 
 The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
 so that one can be replaced. Without it, a secret is generated and kept in the record backend's State: anyone who can write
-there can write the records themselves. A message that nobody signed is trusted only when it was sent before
+there can write the records themselves. An unsigned message is trusted only when it was sent before
 ONEFOLD_UNSIGNED_BEFORE (an instant): for messages that the version before this one left in flight. A copy that is
 dead-lettered or moved is younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
 
@@ -105,7 +105,7 @@ class Signer:
     def disguised(self, text: str) -> str:
         """A text derived from another one with the secret, so that nobody without the secret can predict it.
 
-        A process that cannot read the secret gets the text as it is, and is warned once: a sender that is refused is one
+        A process that cannot read the secret gets the text unchanged, and warns once: a sender that is refused is one
         that does not work, and what it sends is as good as before, only easier to predict.
         """
         if self._denied_at_ms is None or self._clock.monotonic_ms() - self._denied_at_ms >= _AGAIN_MS:

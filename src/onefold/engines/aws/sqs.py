@@ -9,12 +9,12 @@ What SQS cannot do is declared in `CAPABILITIES`: a wait always counts as a rece
 EventBridge Scheduler, dead-lettering takes two steps, and a queue cannot be read without receiving. A process can
 dead-letter only what it received itself, or adopted.
 
-Never here: policy, queues' settings, looking. Invariant: the answer for a receipt is what SQS said about it; a message that
-SQS returned is passed on, or becomes visible again after its visibility timeout; an error never hides messages that other
-calls returned.
+Never here: policy, queues' settings, reading queues for people. Invariant: the answer for a receipt is SQS's own; a
+message that SQS returned is passed on, or becomes visible again after its visibility timeout; an error never hides
+messages that other calls returned.
 
 `EventBusQueue` is EventBridge's PutEvents as a queue that is only sent to: each body is one entry of the request, as JSON.
-Entries go ten at a time and stay below the size of a request; those that failed for now are tried again without the others.
+Entries go ten at a time and stay below the size of a request; temporary failures are tried again without the others.
 EventBridge delivers each event at least once and has no deduplication: an event that is put twice is two events.
 
 Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout" and "Amazon SQS
@@ -170,10 +170,10 @@ class Sqs:
         return self.queue(name)
 
     def queue(self, name: str) -> SqsQueue:
-        """One queue, the same object at every call. SQS is not called: if there is no such queue, its methods raise."""
+        """One queue, the same object at every call. SQS is not called: if the queue does not exist, its methods raise."""
         found = self._open.get(name)
         if found is None:
-            found = self._open.setdefault(name, SqsQueue(self, name))  # only who received can dead-letter
+            found = self._open.setdefault(name, SqsQueue(self, name))  # only the receiver can dead-letter
         return found
 
 
@@ -209,7 +209,7 @@ class SqsQueue:
 
         Raises:
             TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
-            NotFoundError: no such queue. UsageError: not allowed, no credentials.
+            NotFoundError: the queue does not exist. UsageError: not allowed, no credentials.
         """
         sqs = self._sqs
         now_ms = sqs.clock.now_ms()
@@ -242,7 +242,7 @@ class SqsQueue:
         return self._receive(count_max, visible_ms, wait_s)
 
     def _receive(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
-        """Calls of ten messages each, until enough came or there are no more; an error hides no message."""
+        """Calls of ten messages each, until enough have come or there are no more; an error hides no message."""
         if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
             raise errors.UsageError(
                 f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
@@ -404,7 +404,7 @@ class SqsQueue:
         for receipt in receipts:
             parse_receipt(receipt)
         raise errors.UsageError(
-            "SQS does not report the state of a receipt.", todo="Take the answer of delete or set_visible_in as it is."
+            "SQS does not report the state of a receipt.", todo="Use the answer of delete or set_visible_in directly."
         )
 
     def depth(self) -> Depth:
@@ -436,7 +436,7 @@ class EventBusQueue:
         self._bus = bus
 
     def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:  # noqa: ARG002 - the contract's
-        """Put events; a `Sent` names the event's id. EventBridge checks each by itself.
+        """Put events; a `Sent` names the event's id. EventBridge checks each one separately.
 
         Raises:
             TransientError: some were not taken for now; others may have been. UsageError: not allowed, no credentials.

@@ -8,8 +8,8 @@ Messages are searched for in the dead-letter and held queues of the prefix, and 
 them; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by the id
 it had before it was moved there, and copies of one move are treated as one.
 
-Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, except that a look counts as
-a receive.
+Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, except that reading counts
+as a receive.
 
 Sources: SQS API reference, the operation in each method.
 """
@@ -51,7 +51,7 @@ class SqsQueues:
         catalogue: names, URLs and settings of the queues.
         opened: opens a queue, or a bus, without asking whether it exists.
         payloads: where bodies over the limit are; None if they are refused.
-        wait_s: long polling of receives, 0 to 20 seconds; looks wait at most one.
+        wait_s: long polling of receives, 0 to 20 seconds; readings wait at most one.
         signer: signs what an operator edits. trusts: whether a message's claims are onefold's own; signed: a message as a
             copy of it is sent, signed if they are.
     """
@@ -106,7 +106,7 @@ class SqsQueues:
         """One queue's settings as SQS has them now; without `held` where sqs:ListQueueTags is not allowed.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         return self._catalogue.current(queue)
 
@@ -115,7 +115,7 @@ class SqsQueues:
 
         Raises:
             UsageError: another queue of this prefix sends messages there, unless `referenced`.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         url = self._catalogue.url(queue)
         if not referenced:
@@ -139,7 +139,7 @@ class SqsQueues:
         """The hot-path object of one queue; the same one at every call. A bus's place opens EventBridge's PutEvents.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         if ":" not in queue:  # as in every bus's place
             self._catalogue.url(queue)
@@ -154,7 +154,7 @@ class SqsQueues:
         return self.open(queue).depth()
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:
-        """The depth of each queue, one call of SQS for each; None where there is no such queue."""
+        """The depth of each queue, one call of SQS for each; None if the queue does not exist."""
         found: list[Depth | None] = []
         for name in queues:
             try:
@@ -209,13 +209,13 @@ class SqsQueues:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages from the oldest on, by receiving them for a moment: each look counts a receive (see `inspecting.py`).
+        """Messages from the oldest on, by receiving them for a moment: each reading counts a receive (see `inspecting.py`).
 
         Args:
             after: the last message id of the page before; what was not on a page yet comes next.
 
         Raises:
-            NotFoundError: no such queue. UsageError: `after` was on no page of this process.
+            NotFoundError: the queue does not exist. UsageError: `after` was on no page of this process.
         """
         if after is None:
             shown: set[str] = set()
@@ -233,7 +233,7 @@ class SqsQueues:
         return [self._inspector.peeked(one) for one in page]
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """What a look can see of a FIFO group: its first ten messages, none while a consumer holds one of them."""
+        """What a reading can see of a FIFO group: its first ten messages, none while a consumer holds one of them."""
         found = [self._inspector.peeked(one) for one in self._inspector.inspect(queue, fresh=True).seen]
         return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")[:limit]
 
@@ -248,7 +248,7 @@ class SqsQueues:
         depths = {queue: self.depth(queue) for queue in {self._sent_on[one][1] for one in followed}}
         empty = {queue for queue, depth in depths.items() if not depth.visible + depth.in_flight + depth.delayed}
         over = {one for one in followed if self._sent_on[one][1] in empty}
-        if over:  # they are done, or dead-lettered since the last look
+        if over:  # they are done, or dead-lettered since the last reading
             found |= self._look_for(over, fresh=True)
         for one in followed - over:
             found[one] = self._follow(one, depths[self._sent_on[one][1]])
@@ -326,7 +326,7 @@ class SqsQueues:
 
         Raises:
             UsageError: no source to go back to, or a target of the other type. Nothing was moved.
-            NotFoundError: no such target. TransientError: not all were sent; what was not stays.
+            NotFoundError: the target does not exist. TransientError: not all were sent; what was not stays.
         """
         asked = {message_id: (target, edit) for message_id, target, edit in moves}
         found: dict[str, Moved] = {}
@@ -387,7 +387,7 @@ class SqsQueues:
         return queues
 
     def _with_copies(self, queue: str, wanted: set[str]) -> set[str]:
-        """The ids that are wanted, and those of all other copies of the same messages that were seen."""
+        """The wanted ids, and the ids of all other copies of the same messages that were seen."""
         kept = self._inspector.kept(queue)
         found = set(wanted)
         for one in () if kept is None else kept.seen:
@@ -436,7 +436,7 @@ class SqsQueues:
 
         Raises:
             UsageError: as SQS: the source is not a dead-letter queue, or has a task running.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         try:
             return self._mover.start(source, to, per_second_max)
@@ -464,7 +464,7 @@ class SqsQueues:
         """Stop a running task; what moved stays moved.
 
         Raises:
-            NotFoundError: no such task. UsageError: it is not running.
+            NotFoundError: the task does not exist. UsageError: it is not running.
         """
         return self._mover.cancel(handle)
 

@@ -61,7 +61,7 @@ def _unusable(error: asyncpg.InterfaceError) -> errors.UsageError:
 
 
 def _of_psycopg(error: asyncpg.PostgresError) -> psycopg.Error:
-    """The same error of the server as psycopg says it."""
+    """The same server error as a psycopg error."""
     try:
         kind = psycopg.errors.lookup(error.sqlstate or "")
     except KeyError:

@@ -6,12 +6,11 @@
 before it is used. Its sweep removes expired records, old history, and what is old in the small tables beside them.
 
 `sql/NNNN_*.sql` are the steps of the schema, written for the name `onefold`, applied in order, once, in one transaction, by
-one process at a time; the table `version` says how many were applied. A step that has been released never changes. `inspect`
-refuses settings that would make calls fail, or change the meaning of keys, later. It only warns of settings with which a
-crash of the machine may undo acknowledged writes, because they may have been chosen on purpose.
-Never here: statements on records. Invariants: a schema is at a version as a whole or not at all; without `create` nothing is
-made or changed in it; a sweep waits for no lock, holds none for long, and never removes a parked record, which does not
-expire.
+one process at a time; the table `version` records how many were applied. A step that has been released never changes.
+`inspect` refuses settings that would make calls fail, or change the meaning of keys, later. It only warns of settings with
+which a crash of the machine may undo acknowledged writes, because they may have been chosen on purpose. Never here:
+statements on records. Invariants: a schema is at a version as a whole or not at all; without `create` nothing is made or
+changed in it; a sweep waits for no lock, holds none for long, and never removes a parked record, which does not expire.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class PostgresBackend:
 
     Raises:
         UsageError: the URL cannot be read.
-        StorageError: with `create`: the role may not create, or the tables are those of a newer onefold.
+        StorageError: with `create`: the role may not create, or a newer onefold made the tables.
         TransientError: with `create`: the server does not answer.
     """
 
@@ -187,7 +186,7 @@ def migrate(server: PostgresServer) -> None:
     """Make the schema and its tables, or bring them to this version; does nothing when they are there.
 
     Raises:
-        StorageError: the role may not create them, or they are those of a newer onefold.
+        StorageError: the role may not create them, or a newer onefold made them.
         TransientError: the server does not answer.
     """
     server.run(lambda link: _migrate(link, server))

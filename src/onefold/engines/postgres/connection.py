@@ -6,14 +6,14 @@ at the same time. This is why psycopg_pool is not used: its bound would have to 
 worker threads would need a lifecycle; here a list and a lock suffice. A connection that the server has closed meanwhile is
 noticed before it is used: an idle one has nothing to read.
 
-Each verb is one statement that commits by itself, so no transaction of ours stays open over a round trip and a process
+Each verb is one statement with its own commit, so no transaction of ours stays open over a round trip and a process
 that vanishes holds no lock. Only deadlocks and serialization failures are tried again: after a lost reply it is not known
 here whether the statement was carried out.
 
 Errors are classified by SQLSTATE, never by the text of a message:
 
     may pass      connection lost or refused, server starting or stopping, locks, deadlocks, timeouts, full disk
-    will not      no such schema or table, no permission, a server that only reads, a schema of another version
+    will not      a missing schema or table, no permission, a server that only reads, a schema of another version
 
 Never here: SQL of records. Invariant: a connection is used by one thread at a time; no message holds a password or a value
 of a statement's parameters.
@@ -58,10 +58,10 @@ def is_lost(error: psycopg.Error | OSError) -> bool:
 
 
 def translate(error: psycopg.Error | OSError, server: str, schema: str) -> errors.OnefoldError:
-    """An error of psycopg as one of ours.
+    """Our error for an error of psycopg.
 
     Args:
-        error: as psycopg raised it; those of the system that it lets through are as good as a lost connection.
+        error: as psycopg raised it; system errors that it passes on count as a lost connection.
         server: the database as people may see it, without a password.
         schema: where the tables are.
     """
@@ -114,7 +114,7 @@ _LINES_MAX: Final = 6  # one for each address that was tried, and what libpq ask
 
 
 def unreachable(error: psycopg.Error | OSError, server: str) -> errors.TransientError:
-    """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is off."""
+    """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is down."""
     if isinstance(error, OSError):  # of the selector with which psycopg waits for the server
         return errors.TransientError(
             f"No connection to {server}: {error.strerror or error}.",
@@ -132,7 +132,7 @@ def unreachable(error: psycopg.Error | OSError, server: str) -> errors.Transient
 
 
 def absent(server: str, schema: str, why: str = "", *, older: bool = False) -> errors.StorageError:
-    """The tables are not there, or not those of this version.
+    """The tables do not exist, or are another version's.
 
     Args:
         server: its URL without a login. schema: where they should be. why: how that is known.
@@ -333,7 +333,7 @@ class PostgresServer:
     """One database, for verbs.
 
     Args:
-        address: where it is, and the schema.
+        address: the server's, and the schema.
     """
 
     def __init__(self, address: PostgresAddress) -> None:

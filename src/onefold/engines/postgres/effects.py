@@ -3,7 +3,7 @@
 The handlers of one thread share a transaction, one after the other, each in a savepoint: what one wrote is kept with its
 record, or undone alone. The transaction begins when a handler first asks for it and holds none of onefold's locks before the
 first `finish`. The server ends it when it gets no statement for twice the limit, so a host that vanishes does not block
-others for ever.
+others forever.
 
     open      BEGIN, limits, the row that keeps others from committing, SAVEPOINT        one round trip
     finish    complete the record under owner and fence; history; RELEASE                two
@@ -56,7 +56,7 @@ class PostgresLentConnection(psycopg.Connection[Any]):
         self._lent = True
 
     def take_back(self) -> None:
-        """From now on the engine uses the connection, as it was before it was lent. Twice is harmless."""
+        """Return the connection to the engine, in the state before it was lent. Calling it twice is harmless."""
         self._lent = False
         self.row_factory = tuple_row
         self.cursor_factory = psycopg.Cursor
@@ -103,7 +103,7 @@ _TAKE_BACK: Final = "DELETE FROM onefold.lent WHERE backend = pg_backend_pid()"
 _SAVEPOINT: Final = b"SAVEPOINT onefold_handler"
 _KEEP: Final = b"RELEASE onefold_handler"
 _UNDO: Final = b"ROLLBACK TO onefold_handler"
-_BROKEN: Final = frozenset({"3B001", "25P01", "2D000"})  # no such savepoint, no transaction, invalid termination
+_BROKEN: Final = frozenset({"3B001", "25P01", "2D000"})  # unknown savepoint, no transaction, invalid termination
 _ABORTED: Final = "25P02"  # in a failed transaction
 # Of the users' tables, checked at the commit: constraints, triggers, views with a check, RAISE.
 _RULES: Final = ("23", "27", "44", "P0")
@@ -193,9 +193,7 @@ class PostgresEffects:
         try:
             self.commit()
         except errors.OnefoldError:
-            self._lost += (
-                finished  # this handler gets the error now; the next commit raises it for those who had finished
-            )
+            self._lost += finished  # this handler gets the error now; the next commit raises it for finished handlers
             raise
 
     def _check_handler(self, since_ms: int) -> None:
@@ -336,7 +334,7 @@ class PostgresEffects:
         self._end()
 
     def _break(self) -> None:
-        """All of the transaction is lost; `commit` raises that for those who had finished."""
+        """All of the transaction is lost; `commit` raises that for finished handlers."""
         self._lost += self._finished
         self._end()
 
@@ -361,7 +359,7 @@ class PostgresEffects:
 def _stuck() -> errors.UsageError:
     return errors.UsageError(
         "A handler left a stream or a copy open on ctx.connection.",
-        meaning="Nothing else can be sent on it. Its rows were taken back, with those of handlers that waited for the same"
+        meaning="Nothing else can be sent on it. Its rows were rolled back, with the rows of handlers that waited for the same"
         " commit.",
         todo="Read it to its end, or close it, before the handler returns.",
     )
@@ -378,7 +376,7 @@ def _refused(finished: int, error: psycopg.Error) -> errors.StorageBusy:
 def _ended() -> errors.UsageError:
     return errors.UsageError(
         "A handler ended the transaction of ctx.connection, or released its savepoint.",
-        meaning="Its rows were taken back, with those of handlers that waited for the same commit.",
+        meaning="Its rows were rolled back, with the rows of handlers that waited for the same commit.",
         todo="Leave COMMIT, ROLLBACK and RELEASE to onefold: return to keep the rows, raise an exception to take them back.",
     )
 

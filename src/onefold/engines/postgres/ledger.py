@@ -1,7 +1,7 @@
 """History on PostgreSQL: rows appended in order, found by operation, run and time.
 
 `append_on` works on a given connection, so that history is committed or rolled back with a handler's transaction. Rows of
-one instant keep the order in which they were appended. Never here: what a row means, or who may write which.
+one instant keep the order in which they were appended. Never here: what a row means, or who may write it.
 Invariant: no row is changed; only the sweep removes rows, oldest first.
 """
 
@@ -40,7 +40,7 @@ _TALLY: Final = """
 SELECT event, count(*) FROM (
     SELECT DISTINCT ON (ident) event FROM onefold.ledger WHERE run = %s AND ident IS NOT NULL
     ORDER BY ident, event = ANY (%s) DESC, event = ANY (%s) DESC, at_ms DESC, id DESC
-) AS standing GROUP BY event
+) AS decided GROUP BY event
 """
 _Detail = dict[str, str | int | bool | None]
 _DETAIL: Final = msgspec.json.Decoder(_Detail)

@@ -2,7 +2,7 @@
 
 The tables are where the connection's search_path finds them; nothing makes them but `SQL`, which a person runs. A write is
 one statement, which also checks their version and notifies relays; PostgreSQL delivers that at the commit.
-Never here: queues. Invariant: only the program ends its transaction. PostgreSQL aborts it where a statement fails, so what
+Never here: queues. Invariant: only the program ends its transaction. PostgreSQL aborts it if a statement fails, so what
 can be known before is looked at before.
 """
 
@@ -59,7 +59,7 @@ _KNOWN_MAX: Final = 1_000
 
 
 def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None:
-    """Write messages, in order, inside the transaction that is open on the connection, or that it begins by itself.
+    """Write messages, in order, inside the transaction that is open on the connection, or begins one implicitly.
 
     Args:
         messages: queue, and the `OutboxMessage` as JSON.
@@ -130,14 +130,14 @@ def aborted() -> errors.UsageError:
 
 
 def in_no_transaction(how: str) -> errors.UsageError:
-    """Each statement commits by itself.
+    """Each statement commits alone.
 
     Args:
         how: a transaction is begun with this driver.
     """
     return errors.UsageError(
         "The connection is in autocommit mode, and no transaction is open on it.",
-        meaning="The message would leave by itself, before your rows or without them. Nothing was sent.",
+        meaning="The message would be sent alone, before your rows or without them. Nothing was sent.",
         todo=f"Send inside `{how}`.",
     )
 
@@ -185,9 +185,9 @@ def other_version(server: str) -> errors.StorageError:
 
 
 def missing(server: str) -> errors.StorageError:
-    """There are no tables."""
+    """The tables do not exist."""
     return errors.StorageError(
-        f"There is no table onefold_outbox on the search_path in {server}.",
+        f"No table onefold_outbox is on the search_path in {server}.",
         meaning="Nothing was sent.",
         todo="Make it once, as the tables' owner: onefold outbox create URL   (--print shows the SQL, for a migration)",
     )
@@ -227,7 +227,7 @@ class PostgresOutbox:
         self._token: str | None = None
 
     def create(self) -> None:
-        """Make the tables; those that are there stay."""
+        """Make the tables that do not exist."""
         self._ask(SQL)
         self._token = None
 

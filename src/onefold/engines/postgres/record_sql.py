@@ -9,7 +9,7 @@ Many rows travel in one statement as one array per column (`unnest`), so a batch
 A row is read together with its version, PostgreSQL's `xmin`: the id of the transaction that wrote it, which differs after
 every change.
 
-No statement of ours waits for a lock while it holds another: those for many rows skip rows that somebody has locked
+No statement of ours waits for a lock while it holds another: statements for many rows skip locked rows
 (SKIP LOCKED), and what was skipped is done row by row afterwards. So no order of keys is needed, and no deadlock can
 come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The one
 exception is the INSERT of a claim, or of a record that is put back: it may wait for another first claim of the same key, so
@@ -20,7 +20,7 @@ it takes keys in order. It leaves existing rows alone: ON CONFLICT would wait fo
     CHANGE    any other transition, decided by contracts/transitions.py: compare-and-set on the version that was read
 
 Written for the schema `onefold`; `PostgresServer.sql` puts in the chosen one. Never here: when which is used (`records.py`).
-Invariant: a statement changes a row only under a condition that it checks on the row as it is when it is locked;
+Invariant: a statement changes a row only under a condition that it checks on the locked row;
 `record_of` gives back what `values_of` was given, and `unpacked(packed(text)) == text`.
 """
 
@@ -48,7 +48,7 @@ def packed(text: None) -> None: ...
 @overload
 def packed(text: str | None) -> str | None: ...
 def packed(text: str | None) -> str | None:
-    """A user's text as it is stored (None stays None)."""
+    """A user's text in stored form (None stays None)."""
     if text is None or ("\\" not in text and "\x00" not in text):
         return text
     return text.replace("\\", "\\\\").replace("\x00", "\\0")
@@ -134,7 +134,7 @@ def values_of(record: Record) -> tuple[object, ...]:
 
 
 def outbox_text(outbox: Sequence[OutboxItem]) -> str | None:
-    """An outbox as it is stored; None when it is empty."""
+    """An outbox in stored form; None if it is empty."""
     return msgspec.json.encode(outbox).decode() if outbox else None
 
 
@@ -242,7 +242,7 @@ RETURNING r.ident
 """
 )
 
-# Counts what it completed, or what a change says it did. `backend`: no two connections count in one row.
+# Counts what it completed, or what a change reports. `backend`: no two connections count in one row.
 _COUNTED: Final = """
 , counted AS (
     INSERT INTO onefold.completed AS c (second, job, backend, count)
@@ -279,7 +279,7 @@ WITH given AS (
     .replace("GIVEN", ", ".join(f"g.{name}" for name in CHANGING))
     + _COUNTED
 )
-# One row: waits for a lock on it. Several: skips those that are locked.
+# One row: waits for a lock on it. Several: skips locked ones.
 CHANGE_ONE: Final = _CHANGE.replace("AND LOCKS", "")
 # The same with rows of history, which are written if, and only if, the record is.
 CHANGE_NOTED: Final = CHANGE_ONE.replace(

@@ -1,7 +1,7 @@
 """Idempotency records on PostgreSQL: the Store contract, and the operator's view (RecordAdmin).
 
     claim                  one round trip for first claims and for duplicates, whatever their number; two or three more
-                           for those that take over, follow a failure, or met another claim in the middle
+                           for claims that take over, follow a failure, or collide with another claim
     start, renew, clear    one; what the condition refused, or another transaction has locked, is looked at again
     write                  one for runs that complete; two for other outcomes: read, write where nothing has changed
 
@@ -75,7 +75,7 @@ ROUNDS: Final = 20  # of reading again; each one lost means that somebody else h
 
 
 class VersionedRecord(Struct, frozen=True, gc=False):
-    """A record as it was read, and its version."""
+    """A record and the version that was read."""
 
     record: Record
     version: str
@@ -388,7 +388,7 @@ class PostgresStore:
             if key not in done:  # locked by somebody, whose end is waited for here; or not held
                 one = arrays([(key, packed(hold.owner), hold.fence)])
                 done |= {key for (key,) in ask(link, record_sql.waiting(statement), (*one, *values))}
-        # A key may be here twice, with another hold: of those the statement does not say which one it took.
+        # A key may be here twice, with another hold: for these the statement does not report which one it applied.
         sure = {key for key, count in Counter(keys).items() if count == 1} & done
         left: dict[bytes, list[Step[bool]]] = defaultdict(list)
         for key, step in zip(keys, steps, strict=True):

@@ -38,7 +38,7 @@ class PostgresState:
 
     Args:
         server: a database whose tables are there.
-        clock: says when a name was deleted.
+        clock: gives the instant when a name was deleted.
     """
 
     def __init__(self, server: PostgresServer, clock: Clock) -> None:

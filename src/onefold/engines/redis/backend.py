@@ -1,7 +1,7 @@
 """One Redis or Valkey server as a record backend: opened by URL, checked, closed; with history and shared values.
 
 What Redis acknowledges is as durable as its settings and its failover make it, and a record that is lost is an effect
-that may happen twice. `check` looks at the settings and reports each risk in a sentence; `docs/how-to/store-on-redis.md`
+that may happen twice. `check` reads the settings and reports each risk in a sentence; `docs/how-to/store-on-redis.md`
 describes what each of them costs and what a failover can lose.
 
 History is sorted sets by instant: one of all rows, one per operation and one per run. A row is written to each set it
@@ -10,7 +10,7 @@ which they were appended, by a sequence the server counts. They are kept for 90 
 or a run's set goes that long after its last row, the set of all rows loses its oldest as new ones come, a hundred at a time.
 
 Shared values (the State contract) are one hash. A name that was deleted leaves nothing behind but the floor, one number for
-all names: a name that is used again begins above it, so that a writer who read the old value cannot overwrite the new one.
+all names: a reused name begins above it, so that a writer who read the old value cannot overwrite the new one.
 
 Scripts run alone on the server, so nothing comes between a comparison and its write. All keys one touches are in KEYS and
 share one hash tag (`layout.py`). Instants come from the caller; the server's clock is looked at only so that a caller whose
@@ -207,7 +207,7 @@ if #old > 0 then redis.call('ZREM', KEYS[1], unpack(old)) end
 
 for i = 1, count do
     local at_ms, job = ARGV[3 * i], ARGV[3 * i + 2]
-    -- Equal instants are sorted by text: sixteen digits that grow keep them as they were appended.
+    -- Equal instants are sorted by text: sixteen growing digits keep the order of appending.
     local row = string.format('%016.0f', sequence + i) .. ARGV[3 * i + 1]
     redis.call('ZADD', KEYS[1], at_ms, row)
     for _, part in ipairs({KEYS[2 * i + 2], KEYS[2 * i + 3]}) do
@@ -293,7 +293,7 @@ class RedisLedger:
         return [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row in stored]
 
     def find_keys(self, text: str, limit: int = 20) -> list[RecordKey]:
-        """Operations whose business key is exactly `text`, by scope and job: one look per job and scope ever seen."""
+        """Operations whose business key is exactly `text`, by scope and job: one read per job and scope ever seen."""
         found: list[RecordKey] = []
         for jobs in self._server.members(self._names.ledger_jobs, _PAGE):
             keys = [key_at(f"{job.decode()}|{text}") for job in jobs]

@@ -4,14 +4,14 @@ Every name begins with the prefix in braces: a hash tag, so that on a cluster al
 a script may touch a record and the lists beside it in one atomic step. So all data of one prefix is on one primary; when a
 primary is no longer enough, give each app, or each group of tenants, its own prefix.
 
-    {of:}record:tenant|job|key      the scope's and the job's own "|" and "%" are escaped; the key ends the name as it is
+    {of:}record:tenant|job|key      the scope's and the job's own "|" and "%" are escaped; the key ends the name, not escaped
 
-A record is a stamp, JSON, and the result as it is:
+A record is a stamp, JSON, and the result, unchanged:
 
     5f0c9a...e1{"status":"completed","fence":1,"owner":"...","attempts":1,...}\n{"invoice":4711}
 
 The stamp is drawn anew for every write. So two values are the same exactly when their first 16 bytes are, a script
-compares stamps and never looks into a record, and a process that does not know whether its write was applied can compare
+compares stamps and never parses a record, and a process that does not know whether its write was applied can compare
 stamps. Fields that have their usual value are left out; JSON has no line break of its own, so the first one ends it.
 
 Never here: rules, calls. Invariant: two operations never share a name, and the names of one prefix never meet those of

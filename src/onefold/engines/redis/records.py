@@ -4,7 +4,7 @@ There are two ways to be atomic on Redis: write the rules a second time in Lua, 
 and use a generic script that replaces a value only if it is unchanged since it was read. This is the second, so that the
 rules, which are the hard part, exist once. It usually costs no extra round trip: when the script refuses a change it returns
 the stored value, so a wrong guess about a record serves as the read, and the usual guesses are right. A claim guesses that
-there is no record; everything after it guesses that the record is as this process left it.
+there is no record; later writes guess that the record is as this process left it.
 
     first delivery: claim 1 call, write 1 call, for one record or for a hundred    duplicate: 1 call    takeover: 2 calls
 
@@ -14,8 +14,8 @@ one key in one list are handled one after the other.
 
 For operators, the script that changes a record also moves its name between index sets ("shelves"): one sorted set per
 status, newest change first, and one for parked records. The set of a status names its newest 10,000 records, so it needs no
-sweep; that of parked records names all of them. A name whose record is gone, or has another status by now, is skipped. A key
-is looked for under every job that ever had a record, so no list per key is kept.
+sweep; the index of parked records names all of them. A name whose record is gone, or has another status by now, is
+skipped. A key is looked for under every job that ever had a record, so no list per key is kept.
 
 Never here: rules, connections. Invariant: a record changes only from the value that the step read to the value that the step
 computed; every write names owner and fence, and reports whether it was applied; what is listed is read from the record
@@ -79,8 +79,8 @@ CHANGE: Final = """
 -- that finds the stamp it came with has run before, and only its answer was lost.
 --   KEYS: jobs, runs completed in this minute, the shelves, then the records.
 --   ARGV: number of shelves, records listed per shelf, life of the count in ms, length of the records' common prefix; then
---         for each record: stamp expected ('' absent), value ('' just read), life in ms (0: for ever), shelf before and
---         after (0: stays where it is), instant of the change, job when it is new, field to count in when it completed.
+--         for each record: stamp expected ('' absent), value ('' just read), life in ms (0: forever), shelf before and
+--         after (0: not moved), instant of the change, job when it is new, field to count in when it completed.
 local shelves, listed, counted_ms, prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local answers = {}
 
@@ -293,7 +293,7 @@ def _refused(_: errors.StorageError) -> bool:
 
 
 def _raised(error: errors.StorageError) -> NoReturn:
-    """To the person who asked for it."""
+    """The warning to the person who asked for it."""
     raise error
 
 

@@ -27,7 +27,7 @@ from onefold.interrupts import is_of_a_signal, let_through
 
 
 class _Cause(Struct, frozen=True, kw_only=True, gc=False):
-    """The cause of errors of these classes, and of those whose text has one of these words (as in older redis-py)."""
+    """The cause of errors of these classes, and of errors whose text has one of these words (as in older redis-py)."""
 
     kinds: tuple[type[Exception], ...] = ()
     words: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ _CAUSES: Final = (
 
 
 def translate(error: Exception, at: str) -> errors.OnefoldError:
-    """An error of redis-py as one of ours.
+    """Our error for an error of redis-py.
 
     Args:
         error: what was raised. at: the server's URL without user and password.
@@ -246,7 +246,7 @@ class RedisServer:
 
         Raises:
             TransientError: may pass; when its answer was lost, it is not known whether the call took effect.
-            StorageError: will not pass by itself.
+            StorageError: it is not temporary.
         """
 
         def call(client: Any) -> Any:

@@ -82,7 +82,7 @@ class SqliteQueues:
         """The object for sending to and receiving from one queue.
 
         Raises:
-            NotFoundError: no such queue. If another process drops it later, the object's methods raise.
+            NotFoundError: the queue does not exist. If another process drops it later, the object's methods raise.
         """
         row = self._catalogue.known(queue)
         if row is None:
@@ -93,7 +93,7 @@ class SqliteQueues:
         """The queue as the transaction open on `connection` sees it; for the functions that end in `_in`.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         return self._catalogue.row_in(connection, queue)
 
@@ -138,7 +138,7 @@ class SqliteQueues:
 
         Raises:
             UsageError: as for `create`; another type; a source's dead letters would no longer fit.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         check_settings(settings, advised=advised)
 
@@ -168,7 +168,7 @@ class SqliteQueues:
         """One queue's settings.
 
         Raises:
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         return self._engine.read(lambda connection: self._catalogue.row_in(connection, queue).settings)
 
@@ -180,7 +180,7 @@ class SqliteQueues:
 
         Raises:
             UsageError: another queue dead-letters or holds its messages there.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
 
         def run(connection: sqlite3.Connection) -> None:
@@ -208,7 +208,7 @@ class SqliteQueues:
         return self.open(queue).depth()
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:
-        """The depth of each queue, in order, at one moment; None where there is no such queue."""
+        """The depth of each queue, in order, at one moment; None if the queue does not exist."""
         found, late = self._engine.read(lambda connection: self._depths_in(connection, queues))
         found.update({name: self.depth(name) for name in queues if name in late})
         return [found.get(name) for name in queues]
@@ -305,7 +305,7 @@ class SqliteQueues:
         return self._engine.read(run)
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """The messages of one FIFO group in a queue, in order, without those that are not due yet."""
+        """The messages of one FIFO group in a queue, in order, without messages that are not due yet."""
 
         def run(connection: sqlite3.Connection) -> list[Peeked]:
             row = self._catalogue.row_in(connection, queue)
@@ -344,7 +344,7 @@ class SqliteQueues:
 
         Raises:
             UsageError: no source to return to; contents or type that the target does not accept. Nothing was moved.
-            NotFoundError: no such target.
+            NotFoundError: the target does not exist.
         """
         return self._engine.write(
             lambda connection: moving.send_on_in(connection, self._catalogue, moves, self._clock.now_ms())
@@ -388,7 +388,7 @@ class SqliteQueues:
 
         Raises:
             UsageError: as on SQS: the source is not a dead-letter queue, or already has a task running.
-            NotFoundError: no such queue.
+            NotFoundError: the queue does not exist.
         """
         handle = self._entropy.token()
         return self._engine.write(
@@ -418,7 +418,7 @@ class SqliteQueues:
         """Stop a running task; messages that have moved are not moved back.
 
         Raises:
-            NotFoundError: no such task.
+            NotFoundError: the task does not exist.
             UsageError: it is not running.
         """
         return self._engine.write(lambda connection: moving.cancel_in(connection, handle))

@@ -39,11 +39,11 @@ def peek_in(
 
 
 _FEW = 1_000  # of a queue: so many are sorted for every page
-_RUN = 5_000  # messages of all queues that a page goes through before it sorts those of its own
+_RUN = 5_000  # messages of all queues that a page reads before it sorts its own queue's
 
 
 def _waiting_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
-    """Numbers of those that were never received, in order.
+    """Numbers of the messages that were never received, in order.
 
     They are kept by the instant at which they become visible. Usually the next ones in number are the queue's own, or some
     of them are; then the messages are read along their numbers, and a walk through a large queue sorts it only where
@@ -63,7 +63,7 @@ def _waiting_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after
 
 
 def _received_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
-    """Numbers of those that were received, in order: dead letters are among these. They are kept by number."""
+    """Numbers of the messages that were received, in order, dead letters included."""
     queue = "queue" if _are_few(connection, "onefold_received", row) else "+queue"  # by queue, or along the numbers
     return _sorted_in(connection, queue, "onefold_received", (row.id, after, since_ms, limit))
 
@@ -83,7 +83,7 @@ def _are_few(connection: sqlite3.Connection, table: str, row: QueueRow) -> bool:
 
 
 def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> list[int]:
-    """Messages sent with this business key, oldest first. Reads all messages: there is no index for it."""
+    """Messages sent with this business key, oldest first. Reads all messages: no index covers it."""
     found = connection.execute("SELECT id FROM onefold_message WHERE key = ? ORDER BY id LIMIT ?", (key, limit))
     return [number for (number,) in found]
 

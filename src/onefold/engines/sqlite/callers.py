@@ -1,12 +1,11 @@
 """Calls that are part of a transaction which a program opened on its own connection to the file.
 
 Inside `joined(connection)` everything this thread writes and reads goes through that connection, each call in a savepoint
-of its own, so that it is committed, or rolled back, together with the rows that the program writes there. Nobody is told
-of the commit, and no worker is woken: an idle one looks at its queues every 200 ms.
-The program's connection waits for the file, syncs and checkpoints as the program has set it up; what only takes space is not
-refused there before the disk is full.
-Never here: committing. Invariants: a call that raises leaves nothing of itself and leaves the program's rows alone; nothing
-is written through a connection to another file, nor outside of a transaction.
+of its own, so that it is committed, or rolled back, together with the rows that the program writes there. No process is
+notified of the commit, and no worker is woken: an idle one checks its queues every 200 ms. The program's connection waits
+for the file, syncs and checkpoints as the program has set it up; what only takes space is not refused there before the
+disk is full. Never here: committing. Invariants: a call that raises leaves nothing of itself and leaves the program's rows
+alone; nothing is written through a connection to another file, nor outside of a transaction.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ T = TypeVar("T")
 
 
 class _OfThread(threading.local):
-    """The connection that this thread's calls go through now, and how many savepoints of ours are open on it."""
+    """The connection that this thread's calls go through now, and how many of our savepoints are open on it."""
 
     connection: sqlite3.Connection | None = None
     depth = 0
 
 
 class CallersDatabase(Database):
-    """A database whose calls can be part of a transaction of the program's. Arguments and errors as of `Database`."""
+    """A database whose calls can be part of the program's own transaction. Arguments and errors as for `Database`."""
 
     def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
         super().__init__(path, clock, settings=settings)
@@ -51,7 +50,7 @@ class CallersDatabase(Database):
     def joined(self, connection: sqlite3.Connection) -> Iterator[None]:
         """Have this thread's calls go through a connection of the program's, inside the transaction that is open on it.
 
-        A connection that begins transactions by itself (Python's default) begins one here, as before an INSERT.
+        A connection that begins transactions implicitly (Python's default) begins one here, as before an INSERT.
 
         Raises:
             UsageError: it is closed, of another thread, to another file, or in autocommit mode without a transaction.
@@ -178,7 +177,7 @@ def _identity_in(connection: sqlite3.Connection) -> tuple[int, str]:
 
 @contextmanager
 def plain(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have a connection of the program's give rows and texts as Python does by itself, for a while."""
+    """Let the program's connection return rows and texts in Python's default form while the block runs."""
     row_factory, text_factory = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -198,7 +197,7 @@ def begin_on(connection: sqlite3.Connection) -> None:
     if connection.isolation_level is None or getattr(connection, "autocommit", -1) is True:
         raise errors.UsageError(
             "The connection is in autocommit mode, and no transaction is open on it.",
-            meaning="The message would leave by itself, before your rows or without them. Nothing was sent.",
+            meaning="The message would be sent alone, before your rows or without them. Nothing was sent.",
             todo="Execute BEGIN first (in Django: with transaction.atomic()); to send at once, leave connection= out.",
         )
     connection.execute(f"BEGIN {connection.isolation_level}")

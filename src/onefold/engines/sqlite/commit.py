@@ -51,7 +51,7 @@ def settle_all_in(
     """As `Commit.commit`, inside the caller's transaction, which must be undone when this raises.
 
     Raises:
-        UsageError: as the contract says.
+        UsageError: as for `Commit.commit`.
     """
     became = iter(write_in(connection, [_without_outbox(one.write) for one in settlements if one.write], now_ms))
     written = [next(became) if one.write else "new" for one in settlements]
@@ -74,7 +74,7 @@ def _without_outbox(write: tuple[Hold, Outcome]) -> tuple[Hold, Outcome]:
 def _send_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> None:
-    """Send the outboxes of runs that completed, and those that earlier runs left in their records."""
+    """Send the outboxes of completed runs, and the outboxes that earlier runs left in their records."""
     leaving: dict[str, list[OutboxItem]] = defaultdict(list)
     for one in settlements:
         if one.write is not None and isinstance(one.write[1], Complete):
@@ -228,7 +228,7 @@ class SqliteEffects:
         try:
             self.commit()
         except errors.OnefoldError:
-            self._lost += kept  # this handler gets the error now, those that have finished at the next commit
+            self._lost += kept  # this handler gets the error now, finished ones at the next commit
             raise
 
     def _check_handler(self) -> None:
@@ -279,7 +279,7 @@ class SqliteEffects:
         return verdict
 
     def undo(self) -> None:
-        """Roll back the rows of the present handler; those of earlier ones stay. Without a handler it does nothing.
+        """Roll back the rows of the current handler; rows of earlier ones stay. Without a handler it does nothing.
 
         Where SQLite cannot roll back one handler's rows alone (it has rolled back everything itself, or a cursor is open
         that still writes), the whole transaction is rolled back, and the next `commit` raises.

@@ -80,7 +80,7 @@ class FileConnection(sqlite3.Connection):
         _open.pop(id(self), None)
 
     def is_of_this_process(self) -> bool:
-        """Whether it was opened in this process, or is not open yet, and is not left open for ever."""
+        """Whether it was opened in this process, or is not open yet, and is not left open forever."""
         return self._process in (0, os.getpid()) and not self._is_left
 
     def is_stale(self, files: Files) -> bool:
@@ -93,7 +93,7 @@ class FileConnection(sqlite3.Connection):
         return ours is not None and self._process == os.getpid() and ours[0] == files[0] and ours != files
 
     def close(self) -> None:
-        """Close it, or leave it open for ever."""
+        """Close it, or leave it open forever."""
         if self._is_left or self._leave_stale():
             return
         super().close()
@@ -138,7 +138,7 @@ def refuse_stale(path: str, real_path: str) -> None:
     if files[0] in _left or any(one is not None and one.is_stale(files) for one in connections):
         raise errors.StorageError(
             f"{path} or its log was moved or removed, and put back or begun anew, while this process had it open.",
-            meaning="Nothing was written: what this process has open does not belong to what is there now.",
+            meaning="Nothing was written: the files that this process has open are not the ones on disk now.",
             todo="Restart this process. Stop every process that uses a database before you restore or move its file.",
         )
 
@@ -262,7 +262,7 @@ class LentConnection(FileConnection):
         table = second if action in _TABLE_IS_SECOND else first
         return sqlite3.SQLITE_DENY if table in self._kept_away else sqlite3.SQLITE_OK
 
-    # What handlers do out of habit gets an error that says what to do; the rest is "not authorized" by the authorizer.
+    # Common mistakes of handlers get an error that says what to do; the authorizer rejects the rest as "not authorized".
 
     def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # itself, but mypy wants the method's own type
         """Refused while lent: leaving the block would commit."""
@@ -496,7 +496,7 @@ class Readers:
             lent.let_go()
 
     def start_anew(self) -> None:
-        """Forget those of other threads, and what could not be closed."""
+        """Forget connections of other threads, and those that could not be closed."""
         for lent in list(self._open):
             lent.start_anew()
         self._open.clear()

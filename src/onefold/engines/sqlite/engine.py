@@ -161,12 +161,12 @@ class SqliteEngine:
             return str(self._presence.lock_file)
 
     def renewal_mark(self) -> RenewalMark | None:
-        """Where a thread that extends this process's leases says how far it has come; None in memory."""
+        """Where a thread that extends this process's leases records its progress; None in memory."""
         self.appear()
         return None if self._presence is None else self._presence.mark(self._clock.now_ms())
 
     def _appear_for_calls(self) -> RenewalMark | None:
-        """As `renewal_mark`, but not written before its first `renewed`: whoever gets it may be interrupted by a signal.
+        """As `renewal_mark`, but not written before its first `renewed`: a signal may interrupt the caller.
 
         A program that calls guarded functions may have no worker, so it also frees what the dead held.
         """
@@ -216,7 +216,7 @@ class SqliteEngine:
         return [found] if found is not None else []
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """Those of these owners that have been found dead, or whose presence locks are free."""
+        """The owners that have been found dead, or whose presence locks are free."""
         asked = frozenset(owners)
         known = asked & self.database.read(dead_owners) if asked else frozenset()
         known |= owner_process.ended(asked - known)
@@ -343,7 +343,7 @@ def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limi
     last = _ID_MAX if found is None else found[0]
     removed = connection.execute(
         "DELETE FROM onefold_record WHERE id > ? AND id <= ? AND expires_at_ms <= ?"
-        " AND (status <> 0 OR (lease_until_ms <= ? AND updated_at_ms <= ?))",  # its process may stand still: transitions.py
+        " AND (status <> 0 OR (lease_until_ms <= ? AND updated_at_ms <= ?))",  # its process may be stopped: transitions.py
         (after, last, now_ms, now_ms, now_ms - limits.VISIBILITY_MS_MAX),
     ).rowcount
     return removed, last
@@ -385,7 +385,7 @@ _BUSY_S = 10.0
 # -- reading a file of somebody else's ------------------------------------------------------------------------------
 
 # SQLite needs a file's log and the log's index (`-wal`, `-shm`) to read it. If it can neither find nor create them (the last
-# process has closed the file, and the folder is not ours), a file without a log is complete by itself, and is opened as
+# process has closed the file, and the folder is not ours), a file without a log is complete, and is opened as
 # immutable: that is right unless a process begins to write at that moment.
 
 
@@ -401,7 +401,7 @@ class ReadOnlyDatabase(Database):
     """A database file, opened read-only.
 
     Args:
-        path: file name. clock: as of `Engine`.
+        path: file name. clock: as for `Engine`.
 
     Raises:
         StorageError: it cannot be read.
@@ -414,7 +414,7 @@ class ReadOnlyDatabase(Database):
         self.clock = steady(clock)
         self.in_memory, self.notes_time = False, False
         self._closed, self._held_by, self._opened = False, None, None
-        self.patience = Patience(0)  # who reads waits for nobody
+        self.patience = Patience(0)  # readers never wait
         self._readers = Readers(self._connect_reader, self._check_open)
         if not os.access(self.real_path, os.R_OK):
             raise errors.StorageError(

@@ -116,7 +116,7 @@ def remembered_in(connection: sqlite3.Connection, row: QueueRow, limit: int, now
 
 
 def forget_ids_in(connection: sqlite3.Connection, now_ms: int, count_max: int) -> int:
-    """Drop up to `count_max` ids whose window is over, oldest first; how many."""
+    """Drop up to `count_max` ids whose window has ended, oldest first; returns how many."""
     return connection.execute(
         "DELETE FROM onefold_dedup WHERE position IN (SELECT position FROM onefold_dedup ORDER BY position LIMIT ?) "
         "AND accepted_at_ms <= ?",

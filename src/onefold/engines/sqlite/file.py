@@ -64,7 +64,7 @@ _ADOPTS: Final = "?adopt=yes"
 
 
 def adopts(url: str) -> bool:
-    """Whether a URL of a file says that onefold's tables may be added to a file of another program."""
+    """Whether a file's URL allows adding onefold's tables to another program's file."""
     return url.endswith(_ADOPTS)
 
 
@@ -92,7 +92,7 @@ def path_of(url: str, rest: str) -> str:
 
 
 class OpenFile:
-    """The file at a path as it was when it was opened, and its log.
+    """The file at a path when it was opened, and its log.
 
     Args:
         path: as the user wrote it: error texts have the whole of it; it may be a link that is changed.
@@ -115,7 +115,7 @@ class OpenFile:
         return inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
-        """Whether file, log and index are still those that this process has open, and not empty. 4 us; at every write.
+        """Whether file, log and index are still the ones this process has open, and not empty. 4 us; at every write.
 
         Two processes with different indexes on one log would each overwrite what the other has accepted.
 
@@ -164,7 +164,7 @@ class OpenFile:
         )
 
     def move_old_log(self) -> str | None:
-        """Rename the log of a file that is gone, so that it is not applied to the file that is there now.
+        """Rename the log of a file that is gone, so that it is not applied to the current file.
 
         Returns:
             Where it is now; None where there was nothing to move.
@@ -200,7 +200,7 @@ class OpenFile:
         raise self.refusal(is_saved=is_saved, log=self.move_old_log())
 
     def refusal(self, *, is_saved: bool, log: str | None) -> errors.StorageError:
-        """The error that says why nothing can be written any more.
+        """The error with the reason why nothing can be written any more.
 
         Args:
             is_saved: the content of the removed log was written into the file first.
@@ -219,7 +219,7 @@ class OpenFile:
         moved = f" Its log was moved to {log}, so that it is not applied to the new file." if log else ""
         return errors.StorageError(
             f"{self._path} {how}: it is not the one that this process opened.",
-            meaning=f"Nothing was written: nobody would have found it again.{moved}",
+            meaning=f"Nothing was written: it would have been lost.{moved}",
             todo="Restart this process. Stop every process that uses a database before you restore or move its file.",
         )
 
@@ -431,8 +431,8 @@ class Space:
                 f"{self._path} takes no more messages or guarded calls: {room // 1024:,} KiB are left for it.",
                 meaning=f"Nothing of this call was stored. {needed // 1024:,} KiB are kept for finishing the {messages:,} "
                 "messages that are there.",
-                todo="Free space on the disk or enlarge it; or let workers finish what is there. What they record of it "
-                "stays for its lifetime.",
+                todo="Free space on the disk or enlarge it; or let workers finish what is in the file. What they record "
+                "of it stays for its lifetime.",
             )
 
     def shorten_log(self) -> None:

@@ -1,6 +1,6 @@
 """The time shared by the processes on one file when the machine's clock is set.
 
-Each process detects a step by itself (`clock.py`). A process that opens the file later reads it from a row (`onefold_state`,
+Each process detects a step itself (`clock.py`). A process that opens the file later reads it from a row (`onefold_state`,
 name `onefold/clock`) with the wall time at a monotonic instant: both clocks advance together, so any other wall time now
 means a step, even if no process has noticed it yet. Without such a row the file's own time is used: if it was written later
 than now, the clock was set back.
@@ -43,7 +43,7 @@ class _Row(msgspec.Struct, frozen=True):
     """The difference between steady clock and wall clock, and the wall time, at the monotonic instant `at_ms`.
 
     Args:
-        wall_ms: 0 where it is not the machine's clock, or the row is of November 2026 or before.
+        wall_ms: 0 if it is not the machine's clock, or the row was written before December 2026.
     """
 
     boot: str

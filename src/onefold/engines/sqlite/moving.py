@@ -118,7 +118,7 @@ def _send_on(
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, message.key,
           meta_text(meta), edit.body if edit else message.body)],
     )  # fmt: skip
-    if old_group is not None:  # after the insert: it may move to the end of a group of which it is the only message
+    if old_group is not None:  # after the insert: it may move to the end of a group that contains only this message
         refresh_groups_in(connection, source, [old_group], now_ms)
     moved = Moved(message.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
@@ -308,7 +308,7 @@ def task_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
     """One task.
 
     Raises:
-        NotFoundError: no such task.
+        NotFoundError: the task does not exist.
     """
     values = connection.execute(f"SELECT {_COLUMNS} FROM onefold_move_task WHERE handle = ?", (handle,)).fetchone()
     if values is None:
@@ -324,7 +324,7 @@ def cancel_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
     """Stop a running task; messages that have moved are not moved back.
 
     Raises:
-        NotFoundError: no such task.
+        NotFoundError: the task does not exist.
         UsageError: it is not running any more.
     """
     task = task_in(connection, handle)

@@ -113,7 +113,7 @@ class SqliteOutbox:
         self._seen = 0
 
     def create(self) -> None:
-        """Make the tables; those that are there stay."""
+        """Make the tables that do not exist."""
         for statement in SQL.split(";\n"):
             if statement.strip():
                 self._ask(statement)
@@ -139,7 +139,7 @@ class SqliteOutbox:
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
         """As the contract says."""
         if self._link is not None:
-            self._seen = data_version(self._link)  # before the look, so that nothing is missed
+            self._seen = data_version(self._link)  # before reading, so that nothing is missed
         marks = ", ".join("?" * len(queues))
         rows = self._ask(
             "SELECT id, token, queue, message FROM onefold_outbox "
@@ -187,7 +187,7 @@ class SqliteOutbox:
             if self._link is None:
                 if not os.path.exists(self._path):
                     raise errors.StorageError(
-                        f"There is no file {os.path.abspath(self._path)}.", todo="Check the URL of the outbox."
+                        f"The file {os.path.abspath(self._path)} does not exist.", todo="Check the URL of the outbox."
                     )
                 self._link = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             return self._link.execute(statement, values).fetchall()

@@ -7,7 +7,7 @@ leases count as over (`onefold_dead_owner`, read by every claim) and its message
 (other hosts, calls of older versions) are never declared dead: only the end of their leases counts.
 
 Standing still: in its file a process says up to which instant it has extended all leases it still needs (`RenewalMark`). A
-lease that is over although its process lives was given up if it ended before that instant. If it ended later, the process
+lease that has ended although its process lives was given up if it ended before that instant. If it ended later, the process
 has not come to extend it: it was stopped, and its handler will go on (docs/decisions/0033).
 
 Waking, without polling: each waiter binds a datagram socket in a private folder named after the database; `notify` sends one
@@ -117,7 +117,7 @@ class Presence:
     def _say(self, file: int) -> None:
         at_ms = min((one.at_ms for one in self._marks), default=_ANY_MS)
         with ignored(OSError):  # a full disk has no block for it; then each lease decides, and the lock needs none
-            # Twice, so that who reads while it is written sees that it is neither the old nor the new one.
+            # Twice, so that a reader notices when it reads during a write.
             os.pwrite(file, b"%d %020d %020d\n" % (os.getpid(), at_ms, at_ms), 0)
 
     def find_dead(self) -> list[str]:
@@ -189,7 +189,7 @@ class RenewalMark:
         self.is_busy: Callable[[], bool] = lambda: True
 
     def renewed(self, at_ms: int) -> None:
-        """Of its leases, those that ended at `at_ms` or before are needed no more: the others were extended beyond it."""
+        """Leases that ended at `at_ms` or before are no longer needed: the others were extended beyond it."""
         self._presence.change(self, at_ms)
 
     def close(self) -> None:
@@ -203,9 +203,9 @@ def file_of(owner: str) -> str:
 
 
 def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
-    """The number of the process that has a lease which is over, where it lives and has not come to extend it.
+    """The process id of a lease that has ended, if that process lives and has not extended it.
 
-    It stands still: stopped, paused, or about to go on. None: it is gone, has given the lease up, or never says.
+    It is stopped, paused, or about to continue. None: it is gone, has given up the lease, or keeps no mark.
 
     Args:
         path: the database file. ended_ms: when the lease was over.
@@ -240,7 +240,7 @@ def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
 
 
 def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
-    """Those of these owners of a file whose lock files exist and are no longer locked.
+    """The owners of a file whose lock files exist and are no longer locked.
 
     Args:
         path: the database file.
@@ -429,7 +429,7 @@ class SocketWaiter:
             self._waker.send(b"!")
 
     def close(self) -> None:
-        """Stop listening and remove the socket file. By the waiting thread, or when nobody waits."""
+        """Stop listening and remove the socket file. Call it in the waiting thread, or when no thread waits."""
         self._path.unlink(missing_ok=True)
         self._close_sockets()
 

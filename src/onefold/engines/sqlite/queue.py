@@ -156,7 +156,7 @@ class SqliteQueue:
         """Move each receipt's message to its dead-letter or held queue with the reason.
 
         Raises:
-            UsageError: the queue has no such queue.
+            UsageError: the queue has no dead-letter or held queue.
         """
         return self._engine.write(
             lambda connection: move_aside_in(connection, self._row(connection), moves, self._clock.now_ms())
@@ -428,7 +428,7 @@ def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -
 
 
 def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> int | None:
-    """The next instant after `now_ms` at which a message becomes visible by itself; None if there is none."""
+    """The next instant after `now_ms` at which a message becomes visible; None if there is none."""
     tables = (
         (("group", "ready_at_ms"), ("scheduled", "due_at_ms"))
         if row.settings.fifo
@@ -449,7 +449,7 @@ def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Dept
     begun, later = (row.id, since_ms, now_ms, since_ms), (row.id, now_ms, since_ms)
 
     def counted(table: str) -> tuple[int, int | None, int, int | None]:
-        """Those that are visible and those that are not: how many, and the oldest. A range each, read along the index."""
+        """How many messages are visible and how many are not, and the oldest of each. Each is one range of the index."""
         found = f"SELECT count(*), min(sent_at_ms) FROM {table} WHERE queue = ? AND visible_at_ms > ?"
         visible = connection.execute(f"{found} AND visible_at_ms <= ? AND sent_at_ms > ?", begun).fetchone()
         hidden = connection.execute(f"{found} AND sent_at_ms > ?", later).fetchone()

@@ -40,7 +40,7 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
     """The error when another thread of this process does not release the file."""
     return errors.StorageBusy(
         f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
-        meaning="Nothing was written. It is that of a transactional job's handler that has not come back; a fork of this "
+        meaning="Nothing was written. It belongs to a transactional job's handler that has not returned; a fork of this "
         "process that waits for it keeps others out, too.",
         todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
     )

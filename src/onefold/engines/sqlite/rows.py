@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):
-    """One queue as it is in the file; valid inside the transaction that looked it up.
+    """One queue's row; valid inside the transaction that read it.
 
     Args:
         id: its number in the file.
-        settings: as they were created or last changed.
+        settings: as created or last changed.
         token: how message ids of this file start.
         dead_letter, held: its dead-letter and held queues, without theirs.
         flag_of: as `Engine.stop_groups` has it.
@@ -138,7 +138,7 @@ def read_meta(text: str | None) -> Meta:
 
 
 def meta_text(meta: Meta) -> str | None:
-    """The rare parts as they are stored; None when there are none."""
+    """The rare parts in stored form; None if there are none."""
     text = _META_ENCODER.encode(meta).decode()
     return None if text == "{}" else text
 
@@ -181,7 +181,7 @@ def packed(attributes: Mapping[str, Attribute]) -> dict[str, tuple[str, str]]:
 
 
 def unpacked(attributes: Mapping[str, tuple[str, str]]) -> dict[str, Attribute]:
-    """User attributes as they were sent."""
+    """User attributes as sent."""
     if not attributes:
         return {}
     return {
@@ -357,7 +357,7 @@ def group_members_in(connection: sqlite3.Connection, queue: int, name: str, limi
 
 
 def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[int], now_ms: int) -> None:
-    """Compute again when each group is ready, from its head; delete those that are empty.
+    """Compute again when each group is ready, from its head; delete empty groups.
 
     A group that is open goes to the end of the rotation.
     """
@@ -412,7 +412,7 @@ class Catalogue:
     Args:
         engine: the file; its schema is up to date.
         entropy: source of the file's token and versions.
-        is_stopped: as of `QueueRow`.
+        is_stopped: as for `QueueRow`.
     """
 
     def __init__(
@@ -453,7 +453,7 @@ class Catalogue:
         self._known = ("", {})
 
     def known(self, name: str) -> QueueRow | None:
-        """The queue as it was when this process last looked it up; None if it never has."""
+        """The queue as this process last read it; None if it never has."""
         return self._known[1].get(name)
 
     def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:

@@ -5,7 +5,7 @@ A receipt is valid as long as on SQS: on a standard queue any receipt of a messa
 its visibility while it is in flight; on a FIFO queue only the receipt of the receive that hides it now.
 
 A message that moves to another queue stays the same message, whether the queue dead-letters it by its receive count or
-onefold moves it with a reason ("buried"): id, body, attributes, key and counts stay; the queue, the source's name, the
+onefold moves it with a reason: id, body, attributes, key and counts stay; the queue, the source's name, the
 reason and, on FIFO, position and deduplication id change. A message that is dead-lettered by count on a standard queue keeps
 its send time (SQS's rule). On FIFO, and whenever onefold moves it, its retention starts again (on SQS such a move is a send
 and a delete, with the same effect).
@@ -54,11 +54,11 @@ def worn_out(row: QueueRow, found: Found) -> bool:
     return found.receives >= receives_max
 
 
-STOPPED_RECEIVER_MS: Final = 5_000  # a message whose receiver stands still is looked at again after so long
+STOPPED_RECEIVER_MS: Final = 5_000  # a message whose receiver is stopped is checked again after this long
 
 
 def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> bool:
-    """Whether a worn out message is still with the process that received it last, which stands still; hides it then.
+    """Whether the process that last received a used-up message is stopped; hides the message then.
 
     No longer than any message can be hidden: for 12 hours from its receive.
     """
@@ -272,10 +272,10 @@ def set_visible_in(
     """Hide each receipt's message for a new time from now; False where that is not possible.
 
     It is not possible when the message is gone, more than 12 hours after its receive, and on FIFO once the receipt has
-    expired. On a standard queue a message whose visibility is over stays as it is and the result is True, as on SQS.
+    expired. On a standard queue a message whose visibility has ended is not changed and the result is True, as on SQS.
 
     Args:
-        ends: the receive is over (a later retry): its owner's death must not end the wait early.
+        ends: the receive has ended (a later retry): its owner's death must not end the wait early.
         behind_ms: by how much the clock will jump when it follows the wall clock (`clock.py`). A process that works on a
             message extends beyond that; one that releases it (0 s, or uncounted) does not.
     """
@@ -359,7 +359,7 @@ def move_aside_in(
             setting = "dead_letter" if move.to == "dead-letter" else "held"
             raise errors.UsageError(
                 f"Queue {row.settings.name!r} has no {move.to} queue.",
-                meaning="The message was left where it is.",
+                meaning="The message was not moved.",
                 todo=f"Declare the queue with {setting}.",
             )
     fifo = row.settings.fifo
@@ -397,7 +397,7 @@ def _can_move(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
 def end_visibilities_in(connection: sqlite3.Connection, owner: str, now_ms: int) -> int:
     """Make everything that `owner` holds visible at once, in all queues; returns how many messages.
 
-    Messages that it has settled, including those hidden for a later retry, are not its own any more and stay as they are.
+    Messages that it has settled, including those hidden for a later retry, no longer belong to it and are not changed.
     """
     held = connection.execute(
         "SELECT r.id, m.grp FROM onefold_received r CROSS JOIN onefold_message m ON m.id = r.id "

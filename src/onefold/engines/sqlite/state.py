@@ -1,8 +1,8 @@
 """Named values with versions, and archived events, on SQLite: the State and Archive contracts.
 
 A deleted name keeps its version for a while (until the sweep removes it), so that a name that is used again continues its
-count and a writer who read the old value cannot overwrite the new one. An archived event is kept once by its id and read by
-time; `keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired
+count and a writer who read the old value cannot overwrite the new one. An archived event is stored once by its id and read
+by time; `keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired
 events are not returned; the sweep removes them a few at a time.
 
 Never here: what values and events mean. Invariants: a version that was replaced is never current again; no event is changed.
@@ -64,7 +64,7 @@ class SqliteState:
         self._engine = engine
 
     def get(self, names: Sequence[str]) -> list[Versioned | None]:
-        """The values as they are, in order; None where absent."""
+        """The values, in order; None where absent."""
         return self._engine.read(lambda connection: get_in(connection, names))
 
     def put(self, changes: Sequence[Change]) -> list[bool]:

@@ -200,7 +200,7 @@ class Work(Generic[T]):
     def leave(self, patience_s: float) -> None:
         """Its caller gives up: afterwards it is not performed any more; if it was performed, its result can be read.
 
-        If another thread has begun it, this waits for that thread's transaction, or until the patience is over.
+        If another thread has begun it, this waits for that thread's transaction, or until the patience ends.
         """
         if not self.take() and self.batch is not None and self.batch.running.acquire(timeout=patience_s):
             self.batch.running.release()

@@ -109,7 +109,7 @@ class DynamoBackend:
         return DynamoEffects(self.table, self._notes, self.ledger, self.state)
 
     def appear(self) -> None:
-        """Make the client, which takes longer than the first batch: in Lambda's init phase, before the event is there."""
+        """Make the client, which takes longer than the first batch: in Lambda's init phase, before the first event."""
         self.table.bare().client  # noqa: B018 - made when it is asked for
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ _PASSING: Final = frozenset({"TransactionConflict", "ProvisionedThroughputExceed
 
 
 class Transact:
-    """What one handler wants to be written together with its record.
+    """What one handler adds to the transaction of its record.
 
     Args:
         table: name of onefold's own table, which handlers do not write to.
@@ -222,7 +222,7 @@ class DynamoEffects:
             TransientError: throttled, unreachable, or another transaction held an item throughout all tries. It may have
                 been carried out; the same settlement again finds out.
             PermanentError: the condition of one of the handler's own actions did not hold; names the action.
-            UsageError: the transaction is refused (too large, no permission, no such table).
+            UsageError: the transaction is refused (too large, no permission, a missing table).
         """
         collected, self._collected = self.open(), None
         if settlement.write is None or not isinstance(settlement.write[1], Complete):
@@ -447,14 +447,14 @@ class DynamoState:
         for one in changes:
             check(one)
         return [
-            self.get([one.name]) == [None]  # deleting what is not there
+            self.get([one.name]) == [None]  # deleting an absent value
             if one.value is None and one.expected == 0
             else change(self._table, _item_key(one.name), one)
             for one in changes
         ]
 
     def names(self, prefix: str) -> list[str]:
-        """All names that begin with `prefix`, sorted. Reads every value of theirs: for few and small ones."""
+        """All names that begin with `prefix`, sorted. Reads every value: meant for few and small ones."""
         arguments: dict[str, Any] = {
             "KeyConditionExpression": "pk = :pk",
             "FilterExpression": "attribute_exists(#value)",

@@ -11,7 +11,7 @@ There are two layouts. In layout 1, of tables that are older, records share the 
 
 An empty scope is `-`; one that begins with `-` or `~` gets another `-` in front. In a job's name `#` and `%` are percent-
 escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that looks like a
-digest itself, is `sha256:HEX` there and is in the attribute `key` as it is.
+digest itself, is stored there as `sha256:HEX` and in full in the attribute `key`.
 
 In layout 2 each record has a partition of its own, and what belongs to a job begins with the job, so that a role can be
 limited to its jobs (`dynamodb:LeadingKeys`):
@@ -46,7 +46,7 @@ Item = dict[str, Value]
 Layout = Literal[1, 2]
 
 MARKER_PARTITION: Final = "~layout"
-MARKER: Final[Item] = {"pk": {"S": MARKER_PARTITION}, "sk": {"S": MARKER_PARTITION}}  # the item that says which layout
+MARKER: Final[Item] = {"pk": {"S": MARKER_PARTITION}, "sk": {"S": MARKER_PARTITION}}  # the item that records the layout
 RECORD_SORT_KEY: Final = "record"  # of layout 2; each sort key of a record of layout 1 holds a `#`
 ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
 PARTITION_KEY_BYTES_MAX: Final = 2_048  # same
@@ -81,7 +81,7 @@ _NUMBERS: Final = {
 }  # attribute: field; instants are milliseconds
 _TEXTS: Final = ("status", "owner", "fingerprint", "message_id")
 _OPTIONAL: Final = frozenset({"started_at", "expires_at", "sent_at", "message_id"})
-# Left out where they say nothing, as they nearly always do: what is not there is neither paid for nor parsed.
+# Left out if empty, as they nearly always are: an absent attribute is neither paid for nor parsed.
 _ZEROS: Final = frozenset({"crashes", "crashes_total"})
 
 
@@ -167,7 +167,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """The part as it was."""
+    """The decoded part."""
     return text.replace("%23", "#").replace("%25", "%")
 
 
@@ -249,7 +249,7 @@ def record_of(item: Mapping[str, Value]) -> Record:
     """The record that an item is.
 
     Raises:
-        StorageError: the item is not one of ours.
+        StorageError: the item was not written by onefold.
     """
     try:
         fields: dict[str, Any] = {name: _text(item, name) for name in _TEXTS}

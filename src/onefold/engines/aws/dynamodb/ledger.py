@@ -60,7 +60,7 @@ class DynamoLedger:
         self._writer = table.entropy.token()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._days: set[str] = set()  # those that this process has named already
+        self._days: set[str] = set()  # days that this process has written already
 
     def append(self, rows: Sequence[Row]) -> None:
         """Write rows durably, in order, 25 items to a call.
@@ -90,7 +90,7 @@ class DynamoLedger:
             self._days |= {_day(row.at_ms) for row in rows}
 
     def items(self, rows: Sequence[Row]) -> list[Item]:
-        """The items of these rows, without those that name their days."""
+        """The items of these rows, without the items that name their days."""
         items: list[Item] = []
         for row in rows:
             order = self._order(row.at_ms)
@@ -121,7 +121,7 @@ class DynamoLedger:
         return list(itertools.islice(rows, limit))
 
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
-        """The rows of one run, oldest first; `after` skips that many, which are read all the same."""
+        """The rows of one run, oldest first; `after` skips that many, which are read nevertheless."""
         return list(itertools.islice(self._rows(_run_partition(run)), after, after + limit))
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
@@ -147,7 +147,7 @@ class DynamoLedger:
         return list(itertools.islice(rows, limit))
 
     def _of_day(self, day: str, first: str, last: str) -> Iterator[Row]:
-        """The rows of a day that lie between, oldest first; in layout 2 also those that were written in layout 1."""
+        """The rows of a day between two instants, oldest first; in layout 2 also rows written in layout 1."""
         shards = range(_SHARDS if self._table.layout == 2 else 0)
         partitions = [f"~day#{day}", *(f"~day#{day}#{shard}" for shard in shards)]
         found = [self._items(one, "sk BETWEEN :first AND :last", first, last) for one in partitions]

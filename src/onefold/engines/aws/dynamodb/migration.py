@@ -1,11 +1,11 @@
-"""Moving a table from layout 1 to layout 2 (`items.py`): each record and each note gets a copy where layout 2 looks for it.
+"""Moving a table from layout 1 to layout 2 (`items.py`): each record and each note gets a copy where layout 2 reads it.
 
 Three passes over the table. The first only reads: nothing is written while a run holds a lease. The second copies, and the
 table stays one of layout 1. Then the table is closed to processes that open it now (`schema.py`), and passes are repeated
 until one finds an exact copy of every record; then the table is one of layout 2. An interrupted migration is continued by
-the next one: what has its copy is not written again. The old items stay; those that expire are removed by time to live.
+the next one: what has a copy is not written again. The old items stay; items that expire are removed by time to live.
 
-Processes of layout 1 that are running already are not stopped by this, so whoever calls it has stopped them. A record that
+Processes of layout 1 that are running already are not stopped by this, so the caller must have stopped them. A record that
 one of them writes during the passes is found by its `stamp` and copied again, and a lease ends the attempt.
 Never here: questions to people. Invariant: a copy that a process of layout 2 has written since is never overwritten, and the
 table is called one of layout 2 only after a pass in which each record had its copy.
@@ -105,7 +105,7 @@ def migrate(table: Table, report: Report) -> LayoutSurvey:
     _open_again(table)
     raise errors.UsageError(
         f"Records of the table {table.name} were written during each of {PASSES_MAX} passes.",
-        meaning="Processes of layout 1 are still at work. The table is one of layout 1 as before; the copies harm nobody.",
+        meaning="Processes of layout 1 are still running. The table still has layout 1; the copies do no harm.",
         todo="Stop all workers and functions of the app, then run this again.",
     )
 
@@ -227,7 +227,7 @@ def _touched(item: Item) -> errors.StorageError:
     key = key_of(item)
     return errors.StorageError(
         f"The copy of the record of {key.job} {key.key!r} was written by another process while records were moved.",
-        meaning="Two migrations ran at the same time, or a process of layout 2 was at work. It was left as it is.",
+        meaning="Two migrations ran at the same time, or a process of layout 2 was running. It was not changed.",
         todo="Let one of them end. If none runs, look at both items before you go on.",
     )
 

@@ -14,7 +14,7 @@ In layout 2 each job has its own, so that no partition is shared by all jobs and
     job#~done#2026-11-21   second#stamp        how many runs of it completed in that second
     job#~held              digest of the key   this operation of it was parked
 
-All but those of parked records are written with the next batch of claims (`riders`), so they cost no extra call; when a
+All but the notes of parked records are written with the next batch of claims (`riders`), so they cost no extra call; when a
 process is killed, the count of its last runs is lost. The note of a parked record is written before the record is parked,
 which is rare.
 
@@ -211,7 +211,7 @@ PAIRS_MAX: Final = 20_000  # pairs of tenant and job that a key is looked for in
 
 
 def parked_keys(table: Table) -> list[RecordKey]:
-    """Operations that are parked, or were about to be; only their records say which."""
+    """Operations that are parked, or were about to be; only their records show which."""
     partitions = [HELD] if table.layout == 1 else [job_partition(job, "held") for job in job_names(table)]
     return [
         msgspec.json.decode(item["operation"]["S"], type=RecordKey)
@@ -250,7 +250,7 @@ def possible_item_keys(table: Table, key: str) -> list[Item]:
 
 
 def completed_runs(table: Table, since_ms: int, now_ms: int) -> Counter[str]:
-    """Runs completed per job, in the seconds from that of `since_ms` to that of the millisecond before `now_ms`."""
+    """Runs completed per job, in the seconds from `since_ms` up to the millisecond before `now_ms`."""
     first, last = max(since_ms, now_ms - KEPT_MS) // 1000, (now_ms - 1) // 1000
     counted: Counter[str] = Counter()
     seconds = (*range(first, last, 3600), last)

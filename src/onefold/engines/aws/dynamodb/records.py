@@ -4,7 +4,7 @@ Every verb is one conditional write per record, and for several records one Batc
 
     claim           INSERT, which succeeds when no item exists. Else the old item (or one BatchGetItem where the answer
                     does not hold it) is judged by `contracts/transitions.py`; a takeover is an UPDATE on what was read.
-    start, renew,   UPDATE ... WHERE fence, owner and status are those of the hold. A refusal is read: a Complete that
+    start, renew,   UPDATE ... WHERE fence, owner and status match the hold. A refusal is read: a Complete that
     write, clear    is stored already is True, another hold is False.
 
 So ten fresh records cost one call to claim and one to settle; ten duplicates cost one, or two where batch errors carry no
@@ -165,7 +165,7 @@ def _round(
     failed: dict[int, errors.OnefoldError],
     riders: Sequence[Rider],
 ) -> list[int]:
-    """Make the prepared writes; returns the indexes of those that need another step."""
+    """Make the prepared writes; returns the indexes of writes that need another step."""
     going = [index for index in left if moves[index].write is None]
     writing = [(index, write) for index in left if (write := moves[index].write) is not None]
     if not writing:
@@ -208,7 +208,7 @@ class DynamoStore:
 
     Args:
         table: with the primary key `pk`, `sk` and time to live by `ttl`.
-        notes: of that table, for what people want to find later.
+        notes: of that table, for what people look up later.
     """
 
     ledger: Ledger | None = None  # in the same table: where `once` records the outcomes of calls
@@ -300,7 +300,7 @@ class DynamoStore:
     def _in_turn(
         self, keys: Sequence[RecordKey], move: Callable[[int], Move[A]], riders: Sequence[Rider] = ()
     ) -> list[A | errors.OnefoldError]:
-        """Make the moves, those of one operation one after the other."""
+        """Make the moves; moves of one operation one after the other."""
         answers: dict[int, A | errors.OnefoldError] = {}
         left = list(range(len(keys)))
         while left:
@@ -398,7 +398,7 @@ def _write(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int) -> Move[Wr
     def after(record: Record | None) -> Record | None:
         return transitions.write(record, hold, outcome, now_ms)
 
-    if isinstance(outcome, Unknown) and outcome.crashed:  # PartiQL cannot add to a count that is not there: read first
+    if isinstance(outcome, Unknown) and outcome.crashed:  # PartiQL cannot add to an absent count: read first
         return _verb(layout, hold, None, after)
     return _verb(layout, hold, lambda stamp: as_update(layout, hold, outcome, now_ms, stamp), after)
 
@@ -504,7 +504,8 @@ class DynamoRecords:
         return _newest((one for one in found if one.parked and status in (None, one.status)), limit)
 
     def _scan(self, status: Status | None, *, plain: bool) -> Iterator[Record]:
-        # A record of this layout, and nothing else in the table: a migration leaves those of the other one (`migration.py`).
+        # A record of this layout, and nothing else in the table: a migration leaves the old layout's records
+        # (`migration.py`).
         conditions = ["attribute_exists(fence)", "sk = :record" if self._table.layout == 2 else "sk <> :record"]
         arguments: dict[str, Any] = {"ExpressionAttributeValues": {":record": {"S": RECORD_SORT_KEY}}}
         if status is not None:
@@ -516,7 +517,7 @@ class DynamoRecords:
         return map(record_of, self._table.scan(PAGES_MAX, FilterExpression=" AND ".join(conditions), **arguments))
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
-        """Records whose business key is exactly `key`, newest change first; looks in each tenant's each job.
+        """Records whose business key is exactly `key`, newest change first; searches every job of every tenant.
 
         Raises:
             UsageError: there are more than 20,000 pairs of tenant and job.

@@ -1,9 +1,9 @@
-"""The table itself: made where an emulator or a developer wants it, checked before it is used, and marked with its layout.
+"""The table itself: created for an emulator or a developer, checked before use, and marked with its layout.
 
 In production the table comes from the output of `onefold synth`; `definition` describes the same table for both.
 
 Which layout a table has (`items.py`) is in the item `~layout`, which each process reads once, before its first other call. A
-process of one layout on a table of the other would not see the records that say what is done, and would do it again. So it
+process of one layout on a table of the other would not see the records of finished work, and would do it again. So it
 refuses. A table without the item is one of layout 1, made before there was another, unless it is empty: then a process of
 layout 2 makes it one of layout 2.
 
@@ -107,7 +107,7 @@ def layout_mismatch(table: Table, found: int) -> errors.UsageError:
 
 PARTITION_KEY: Final = "pk"
 SORT_KEY: Final = "sk"
-_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})  # API DescribeTable, TableStatus: both serve reads and writes
+_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})  # API DescribeTable, TableStatus: both allow reads and writes
 
 
 def definition(name: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def create(table: Table) -> None:
-    """Make the table with time to live and its layout, and wait until it can be used; one that exists is left as it is.
+    """Make the table with time to live and its layout, and wait until it can be used; an existing one is not changed.
 
     Raises:
         UsageError: not allowed.
@@ -159,7 +159,7 @@ def check(table: Table) -> list[str]:
         Warnings for people: what works but will hurt.
 
     Raises:
-        NotFoundError: there is no such table in this region and account.
+        NotFoundError: the table does not exist in this region and account.
         StorageError: it has another primary key, or is being deleted.
         UsageError: no permission or credentials.
         TransientError: unreachable.
@@ -185,11 +185,11 @@ def _ttl_warnings(table: Table) -> list[str]:
     try:
         attribute = _ttl_attribute(table)
     except errors.UsageError as error:
-        return [f"Whether {table.name} forgets old records by itself is not known: {error.what}"]
+        return [f"Whether {table.name} removes old records is not known: {error.what}"]
     if attribute == TTL_ATTRIBUTE:
         return []
     now = f"by the attribute {attribute!r}" if attribute else "not at all"
-    text = f"The table {table.name} removes old items {now}: records stay for ever and are paid for."
+    text = f"The table {table.name} removes old items {now}: records stay forever and are paid for."
     return [f"{text} Enable time to live on the attribute {TTL_ATTRIBUTE!r}."]
 
 

@@ -10,7 +10,7 @@ botocore repeats a call that failed as a whole (`aws/session.py`). What comes ba
 statement of a batch that was throttled or met a transaction, keys and rows that were left unprocessed. Each such round
 waits 50 ms x 2^n with jitter, six tries in all (about 1.5 s), shorter than any lease.
 
-Never here: what an item means. Invariant: every write is answered; one whose answer is an error may have been carried out.
+Never here: what an item means. Invariant: every write has an answer; one that failed may have been carried out.
 
 Sources: DynamoDB API reference, PutItem, UpdateItem, TransactWriteItems, BatchExecuteStatement.
 """
@@ -75,7 +75,7 @@ def size_of(write: Write) -> int:
 
 
 def changed(item_key: Item, before: Item, after: Item) -> Update:
-    """The update that makes `after` of an item as it was read: it takes when no one has written since.
+    """The update that changes an item from what was read to `after`; it applies only if nobody has written since.
 
     Args:
         item_key: its primary key.
@@ -190,7 +190,7 @@ class Rider:
 
     Args:
         write: with a place of its own.
-        about: what it is about, for the one who made it.
+        about: what it is about, for the code that made it.
 
     Attributes:
         written: whether it is stored now.
@@ -312,7 +312,7 @@ class Table:
         raise self._contended(f"dynamodb:{action}")
 
     def _with_retries(self, writes: Sequence[Write], needed: int) -> list[Answer]:
-        """One batch; again those of its statements that may pass later, among the first `needed`."""
+        """One batch; statements among the first `needed` that may pass later are tried again."""
         answers: list[Answer] = [None] * len(writes)
         left = list(range(len(writes)))
         for _ in self.tries():
@@ -369,7 +369,7 @@ class Table:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def get_all(self, item_keys: Sequence[Item]) -> list[Item]:
-        """The items at these different places, strongly consistent, in any order; those that do not exist are left out."""
+        """The items with these different keys, strongly consistent, in any order; those that do not exist are left out."""
         found: list[Item] = []
         for start in range(0, len(item_keys), GETS_MAX):
             wanted = {self.name: {"Keys": list(item_keys[start : start + GETS_MAX]), "ConsistentRead": True}}
@@ -383,11 +383,11 @@ class Table:
         return item
 
     def query(self, **arguments: Any) -> Iterator[Item]:
-        """The items of one partition, strongly consistent, page by page as they are taken."""
+        """The items of one partition, strongly consistent, one page at a time, on demand."""
         return self._pages("query", None, arguments)
 
     def scan(self, pages_max: int | None, **arguments: Any) -> Iterator[Item]:
-        """The items of the table in any order, strongly consistent, page by page as they are taken.
+        """The items of the table in any order, strongly consistent, one page at a time, on demand.
 
         Raises:
             UsageError: the table has more than `pages_max` pages of 1 MB, where that is given.
@@ -403,7 +403,7 @@ class Table:
                 return
             if page == pages_max:
                 raise errors.UsageError(
-                    f"The table {self.name} has more than {pages_max} MB; this looks at every record of it.",
+                    f"The table {self.name} has more than {pages_max} MB; this reads every record of it.",
                     meaning="DynamoDB finds records by tenant, job and key only; it would cost time and read units.",
                     todo="Ask for one operation by its tenant, job and key, or export the table and search there.",
                 )
