@@ -78,7 +78,7 @@ def _no_zone(name: str) -> UsageError:
         meant = (lower.get(near[0]) or cities[near[0]]) if near else ""
         meaning = f"Did you mean {meant}?" if meant else ""
         todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are not zones."
-    return UsageError(f"{name!r} is not a time zone.", meaning=meaning, todo=todo)
+    return UsageError(f"There is no time zone {name!r}.", meaning=meaning, todo=todo)
 
 
 def _no_offset(name: str, offset: re.Match[str], there: Collection[str]) -> UsageError:
@@ -88,7 +88,7 @@ def _no_offset(name: str, offset: re.Match[str], there: Collection[str]) -> Usag
     is_there = fixed in there and (minutes or "00").endswith("00")
     ahead = f"{hours} h {'ahead of' if sign == '+' else 'behind'} UTC"
     return UsageError(
-        f"{name!r} is not a time zone.",
+        f"There is no time zone {name!r}.",
         meaning=f"{fixed} is {ahead}: the sign in these names is the other way round." if is_there else "",
         todo="A place, for example Europe/Berlin, also follows its clock changes; that is usually what is meant.",
     )

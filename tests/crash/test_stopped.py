@@ -233,7 +233,7 @@ def test_a_stopped_process_that_is_killed_is_taken_over(field: Field) -> None:
     why, stuck = field.run(*CLI, "why", APP, "a"), field.run(*CLI, "stuck", APP)
     for said in (why, stuck):
         text = " ".join(said.split())  # a table breaks lines
-        assert f"process {first.pid} stands still" in text
+        assert f"process {first.pid} is stopped" in text
         assert f"kill -CONT {first.pid}" in text
     states = {
         one["pid"]: one["state"] for one in json.loads(field.run(*CLI, "workers", "list", APP, "--json"))["workers"]

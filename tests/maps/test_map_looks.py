@@ -101,7 +101,7 @@ def test_a_run_with_too_many_failures_is_ending_while_what_was_sent_finishes(tmp
     [
         ({}, "in.csv", "id,qty\n", "The file has a header and no rows: 0 items."),
         ({"items": "json"}, "in.json", "[]", "The file has no values in it: 0 items."),
-        ({"items": "listing"}, "in", None, "Nothing is there: 0 items."),
+        ({"items": "listing"}, "in", None, "The source is empty: 0 items."),
     ],
 )
 def test_a_run_without_items_succeeds_and_says_that_there_were_none(

@@ -19,7 +19,7 @@ from onefold.runner.roster import WorkerEntry
 _MINUTES: Final = 30
 _RUNNING_MAX: Final = 1_000  # records in progress that are looked at
 _AUDIT_PAGE: Final = 1_000
-_AUDIT_LOOKED_AT: Final = 20_000  # rows of the history that one look goes through
+_AUDIT_LOOKED_AT: Final = 20_000  # rows of the history that one call reads
 _STRETCHES_MS: Final = (limits.HOUR_MS, limits.DAY_MS, 14 * limits.DAY_MS, 90 * limits.DAY_MS)
 
 
@@ -39,7 +39,7 @@ class RunningOperation(Struct, frozen=True, kw_only=True):
     """An operation that a process has claimed and not finished.
 
     Args:
-        job, tenant, key: which. attempt: of its budget. started_at_ms: when its handler began; None where it has not.
+        job, tenant, key: which. attempt: of its budget. started_at_ms: when its handler began; None if it has not.
         lease_until_ms: the claim holds until then unless it is renewed.
     """
 
@@ -56,11 +56,11 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
     Args:
         owner: its id. state: `working`; `idle`: it waits for messages; `draining`: it was asked to end; `silent`: a lease of
-            it is over, or it has not been heard of; `stopped`: a lease is over and its process is known to stand still,
+            it has ended, or it has not reported; `stopped`: a lease is over and its process is known to stand still,
             which keeps its operations; `ended`: the process is known to have ended.
         operations: what it has claimed, longest first.
         app, host, pid, queues, started_at_ms: of a worker; None and empty where only its claims are known, as of a Lambda
-            function or a call under `@once`. drain_by: who asked it to drain; empty: nobody.
+            function or a call under `@once`. drain_by: the person who asked it to drain; empty if nobody has.
     """
 
     owner: str
@@ -179,7 +179,7 @@ def drain(session: AdminSession, owner: str, *, reason_text: str | None = None) 
     """Ask a worker to finish what it runs and end; False when it was asked already. What starts it may start another.
 
     Raises:
-        NotFoundError: there is no such worker. ConflictError: its process has ended. TransientError: try again.
+        NotFoundError: the worker does not exist. ConflictError: its process has ended. TransientError: try again.
     """
     if session.engine.dead([owner]):
         raise errors.ConflictError(
@@ -209,7 +209,7 @@ def audit(session: AdminSession, limit: int = 200) -> Audit:
 
 
 def _between(session: AdminSession, from_ms: int, to_ms: int, rows_max: int) -> list[Row]:
-    """The rows of a stretch of time, oldest first; of more than `rows_max` those of its latest part."""
+    """The rows of a stretch of time, oldest first; at most `rows_max`, the latest ones."""
     while True:
         rows = session.engine.ledger.between(from_ms, to_ms, rows_max + 1)
         if len(rows) <= rows_max or to_ms - from_ms <= _AUDIT_PAGE:

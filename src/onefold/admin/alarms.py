@@ -42,7 +42,7 @@ class AlarmsNow(Struct, frozen=True, kw_only=True):
 
     Args:
         at_ms: when. watched: a worker or `onefold watch` evaluates them; else what is here is old.
-        alarms: those that are not at rest, the most urgent first. silences: that are not over.
+        alarms: the active ones, most urgent first. silences: the current ones.
     """
 
     at_ms: int
@@ -91,13 +91,13 @@ def silence(session: AdminSession, name: str, for_ms: int, reason: str) -> Silen
         name: an alarm, `<alarm>/<subject>`, or `*`. reason: why; goes into the ledger.
 
     Raises:
-        NotFoundError: no such alarm. UsageError: no reason, or too long.
+        NotFoundError: the alarm does not exist. UsageError: no reason, or too long.
     """
     if not reason.strip():
         raise errors.UsageError(
             "A silence needs a reason.",
             meaning="Nothing was silenced.",
-            todo='Add --reason "why, and who knows of it".',
+            todo='Add --reason "why, and who knows about it".',
         )
     at_ms = session.now_ms()
     wanted = Silence(name=name, until_ms=at_ms + for_ms, reason=reason.strip(), by=session.actor, at_ms=at_ms)

@@ -91,7 +91,7 @@ def calendar(
         anchors: of schedules that a scheduler has seen, from when on their rates count, UTC ms: see `anchors_of`.
 
     Raises:
-        UsageError: the end is not after the begin, or no such zone.
+        UsageError: the end is not after the beginning, or the zone is unknown.
     """
     if to_ms <= from_ms:
         raise UsageError(

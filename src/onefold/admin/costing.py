@@ -39,7 +39,7 @@ class QueueCost(Struct, frozen=True, kw_only=True):
     """One queue.
 
     Args:
-        works: who runs its jobs. messages: in a month.
+        works: what runs its jobs. messages: per month.
         paths: see `PathCost`.
         usd_per_thousand: of average messages.
         usd_month: of its messages in a month, by service. usd_polls: of a month in which nothing is sent.
@@ -132,7 +132,7 @@ def read_prices(file: str | None, region: str) -> Prices:
     """The price table of onefold, or of a file in its form.
 
     Raises:
-        NotFoundError: no such file or region. UsageError: another form.
+        NotFoundError: the file or region does not exist. UsageError: the file has another form.
     """
     if file is None:
         return cost.read_prices(files("onefold.observe").joinpath("prices.json").read_bytes(), region)

@@ -43,7 +43,7 @@ LEFT_MAX: Final = 20  # operations that are not done, named for each run
 _PLANNED_MAX: Final = 600_000  # planned instants of a range that are lookup at: a year of minutes has 527,040
 _PAGE: Final = 500  # runs that are read at once
 _TITLES_MAX: Final = 1_000  # runs whose titles a misspelt name is compared with
-_FIRST_ROWS: Final = 100  # of a run, among which are those of its tick
+_FIRST_ROWS: Final = 100  # of a run, including its tick's
 _TROUBLE: Final = ("tick-refused", "tick-dropped", "dead-letter")
 _FORM: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
 
@@ -57,7 +57,7 @@ class TimeRange(Struct, frozen=True, kw_only=True):
     """What a date means.
 
     Args:
-        text: as asked. zone: in which it is read.
+        text: as typed. zone: in which it is read.
         from_ms, to_ms: the first instant of it, and the first after it.
     """
 
@@ -72,7 +72,7 @@ class DayRun(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its name.
-        fired: whether it began; `ahead`: its time has not come; `before`: the schedule did not exist yet.
+        fired: whether it began; `ahead`: it is in the future; `before`: the schedule did not exist yet.
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
         count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
         times: messages of its tick that were accepted: more than 1 when the schedule fired again; None unless it is a tick.
@@ -107,13 +107,13 @@ class Day(Struct, frozen=True, kw_only=True):
     """What a schedule did in a range of time.
 
     Args:
-        schedule: its name, or that of a map job. declared: whether the app that was named declares it.
+        schedule: its name, or a map job's. declared: whether the named app declares it.
         expression, owner: of the declaration.
         range: what was asked about. now_ms: when.
         runs: by time: the first that are right, and the first that are not.
         not_shown: instants and runs of the range that are not among them.
-        wrong: instants and runs that are not as they should be; wrong_not_shown: those of them that are not among `runs`.
-        unjudged: instants and runs that nobody lookup at, because there are too many.
+        wrong: instants and runs with a problem; wrong_not_shown: how many of them are not in `runs`.
+        unjudged: instants and runs that were not examined because there are too many.
     """
 
     schedule: str
@@ -143,7 +143,7 @@ def is_right(one: DayRun) -> bool:
         return False
     last = one.reconciled
     if last is not None and last.own is not None and last.own.differs(last.dispatched - last.done):
-        return False  # what the user's own check finds, only another look can clear
+        return False  # only another reconciliation can clear what the user's own check finds
     return not any(count for state, count in one.counts.items() if state != "done")
 
 
@@ -193,7 +193,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
     Args:
         schedules: that the app declares; empty where no app is known: then only what began is reported.
         name: of a schedule, a dispatcher or a map job.
-        text: the range, as of `range_of`; read in the schedule's zone, else in UTC.
+        text: the range, as for `range_of`; read in the schedule's zone, else in UTC.
 
     Raises:
         UsageError: it is not a date. NotFoundError: nothing of that name is declared, and none ever began.
@@ -282,7 +282,7 @@ class _DayLookup:
     # -- which runs ------------------------------------------------------------------------------------------------------
 
     def began(self, names: Sequence[str]) -> dict[str, int]:
-        """The runs of the range that began, by name, with the instant that says when; read a page at a time."""
+        """The runs of the range that began, by name, with the instant of their start; read one page at a time."""
         began: dict[str, int] = {}
         for first in range(0, len(names), _PAGE):
             for one in runs.read_all(self._session.engine.state, names[first : first + _PAGE]):

@@ -27,7 +27,7 @@ from onefold.observe.wording import counted, instant
 from onefold.runner.handlers import run_of
 
 _ROWS_SHOWN = 12
-_PAGE = 1_000  # messages of one look
+_PAGE = 1_000  # messages of one page
 _PAGES_MAX = 5  # of a page that a selection makes thin
 
 
@@ -129,11 +129,11 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
 
 class Detail(Struct, frozen=True, kw_only=True):
-    """One dead letter with everything a person wants to see before doing something about it.
+    """One dead letter with everything a person needs before acting on it.
 
     Args:
         letter: as listed.
-        body: the payload as it was sent. attributes: name -> value.
+        body: the payload as sent. attributes: name -> value.
         record: state of its operation's record in a few words; `why` has its figures.
         forecast: what a redrive would do now.
         history: what its operation's ledger holds, oldest first; the last dozen rows.
@@ -158,7 +158,7 @@ def find(session: AdminSession, select: Select) -> Iterator[Peeked]:
     """The dead letters a selection names, queue by queue, from the oldest on; on FIFO queues in their groups' order.
 
     Raises:
-        NotFoundError: the queue does not exist or is not a dead-letter queue; an id is not that of a dead letter.
+        NotFoundError: the queue does not exist or is not a dead-letter queue; an id is not a dead letter's.
         UsageError: the beginning of an id fits several.
     """
     names = _queues(session, select.queue)
@@ -191,7 +191,7 @@ def _queues(session: AdminSession, named: str | None) -> list[str]:
 
 def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iterator[Peeked]:
     found: dict[str, list[Peeked]] = {wanted: [] for wanted in select.ids}
-    if session.engine.commit is not None:  # elsewhere nobody finds a message by its id
+    if session.engine.commit is not None:  # elsewhere a message cannot be found by its id
         for wanted, message in zip(select.ids, session.engine.queues.find(select.ids), strict=True):
             if message is not None and message.queue in names:
                 found[wanted].append(message)
@@ -211,7 +211,7 @@ def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iter
             )
         if not messages:
             raise errors.NotFoundError(
-                f"There is no dead letter {wanted!r}.",
+                f"No dead letter is called {wanted!r}.",
                 meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
                 todo="See `onefold dlq list --all`; `onefold why KEY` shows what happened to an operation.",
             )
@@ -237,7 +237,7 @@ def fits_pattern(text: str, pattern: str) -> bool:
 
 
 def fits(session: AdminSession, message: Peeked, select: Select) -> bool:
-    """Whether a dead letter is among those that a selection names, its queue aside."""
+    """Whether a dead letter matches a selection, apart from its queue."""
     if select.ids and not any(names_message(wanted, message.message_id) for wanted in select.ids):
         return False
     reason, age_ms = message.reason, session.now_ms() - _failed_at_ms(message)
@@ -295,7 +295,7 @@ def _failed_at_ms(message: Peeked) -> int:
 
 
 def operation(session: AdminSession, message: Peeked) -> tuple[str | None, str | None]:
-    """Job and key of a message, as far as they are known."""
+    """Job and key of a message, if known."""
     reason = message.reason
     key = message.key or (reason.key if reason is not None else None)
     job = reading.carried_job(message)
@@ -355,7 +355,7 @@ class LetterPage(Struct, frozen=True, kw_only=True):
     """Some dead letters of one queue, the oldest first.
 
     Args:
-        letters: those that the selection names. after: where the next page begins; None where this was the last.
+        letters: the selected ones. after: where the next page begins; None if this was the last.
         failures: how these, and at most so many as were looked at for them, failed; `grouped`: how many these are.
     """
 
@@ -406,7 +406,7 @@ _Failure = tuple[str, str, str | None, str | None, str]  # queue, reason, class 
 def _by_failure(session: AdminSession, messages: Iterable[Peeked], *, by_text: bool = False) -> list[FailureGroup]:
     grouped: dict[_Failure, list[DeadLetterView]] = {}
     way_back = groups.ways_back(session)
-    ways: dict[_Failure, str] = {}  # that of a message whose group is stopped, if any
+    ways: dict[_Failure, str] = {}  # a message whose group is stopped, if any
     for message in messages:
         one = letter(session, message)
         kind = (one.queue, one.reason, one.error, one.job, one.fingerprint if by_text else "")
@@ -442,7 +442,7 @@ def _by_failure(session: AdminSession, messages: Iterable[Peeked], *, by_text: b
 
 
 def _redrive(one: _Failure, every: Sequence[_Failure]) -> str:
-    """The command that sends back the dead letters of one kind, and none of another where an option can tell them apart."""
+    """The command that sends back the dead letters of one kind only, if an option can select them."""
     queue, reason, error, job, fingerprint = one
     if fingerprint:
         return f"onefold dlq redrive --fingerprint {fingerprint} --queue {queue}"
@@ -461,7 +461,7 @@ def show(session: AdminSession, message: Peeked, say: Callable[[int], str] = ins
     """One dead letter with its body, its record's state, its history and what a redrive would do.
 
     Args:
-        say: how instants are said inside sentences.
+        say: formats instants inside sentences.
     """
     known = reading.read(session, message)
     record = reading.record_of(session, known)

@@ -72,7 +72,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def location_of(
     plan: DeployPlan, url: str, *, region: str | None, stack: str | None, endpoint: str | None
 ) -> DeployLocation:
-    """Where a plan goes, from what was said, the app's URL, and the environment.
+    """Where a plan is deployed: from the options, the app's URL and the environment.
 
     Args:
         url: the app's engine; one that is `aws://REGION` names the region.
@@ -166,9 +166,9 @@ class Deployment:
             bucket: for the functions' package. alarm_topic: ARN, empty for none, None for what the stack has.
 
         Raises:
-            UsageError: no bucket, or one in another region; no ARN of a topic; the stack cannot be deployed to as it is,
-                or its records have another layout.
-            NotFoundError: there is no such bucket.
+            UsageError: no bucket, or one in another region; not a topic's ARN; the stack is in a state that allows no
+                deployment, or its records have another layout.
+            NotFoundError: the bucket does not exist.
         """
         if self.plan.functions and not bucket:
             raise errors.UsageError(
@@ -221,7 +221,7 @@ class Deployment:
         """Put the archive into the bucket, under its hash.
 
         Raises:
-            UsageError: S3 refuses. NotFoundError: there is no such bucket.
+            UsageError: S3 refuses. NotFoundError: the bucket does not exist.
         """
         return apply.upload_package(
             self._session.client("s3"), bucket, self._prefix, package, sha256, self._errors, report

@@ -2,7 +2,7 @@
 
 An edited dead letter is checked against the job's payload type where its app is known. It carries the fingerprint of the
 payload it replaces (`onefold.amends`), so that the guard accepts it in place of the first one instead of calling it a
-conflict; a payload that names another operation than before is refused unless the caller says that this is meant.
+conflict; a payload that names another operation than before is refused unless the caller confirms it.
 Numbers keep the digits they were written with. Never here: finding messages.
 Invariants: an edit that is refused changes nothing; fields that no assignment names keep their meaning.
 """
@@ -88,7 +88,7 @@ def _put(value: Any, steps: list[str], given: Any, assignment: str) -> None:
             raise errors.UsageError(
                 f"{assignment!r}: there is no {'.'.join(steps[: depth + 1])!r} in the payload.",
                 meaning="Nothing was changed.",
-                todo="`onefold dlq show` prints the payload as it is.",
+                todo="`onefold dlq show` prints the payload unchanged.",
             )
 
 
@@ -99,7 +99,7 @@ def check_fields(
 
     Args:
         text: the payload, which fits the type otherwise. before: fields that it has already are left alone.
-        so_far: what has not been done, for the error.
+        so_far: for the error: what has not been done.
 
     Raises:
         PayloadError: there is one; names the field that was probably meant.
@@ -174,7 +174,7 @@ def edit(
         body: the new body; None keeps it.
         assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is not JSON is taken as text.
         new_key: allow a payload that names another operation than before.
-        dry_run: only say what would change.
+        dry_run: only report what would change.
         reason_text: why, for the ledger.
 
     Raises:
@@ -201,7 +201,7 @@ def edit(
         raise errors.PayloadError(
             f"The changed payload of {message.message_id} cannot be used: {after.problem}",
             meaning="Nothing was changed.",
-            todo="Correct the edit; `onefold dlq show` prints the payload as it is.",
+            todo="Correct the edit; `onefold dlq show` prints the payload unchanged.",
         )
     job = session.job(after.job)
     if job is not None:
@@ -240,7 +240,7 @@ def edit(
 
 
 def _check_editable(session: AdminSession, message: Peeked) -> None:
-    """Refuse an edit that would take a message out of its place in a FIFO group: where it is a copy, sent to the end."""
+    """Refuse an edit that would move a message to the end of its FIFO group, because the edit is a copy."""
     if session.engine.commit is not None or message.group is None or message.sequence is None:
         return
     others = session.engine.queues.of_group(message.queue, message.group)
@@ -268,5 +268,5 @@ def _check_key(message: Peeked, before: Reading, after: Reading, *, allowed: boo
     raise errors.UsageError(
         f"The edit of {message.message_id} changes its key from {before.key.key!r} to {after.key.key!r}.",
         meaning="It would be a different operation; the record of the old key would not apply. Nothing was changed.",
-        todo="If that is meant, say --new-key.",
+        todo="If this is intended, add --new-key.",
     )

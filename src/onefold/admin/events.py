@@ -1,7 +1,7 @@
 """Events for an operator: put, rules, archives, replays, whether a pattern matches and why not, failed deliveries.
 
 Buses are declared in an app; what was put and what archives keep is in its engine. An event that a rule's target refused is
-in the rule's dead-letter queue in the form that EventBridge uses: the event as it was, with rule and target among the
+in the rule's dead-letter queue in the form that EventBridge uses: the original event, with rule and target among the
 attributes. Delivering it again builds the message anew from today's rule, sends it to that one target and removes the dead
 letter, in one transaction where the engine has one. Never here: matching, delivery, drawing.
 Invariants: nothing but `put`, `replay`, `cancel` and `redeliver` changes anything; an event stays in the dead-letter queue
@@ -47,7 +47,7 @@ class RuleLine(Struct, frozen=True, kw_only=True):
     """One rule for people.
 
     Args:
-        bus, rule, enabled, targets, pattern, dead_letter: as declared. gets: what targets get, in a word.
+        bus, rule, enabled, targets, pattern, dead_letter: as declared. gets: what targets get, in one word.
         matches: of an event that was asked about; None when none was.
     """
 
@@ -142,7 +142,7 @@ def rules(app: App, bus: str | None = None, event: str | None = None) -> list[Ru
     """The declared rules, bus by bus.
 
     Args:
-        event: JSON of an event, whole as it travels; then the answer says which rules match it.
+        event: JSON of a complete event, for which the answer lists the matching rules.
     """
     asked = None if event is None else view_of(_object(event, "The event"))
     return [
@@ -181,7 +181,7 @@ def kept(app: App, bus: Bus, archive: str, from_ms: int | None, to_ms: int | Non
     """Events of an archive by time, at most `limit`.
 
     Raises:
-        NotFoundError: the bus has no such archive.
+        NotFoundError: the bus has no archive of that name.
     """
     place, runtime = _archive(bus, archive).place, app.runtime()
     start, end = from_ms if from_ms is not None else -_EVER_MS, to_ms if to_ms is not None else _EVER_MS
@@ -310,7 +310,7 @@ class Redelivered(Struct, frozen=True, kw_only=True):
 
     Args:
         sent: dead letters that their targets have taken.
-        left: those that were refused again, with the reason.
+        left: messages that were refused again, with the reason.
     """
 
     sent: tuple[UndeliveredEvent, ...]
@@ -341,7 +341,7 @@ def redeliver(
         reason_text: why, for the ledger.
 
     Raises:
-        NotFoundError: one of `ids` is no such message; nothing was sent.
+        NotFoundError: one of `ids` is not such a message; nothing was sent.
     """
     letters = [one for one in _letters(session, buses, rule) if not ids or one[2].message_id in ids]
     missing = set(ids) - {message.message_id for _, _, message in letters}

@@ -5,11 +5,11 @@ While the flag is set, every other message of the group that a worker receives i
 that the order is kept there. The message that the flag names is run; its settlement removes the flag.
 
 On an engine with transactions, starting a group again is one transaction. It runs while no worker holds a message of the
-group. All messages of the group move to the end of the queue (dead letters first, then those that waited in the queue), the
-flag names the first of them, and a history row records it. A worker that received before the transaction has settled before
-it; one that receives after it sees the new flag and the new order; messages sent meanwhile come after the group. SQS has no
-transactions, cannot list the messages of one group, and cannot block a group. So a group is started there only when a person
-confirms that nobody sends to the queue and no worker receives from it (`idle`).
+group. All messages of the group move to the end of the queue (dead letters first, then messages that waited in the queue),
+the flag names the first of them, and a history row records it. A worker that received before the transaction has settled
+before it; one that receives after it sees the new flag and the new order; messages sent meanwhile come after the group.
+SQS has no transactions, cannot list the messages of one group, and cannot block a group. So a group is started there only
+when a person confirms that nobody sends to the queue and no worker receives from it (`idle`).
 
 Never here: choosing which groups. Invariant: while a message of a group is in the dead-letter queue the group's flag stays
 set, so nothing newer overtakes it.
@@ -93,8 +93,8 @@ def check_can_start(session: AdminSession, queue: str, group: str, *, idle: bool
     """Refuse to start a group where its order could not be kept.
 
     Raises:
-        UsageError: the engine's queues have no transactions, and nobody said that they are idle.
-        TransientError: they are said to be idle, and a consumer holds messages.
+        UsageError: the engine's queues have no transactions, and `idle` is not set.
+        TransientError: `idle` is set, but a consumer holds messages.
     """
     if session.engine.commit is not None:
         return
@@ -103,13 +103,13 @@ def check_can_start(session: AdminSession, queue: str, group: str, *, idle: bool
             f"Group {group!r} of {queue} is stopped, and its queue is not in this engine's file.",
             meaning="Messages that arrive or are received while the group is sent back could overtake it, and SQS cannot "
             "hold a group closed. Nothing was moved.",
-            todo="Stop the workers of this queue and whoever sends to it, then run this again with --idle.",
+            todo="Stop the workers of this queue and everything that sends to it, then run this again with --idle.",
         )
     if session.engine.queues.depth(queue).in_flight:
         raise errors.TransientError(
             f"A consumer holds messages of {queue}, which was said to be idle.",
             meaning="The group's order could not be kept. Nothing was moved.",
-            todo="Stop its workers, wait until their visibility timeout is over, and run this again.",
+            todo="Stop its workers, wait until their visibility timeout has passed, and run this again.",
         )
 
 
@@ -178,7 +178,7 @@ class _Group:
         self._keys: dict[str, RecordKey | None] = {}
 
     def is_free(self) -> bool:
-        """Whether no worker holds the group: who holds something of it holds its head."""
+        """Whether no worker holds the group: a worker that holds any of it holds its head."""
         head = self._queues.of_group(self._queue, self._group, limit=1)
         return not head or head[0].state != "in_flight"
 
@@ -211,7 +211,7 @@ class _Group:
         return moved
 
     def carry_back(self) -> dict[str, Moved]:
-        """One after the other, for a queue that nothing else uses; a look shows ten messages of a group."""
+        """One after the other, for a queue that nothing else uses; one reading shows ten messages of a group."""
         self.read_keys()
         moved = self._carry(self._elsewhere())
         while dead := self._dead():
@@ -308,7 +308,7 @@ def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None)
 def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool | None:
     """Remove a group's flag if none of its messages is left, in one transaction where possible; returns whether it did.
 
-    None: not now, a worker is about to send a message after those that were deleted.
+    None: not now; a worker is about to send a message after the deleted ones.
     """
     name = group_flag(settings.name, group)
     flag = session.engine.state.get([name])[0]

@@ -80,7 +80,7 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
     Args:
         job, tenant, key: which operation. done: how it was settled.
         sent_back: new ids of messages that went back to their queue.
-        deleted: duplicates that were deleted, the message of the run included where it is done.
+        deleted: duplicates that were deleted, including the run's message if it is done.
         group_restarted: messages of its FIFO group that waited behind it and are processed now.
         left: messages with another payload that were sent to the held queue directly, so that there is nowhere to send
             them back to; they stay there.
@@ -131,7 +131,7 @@ def hold_of(record: Record | None) -> str:
 
 
 def _messages(session: AdminSession, key: str | None) -> dict[RecordKey, list[Peeked]]:
-    """Held messages by operation, or of one key; those that cannot be read are listed under their own id."""
+    """Held messages by operation, or of one key; unreadable ones are listed under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
     for queue in sorted(roles(session.settings()).held):
         for message in session.every(queue):
@@ -220,12 +220,12 @@ def settle(
     reason_text: str | None = None,
     idle: bool = False,
 ) -> SettledOperation:
-    """Settle a held operation by a person's word. One that was settled so as done may be given another result.
+    """Settle a held operation as a person decides. One settled as done may be given another result.
 
     Args:
         key, job, tenant: which; job and tenant where several operations have the key.
         hold: the `HeldOperation.hold` that was judged; None: the one that is found now. No other is settled.
-        done: whether the effect happened. Not done, of a run that took effect, needs a reason_text: who has undone it?
+        done: whether the effect happened. False for a run that took effect needs a reason_text: who has undone it?
         result: JSON that answers duplicates from now on; only with done. It has to be given for a call under @once, whose
             later calls return it; of a job null unless given.
         reason_text: why, for the ledger.
@@ -233,7 +233,7 @@ def settle(
 
     Raises:
         NotFoundError: nothing with this key is held. UsageError: several are, or a result without done; it stopped its
-            group on SQS, and nobody said that the queue is idle.
+            group on SQS, and `idle` is not set.
         PayloadError: the result is not of the job's result type. UsageError: it is not JSON, or is missing.
         ConflictError: it was settled before, the other way; another run is held by now than the one that was judged.
     """
@@ -254,7 +254,7 @@ def settle(
         raise errors.UsageError(
             f"{operation(record_key)} took effect: it came to its end, and only its result could not be recorded.",
             meaning="Settled as not done it would run again, and take effect a second time. Nothing was changed.",
-            todo=f"Give its result: {ways[0]}. If the effect was undone by hand, say so: {ways[1]}.",
+            todo=f"Give its result: {ways[0]}. If the effect was undone manually, add that: {ways[1]}.",
         )
     stored = check_result(session, held, done=done, result=result)
     messages = [one for one in session.engine.queues.find(list(held.message_ids)) if one is not None]
@@ -397,7 +397,7 @@ def _corrected(
 
 
 def _was_settled(session: AdminSession, key: RecordKey) -> bool:
-    """Whether it was a person who ended the operation, as the last word of its history."""
+    """Whether the last event of the operation's history is a person's decision."""
     words = [row for row in session.engine.ledger.of_key(key) if row.event in ("settled", "completed", "redrive")]
     return bool(words) and words[-1].event == "settled" and words[-1].detail.get("done") is True
 

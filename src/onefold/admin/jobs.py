@@ -115,7 +115,7 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
     """Resume a paused job; False when it was not paused. On the embedded engine its hidden messages become visible.
 
     Raises:
-        NotFoundError: the app declares no such job. TransientError: workers kept changing its breaker; try again.
+        NotFoundError: the app declares no job of that name. TransientError: workers kept changing its breaker; try again.
     """
     if session.jobs is not None and job not in session.jobs.named:
         raise no_job(session.jobs.named, job)
@@ -140,7 +140,7 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
 def _wake(session: AdminSession, job: str) -> None:
     """Make messages of a job visible that its pause or a retry has hidden until later, and that are not being run."""
     kinds, declared = roles(session.settings()), session.job(job)
-    closed = session.closed_queues()  # there a look receives visible messages, and hidden ones cannot be made visible
+    closed = session.closed_queues()  # there reading receives visible messages, and hidden ones cannot be made visible
     for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
         if queue in closed:
             continue
@@ -185,11 +185,11 @@ def give_names(
 
     Args:
         of: all names of that app, instead of `names`.
-        shared: who has them keeps them too. Then the apps answer each other's duplicates: for an app that is being renamed,
-            and for apps whose keys never meet.
+        shared: the apps that have them keep them too. Then the apps answer each other's duplicates: for an app that is
+            being renamed, and for apps whose keys never meet.
 
     Raises:
-        NotFoundError: nobody has such a name. TransientError: it is being changed by others.
+        NotFoundError: no app has that name. TransientError: other processes keep changing it.
     """
     known = {one.name: one for one in taken_names(session)}
     wanted = names if of is None else [name for name, one in known.items() if of in one.apps]
@@ -241,7 +241,7 @@ def unmatched(app: App) -> list[str]:
 
 
 def _unmatched_class(dotted: str) -> str:
-    """Why no class fits a dotted name; empty where one does, or nobody can know yet."""
+    """Why no class fits a dotted name; empty if one does, or if that is not known yet."""
     module, _, name = dotted.rpartition(".")
     loaded = sys.modules.get(module)
     if loaded is None:

@@ -47,7 +47,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
     Args:
         run, map, source, failure, results, round: as `MapState`'s.
         status: as `MapState`'s; and of a run that sends no more while what was sent finishes: `stopping` after a person's
-            word, `ending` after too many failures.
+            state, `ending` after too many failures.
         total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent and not done.
         started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words; empty where the map is not declared.
         remark: a note in addition to its counts; None: none.
@@ -89,7 +89,7 @@ def find(app: App, name: str) -> MapJob:
     """A declared map by its name.
 
     Raises:
-        NotFoundError: there is none; says which there are.
+        NotFoundError: the run does not exist; the error lists those that do.
     """
     found = app.maps.get(name)
     if found is not None:
@@ -122,8 +122,8 @@ def start(app: App, name: str, *, run: str, items: str | None = None, turns: boo
         turns: have workers drive it; False where the caller does.
 
     Raises:
-        NotFoundError: no such map or file. UsageError: the file is empty, breaks off, has not the columns that an item
-            needs ...; a bad name.
+        NotFoundError: the map or the file does not exist. UsageError: the file is empty, breaks off, has not the columns
+            that an item needs ...; a bad name.
         ConflictError: there is a run of this name.
     """
     mapping = find(app, name)
@@ -169,12 +169,13 @@ def resume(app: App, run: str, *, turns: bool = True) -> MapProgress:
     """Resume a run that was halted, or that no process drives: its file is read and compared first.
 
     Raises:
-        NotFoundError: no such run or file. UsageError: it is over; the file, or the declaration, is another.
+        NotFoundError: the run or the file does not exist. UsageError: it has ended; the file, or the declaration, is
+            another.
     """
     mapping, state = of_run(app, run)
     if state.status not in ("running", "halted"):
         raise errors.UsageError(
-            f"Run {run} is over: {state.status}.",
+            f"Run {run} has ended: {state.status}.",
             todo=f"`onefold map redrive {run}` does what has failed, and what was not sent.",
         )
     check_shape(mapping, state)
@@ -197,15 +198,15 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
         items: the whole source, repaired, as path or s3:// URL; unless given, the run's own, which must not have changed.
 
     Raises:
-        NotFoundError: no such run or file. UsageError: it is not over; nothing is left to do; redriven 1,000 times;
-            another source for a run in batches of which some are done.
+        NotFoundError: the run or the file does not exist. UsageError: it has not ended; nothing is left to do; redriven
+            1,000 times; another source for a run in batches of which some are done.
     """
     mapping, state = of_run(app, run)
     opened = app.runtime()
     if not state.over or state.status == "halted":
         raise errors.UsageError(
             f"Run {run} is not over: {_status(state)}.",
-            todo=f"Wait for it, or `onefold map stop {run}`; halted, or driven by nobody: `onefold map resume {run}`.",
+            todo=f"Wait for it, or `onefold map stop {run}`; if it is halted or not driven: `onefold map resume {run}`.",
         )
     if state.round >= REDRIVES_MAX:
         raise errors.UsageError(
@@ -217,8 +218,8 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
         raise errors.UsageError(
             f"Run {run} gives its items to the handler in batches, and {state.done} of them are done.",
             meaning="A batch is one effect, known by its items: a repaired source would cut other batches.",
-            todo=f"`onefold map redrive {run}` without another source does what failed, from {state.source} as it was; put "
-            f"the repaired items alone into a file, for a run of its own: "
+            todo=f"`onefold map redrive {run}` without another source does what failed, from the unchanged {state.source}; "
+            f"put the repaired items alone into a file, for a run of its own: "
             f"`onefold map start {state.map} --items FILE --name NAME`.",
         )
     check_shape(mapping, state)
@@ -248,11 +249,11 @@ def stop(app: App, run: str) -> MapProgress:
     """Send no more items of a run; what was sent may finish. It can be redriven.
 
     Raises:
-        NotFoundError: the run does not exist. UsageError: it is over.
+        NotFoundError: the run does not exist. UsageError: it has ended.
     """
     _, state = of_run(app, run)
     if state.over and state.status != "halted":
-        raise errors.UsageError(f"Run {run} is over: {state.status}.")
+        raise errors.UsageError(f"Run {run} has ended: {state.status}.")
     said = "Stopped by a person; `onefold map redrive` does the rest."
     opened = app.runtime()
 
@@ -272,7 +273,7 @@ def stop(app: App, run: str) -> MapProgress:
 
 
 def drive(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgress:
-    """Drive a run in this thread until it is over, and report now and then; its items are done by workers all the same.
+    """Drive a run in this thread until it ends, and report now and then; workers still process its items.
 
     Raises:
         UsageError: the run is halted until a person has done something. OtherDriverError: another
@@ -306,7 +307,7 @@ def progress(app: App, run: str) -> MapProgress:
 
 
 def look(engine: Engine, maps: Mapping[str, MapJob], run: str) -> MapProgress:
-    """The state of a run; `maps` are those that are known, perhaps none: then what it tolerates is not said.
+    """The state of a run; `maps` are the known ones; without its map, the tolerated failures are left out.
 
     Raises:
         NotFoundError: the run does not exist.
@@ -316,7 +317,7 @@ def look(engine: Engine, maps: Mapping[str, MapJob], run: str) -> MapProgress:
 
 
 def listed(engine: Engine, maps: Mapping[str, MapJob], limit: int = _LISTED) -> list[MapProgress]:
-    """The map runs that were started last, the latest first; `maps` as of `look`."""
+    """The map runs that were started last, latest first; `maps` as for `look`."""
     found = sorted(map_state.read_all(engine.state), key=lambda state: state.started_at_ms, reverse=True)
     return [_progress(maps.get(state.map), state) for state in found[:limit]]
 
@@ -371,7 +372,7 @@ def _remark(mapping: MapJob, state: MapState) -> str | None:
     reader = mapping.spec.reader
     if reader.format == "csv" and reader.header is None:
         return "The file has a header and no rows: 0 items."
-    return "Nothing is there: 0 items." if reader.format == "listing" else "The file has no values in it: 0 items."
+    return "The source is empty: 0 items." if reader.format == "listing" else "The file has no values in it: 0 items."
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ def _change(
     opened: Runtime, run: str, change: Callable[[MapState], MapState], *, expected: MapState | None = None
 ) -> None:
     def decide(before: MapState | None) -> tuple[MapState | None, bool]:
-        before = before or map_state.must_read(opened.engine.state, run).state  # raises: there is no such run
+        before = before or map_state.must_read(opened.engine.state, run).state  # raises: the run does not exist
         return (before, False) if expected is not None and before != expected else (change(before), True)
 
     _, done = documents.change(opened.engine.state, map_state.PREFIX + run, map_state.state_of, None, decide)

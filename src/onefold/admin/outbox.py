@@ -1,6 +1,6 @@
 """An app's outbox table: made, and looked at.
 
-Never here: passing its messages on (`runtime/relay.py`). Invariant: a look changes nothing.
+Never here: passing its messages on (`runtime/relay.py`). Invariant: reading changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Created(Struct, frozen=True, kw_only=True):
 
 
 def create(url: str, *, run: bool) -> Created:
-    """Make the outbox tables in a database; those that are there stay.
+    """Make the outbox tables that do not exist in a database.
 
     Args:
         run: False: only say the statements.

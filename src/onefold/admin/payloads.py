@@ -35,11 +35,11 @@ _SAID = re.compile(  # what msgspec says without quoting a value
 
 
 class UnfitMessage(Struct, frozen=True, kw_only=True):
-    """A message that no job of the app would run as it is.
+    """A message that no job of the app could run.
 
     Args:
-        queue, place, message_id: where it is.
-        job: that it is for, where it says so. key: of its operation, where it is noted beside the body.
+        queue, place, message_id: where the message is.
+        job: the one it is for, if it names one. key: of its operation, if it is noted beside the body.
         version: of its payload; None where its attribute is not a version.
         kind: `no-job`, `later-version` (a later release has sent it), or `malformed`.
         why: one line, with the field; no value.
@@ -78,8 +78,8 @@ class PayloadSurvey(Struct, frozen=True, kw_only=True):
 
     Args:
         looked_at: messages. is_whole: False if there are more than were looked at.
-        unread: queues that nobody can look into without receiving their messages (SQS): not looked at.
-        jobs: by name and place. unfit: those that would not run, at most a hundred. unfit_count: all of them.
+        unread: queues that cannot be read without receiving their messages (SQS), and were not.
+        jobs: by name and place. unfit: messages that would not run, at most a hundred. unfit_count: all of them.
         stranded: names under which the app has worked, and which no job of it has any more.
     """
 
@@ -191,7 +191,7 @@ def _read(
 
 
 def _without_values(session: AdminSession, message: Peeked, named: str | None) -> str:
-    """Why a message cannot be read: the field and what its type wants, without what it has."""
+    """Why a message cannot be read: the field and what its type requires, without its value."""
     job = session.job(named)
     if job is None:
         return "It cannot be read."

@@ -31,7 +31,7 @@ class QueueView(Struct, frozen=True, kw_only=True):
     """A queue with what it is for.
 
     Args:
-        settings: as they are in the engine.
+        settings: the engine's.
         role: `source`, `dead-letter` or `held`. serves: the queues whose messages come here.
         visible, in_flight, delayed: messages it holds.
     """
@@ -79,7 +79,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def views(session: AdminSession, queue: str | None = None) -> list[QueueView]:
-    """All queues, each followed by its dead-letter and held queue; with `queue` this one alone, if it is there."""
+    """All queues, each followed by its dead-letter and held queue; with `queue`, this one alone if it exists."""
     settings = session.settings()
     kinds = roles(settings)
     order: list[str] = []
@@ -114,17 +114,17 @@ def look(
     Args:
         limit: at most so many, 1 or more.
         bodies: with their payloads, because a person asked.
-        receive: also a working queue of SQS, where a look receives the messages.
+        receive: also read a working queue of SQS, where reading receives the messages.
 
     Raises:
         NotFoundError: the queue does not exist. UsageError: a working queue of SQS, without `receive`.
     """
     if not receive and queue in session.closed_queues():
         raise errors.UsageError(
-            f"{queue} is a queue of SQS, where a look receives the messages.",
+            f"{queue} is a queue of SQS, where reading messages receives them.",
             meaning="Each look would count towards its dead-letter queue, and hide what it sees from workers for up to a "
             "minute. Nothing was received.",
-            todo="`onefold queue list` counts them. To look all the same, add --receive.",
+            todo="`onefold queue list` counts them. To read it anyway, add --receive.",
         )
     return [_waiting(session, message, bodies=bodies) for message in islice(session.every(queue), limit)]
 
@@ -161,9 +161,10 @@ def count(session: AdminSession, queue: str) -> int:
 def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) -> int:
     """Delete every message of a queue, including those in flight; returns how many. Empty stopped groups are restarted.
 
-    On an engine of one file the history of each message says so: they are deleted in transactions of 1,000 with their rows,
-    the oldest first, and at the end in one with what was sent meanwhile, whose first 1,000 have rows. Ended in between, what
-    is left is still in the queue. The row of the purge counts all, and those without a row of their own (`not_noted`).
+    On an engine in one file the history of each message records it: they are deleted in transactions of 1,000 with their
+    rows, the oldest first, and at the end in one with what was sent meanwhile, whose first 1,000 have rows. Ended in
+    between, what is left is still in the queue. The row of the purge counts all, and those without a row of their own
+    (`not_noted`).
 
     Raises:
         NotFoundError: the queue does not exist. UsageError: purged less than 60 s ago.
@@ -277,7 +278,7 @@ def start_move(
 
 
 def carry_move(session: AdminSession, task: MoveTask, report: Callable[[MoveTask], None]) -> MoveTask:
-    """Carry a task forward until it is over, reporting after each step. Workers do the same while they run."""
+    """Carry a task forward until it ends, reporting after each step. Workers do the same while they run."""
     while task.status == "RUNNING":
         if session.engine.queues.step_moves():
             session.engine.notify()
@@ -303,7 +304,7 @@ def cancel_move(session: AdminSession, handle: str) -> MoveTask:
     """Stop a running task; what moved stays moved.
 
     Raises:
-        NotFoundError: the task does not exist. UsageError: it is over.
+        NotFoundError: the task does not exist. UsageError: it has ended.
     """
     return session.engine.queues.cancel_move(handle)
 

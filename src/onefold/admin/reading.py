@@ -47,11 +47,11 @@ class Reading(Struct, frozen=True, kw_only=True):
     """What a message is.
 
     Args:
-        job: the job's name, where it is known.
-        key: the operation; None where it is not known.
-        fingerprint: of its payload; None where it is not known.
+        job: the job's name, if known.
+        key: the operation; None if not known.
+        fingerprint: of its payload; None if not known.
         amends: fingerprint of the payload it replaces, after an edit.
-        problem: why it cannot be read as a payload, or who it is for; empty when all is well.
+        problem: why it cannot be read as a payload, or the app it is for; empty if it can be read.
         outcome: `malformed` or `no-job` when that settles it already.
         payload: as its job's type reads it; None where that is not known.
     """
@@ -139,7 +139,7 @@ def _carried(message: Peeked, name: str) -> str | None:
 
 
 def carried_job(message: Peeked) -> str | None:
-    """The job a message says it is for."""
+    """The job that a message names."""
     return _carried(message, JOB_ATTRIBUTE) or (message.reason.job if message.reason is not None else None)
 
 
@@ -178,7 +178,7 @@ def _read_alone(session: AdminSession, message: Peeked) -> Reading:
 
 
 def record_of(session: AdminSession, known: Reading) -> store.Record | None:
-    """The record of a message's operation as it is now; None where it is not known which, or there is none."""
+    """The current record of a message's operation; None if the operation is not known or has no record."""
     return session.engine.store.read([known.key], session.now_ms())[0] if known.key is not None else None
 
 

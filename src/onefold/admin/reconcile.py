@@ -60,7 +60,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
         run: its full name.
 
     Returns:
-        An outcome for each look. They are written down and reported, as those of the job are.
+        An outcome for each reconciliation. They are recorded and reported like the job's own.
 
     Raises:
         UsageError: the user's own check failed, or answered in no known form; nothing of its look is written down.
@@ -261,7 +261,7 @@ class Repair:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, reason_text: str | None = None) -> RepairPlan:
-        """Send what was planned, each with a row that says who did it; the plan with how many were.
+        """Send what was planned, each with a row that names the person; returns the plan with the number sent.
 
         A batch and its rows are one transaction where the engine has one; elsewhere the rows come first.
 

@@ -31,7 +31,7 @@ from onefold.observe.wording import counted
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5
 _LOOK_MS = 250  # between two checks of what was sent
-_NO_WORKER_MS = 10_000  # if none of them was received for this long, there is no worker
+_NO_WORKER_MS = 10_000  # if none of them was received for this long, no worker runs
 _SETTLE_MS = 60_000  # all were sent, and nothing has changed for this long: retries continue without watching
 _DIGEST_CHARS = 12
 _START_FRACTION = 8  # the first second sends an eighth of the rate
@@ -56,7 +56,7 @@ class Tally(Struct, frozen=True, kw_only=True):
         done: sent and finished since. came_back: in a dead-letter queue again. held: parked for a person.
         under_way: received at least once, not finished. waiting: not received yet.
         per_second: the speed now.
-        end: why it is over: `done`; `failing-again`: it stopped itself; `no-worker`: no worker receives; `under-way`: all
+        end: why it ended: `done`; `failing-again`: it stopped itself; `no-worker`: no worker receives; `under-way`: all
             are sent, some are still being retried; empty while it is running.
         examples: ids of messages that came back, at most five.
     """
@@ -260,7 +260,7 @@ class Redrive:
         )
 
     def run(self, report: Callable[[Tally], None]) -> Tally:
-        """Carry it out, reporting after each step; the last tally. An interrupt leaves what was sent where it is."""
+        """Carry it out, reporting after each step; returns the last tally. An interrupt does not undo what was sent."""
         while not self._end:
             wait_ms = self.step()
             report(self.tally)
@@ -461,7 +461,7 @@ def _whole_group(
         raise errors.UsageError(
             f"Group {group!r} of {queue} is stopped by message {stopped.by}, which is held: its outcome is unknown.",
             meaning="What waits behind it must not overtake it. Nothing was moved.",
-            todo="Settle it first (`onefold held list`); the group goes on by itself then.",
+            todo="Settle it first (`onefold held list`); the group then continues by itself.",
         )
     if left:
         missing = [one.message_id for one in left]

@@ -94,7 +94,7 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: being worked on; `stands still`: its lease is
+        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `stands still`: its lease is
             over, and its process stands still, which keeps it; `waiting`: no outcome yet, and no worker works on it.
         event, at_ms: the last thing that its history says of it.
     """
@@ -111,12 +111,12 @@ class RunDetail(Struct, frozen=True, kw_only=True):
     """One run, and what is left of it.
 
     Args:
-        run: as it is now.
+        run: its current state.
         in_flight: operations being worked on; None where the run is too long to look at each.
         open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
             all, None as for `in_flight`.
         restarts: how often its dispatcher yielded others than before, so that all was sent again; None likewise.
-        malformed: rows of a map run's source that are not items, and so not operations, as far as it was read.
+        malformed: rows of a map run's source that are not items, and so not operations, counted as far as it was read.
     """
 
     run: RunView
@@ -131,10 +131,10 @@ class RunProgress(Struct, frozen=True, kw_only=True):
     """A run in progress.
 
     Args:
-        run: as it is now.
+        run: its current state.
         per_second: operations settled (while it is dispatched: messages sent) over the last 30 seconds; None at the first
-            look. eta_ms: until nothing is left, at that rate; None where it is not known.
-        ended: nothing is left to do but by a person: the last look.
+            poll. eta_ms: until nothing is left, at that rate; None if not known.
+        ended: only a person can do what is left, so this is the last poll.
     """
 
     run: RunView
@@ -157,8 +157,8 @@ def listed(
     """A page of runs, the latest first.
 
     Args:
-        title: only those of this schedule or map job.
-        unfinished: only those that are not known to have ended.
+        title: only runs of this schedule or map job.
+        unfinished: only runs that are not known to have ended.
         limit: runs on the page, 1 or more. after: the name that the page before ended with.
 
     Raises:
@@ -304,7 +304,7 @@ def _named(session: AdminSession, text: str) -> RunState:
 def _no_run(session: AdminSession, text: str) -> errors.NotFoundError:
     near = difflib.get_close_matches(text, runs.names(session.engine.state), n=_NAMED_MAX, cutoff=0.5)
     return errors.NotFoundError(
-        f"There is no run {text!r}.",
+        f"No run is called {text!r}.",
         meaning=f"It has not begun on {session.url}, or was deleted after 90 days.",
         todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
     )
@@ -315,7 +315,7 @@ def _no_title(session: AdminSession, title: str) -> errors.NotFoundError:
     near = difflib.get_close_matches(title, titles, n=1)
     there = f"There are runs of {', '.join(titles[:10])}." if titles else "No run was begun on this engine yet."
     return errors.NotFoundError(
-        f"There is no run of {title!r}.",
+        f"{title!r} has no run.",
         meaning=there,
         todo=f"Did you mean {near[0]}?" if near else "See `onefold runs list`.",
     )
@@ -364,7 +364,7 @@ class Meter:
         """Add a check, and return how fast the run progresses.
 
         Args:
-            at_ms: monotonic, of the look.
+            at_ms: monotonic, of the poll.
         """
         dispatching = run.stand in ("dispatching", "stopped")
         if self._looks and self._looks[-1][2] != dispatching:

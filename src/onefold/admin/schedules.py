@@ -1,6 +1,6 @@
 """Schedules for an operator: what each has sent and will send next; sending a tick now; pausing and resuming.
 
-A tick that a person has sent has the key that it would have had, and its schedule's state says that it was sent: when its
+A tick that a person sends has its usual key, and its schedule's state records that it was sent: when its
 time comes no scheduler sends it again, and a tick that was sent already is refused here. A paused schedule sends nothing;
 what lay in the pause is passed over when it goes on, and can be sent one by one.
 Never here: when a tick is due, what a state means (`schedules/ticks.py`), output.
@@ -175,7 +175,7 @@ def _checked(session: AdminSession, schedule: Schedule, state: ScheduleState | N
         raise errors.ConflictError(
             f"Tick {tick.run} {did} already.",
             meaning="A tick is not run a second time. Nothing was sent.",
-            todo=f"See what became of it: onefold why {tick.run}. Another tick of the schedule can be named by its time.",
+            todo=f"See what happened to it: onefold why {tick.run}. Another tick of the schedule can be named by its time.",
         )
     return tick
 

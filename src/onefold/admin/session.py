@@ -45,7 +45,7 @@ class Jobs(Struct, frozen=True, kw_only=True):
         named: the declared jobs by name.
         of: returns the job a message is for; raises NotFoundError if there is none.
         history: what the app's ledger keeps.
-        queues: the queues it declares, for comparison with those of the engine.
+        queues: the queues it declares, for comparison with the engine's.
         app: its name. outbox: URL of the database with its outbox table, or None.
     """
 
@@ -74,8 +74,8 @@ class AdminSession:
 
     Args:
         runtime: with the open engine.
-        jobs: those of the app, or None if only the engine is known.
-        actor: who is acting, as the ledger names them: `person:<login>`.
+        jobs: the app's, or None if only the engine is known.
+        actor: the person acting, as named in the ledger: `person:<login>`.
 
     Attributes:
         has_queues: False if the engine only stores records.
@@ -126,7 +126,7 @@ class AdminSession:
         If the worker could not read a dead letter's key, its earlier rows have no key; `there_for` repeats their reason.
 
         Args:
-            run: the one that the operation belongs to; by default, that of its message.
+            run: the one that the operation belongs to; by default its message's.
         """
         reason = message.reason if message is not None else None
         if key is not None and reason is not None and reason.key is None:
@@ -199,7 +199,7 @@ def open_session(
     """A session on an existing engine or record store; it creates no queues.
 
     Args:
-        jobs: those of the app, or None if only the engine is known.
+        jobs: the app's, or None if only the engine is known.
         read_only: nothing will be changed, so permission to read the file is enough.
 
     Raises:

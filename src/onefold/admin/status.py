@@ -1,7 +1,7 @@
 """`status`: how many messages wait, how fast they are processed, and what needs a person. It receives nothing.
 
 There are few warnings, and each says what to do: a stopped group, a paused job, dead letters about to expire, held outcomes,
-and messages that wait while none is processed (an idle queue is no reason to warn).
+and messages that wait while none is processed (an idle queue causes no warning).
 Never here: single messages, output. Invariant: reading changes nothing.
 """
 
@@ -84,7 +84,7 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
 
     Args:
         code: stable name, for machines. text: what. todo: the next command.
-        queue: that it is about; None where the text alone says which.
+        queue: the one it is about; None if only the text names it.
     """
 
     code: Literal[
@@ -134,7 +134,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     settings = session.settings()
     kinds = roles(settings)
     if queue is not None:
-        session.engine.queues.depth(queue)  # says which queues there are when this is none
+        session.engine.queues.depth(queue)  # the error lists the queues if this is not one
     names = [name for name in sorted(kinds.sources) if queue in (None, name)]
     stopped = _stopped(session, kinds, groups.stopped(session))
     queues = tuple(_queue(session, one, stopped) for one in read_queues(session.engine, names))
@@ -270,7 +270,7 @@ def _endless(sources: list[QueueSettings]) -> list[Warning]:
 
 
 class _StoppedGroup(Struct, frozen=True):
-    """A stopped group, and what is said of it."""
+    """A stopped group and the warning about it."""
 
     flag: groups.Stopped
     warning: Warning
@@ -296,7 +296,7 @@ def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped
                 f"{counted(later, 'later message')} {'is' if later == 1 else 'are'} in the dead-letter queue with it."
             )
         elif by is None and session.engine.commit is not None:
-            text += "no dead letter of it is left, and its next message follows to the dead-letter queue all the same."
+            text += "no dead letter of it is left, and its next message still follows to the dead-letter queue."
             if len(flag.group) <= _GROUP_CHARS_MAX:
                 todo = redact.command("onefold dlq redrive --group", flag.group)
         else:
@@ -322,7 +322,7 @@ def _paused(session: AdminSession, known: set[str]) -> list[Warning]:
 
 
 def _dead(queues: tuple[QueueStatus, ...]) -> list[Warning]:
-    """Dead letters, those that are about to be gone first."""
+    """Dead letters, the ones that expire first at the top."""
     found = []
     for one in queues:
         if not one.dead:
@@ -384,7 +384,7 @@ def _sent_by(message: Peeked) -> str | None:
 
 
 def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
-    """Messages that workers looked at lately, that no job of theirs takes, and that still wait."""
+    """Waiting messages that workers have seen recently and that none of their jobs takes."""
     state, now_ms = session.engine.state, session.now_ms()
     declared = session.jobs.named if session.jobs is not None else {}
     result = []
@@ -463,9 +463,7 @@ def _outbox(found: OutboxStatus | None) -> list[Warning]:
     """Messages that wait long in the outbox, or were refused there."""
     result = []
     if found is not None and found.refused:
-        text = (
-            f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: the column `refused` says why."
-        )
+        text = f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: the column `refused` has the reason."
         todo = "Correct and set refused to NULL, or delete: SELECT id, queue, refused FROM onefold_outbox"
         result.append(Warning(code="outbox-refused", text=text, todo=todo))
     late_ms = 0 if found is None else found.oldest_age_ms or 0
@@ -479,7 +477,7 @@ def _outbox(found: OutboxStatus | None) -> list[Warning]:
 
 
 def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
-    """Queues whose settings are not those that the app declares."""
+    """Queues whose settings differ from the app's declaration."""
     declared = session.jobs.queues if session.jobs is not None else ()
     return [
         Warning(code="settings-differ", text=one.text, todo="onefold queue apply")

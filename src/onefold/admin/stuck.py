@@ -16,7 +16,7 @@ from onefold.observe.wording import age, pause
 
 
 class StuckRun(Struct, frozen=True, kw_only=True):
-    """A run whose process has ended or whose lease is over, and that was not taken over yet; or one past its timeout.
+    """A run whose process or lease has ended and that was not taken over yet, or one past its timeout.
 
     Args:
         job, tenant, key: the operation. owner: id of the process that had it.
@@ -37,8 +37,8 @@ class StuckRun(Struct, frozen=True, kw_only=True):
 def runs(session: AdminSession) -> list[StuckRun]:
     """Runs that may need somebody, each explained, longest silent first.
 
-    Those whose process has ended or stands still, or whose lease is over, and that nobody has taken over; and, where the
-    app is known, those whose handler has passed its timeout and has not ended.
+    Runs whose process has ended or is stopped, or whose lease has ended, and that nobody has taken over; and, where the
+    app is known, runs whose handler has passed its timeout and has not ended.
     """
     now_ms = session.now_ms()
     found = []
@@ -77,7 +77,7 @@ def runs(session: AdminSession) -> list[StuckRun]:
 
 
 def _late(session: AdminSession, record: Record, now_ms: int) -> StuckRun | None:
-    """A run under way whose handler has passed its timeout; None where it has not, or its job is not known."""
+    """A run whose handler has passed its timeout; None if it has not, or if its job is not known."""
     job = session.job(record.key.job)
     if job is None or record.started_at_ms is None or record.started_fence != record.fence:
         return None
@@ -125,7 +125,7 @@ def _what_happens_next(
         )
     if message.visible_at_ms > now_ms:
         wait = pause(message.visible_at_ms - now_ms)
-        return f"its message is visible again in {wait}, and whoever receives it takes the run over", True
+        return f"its message is visible again in {wait}, and the worker that receives it takes the run over", True
     since = age(now_ms - message.visible_at_ms)
     return (
         f"its message has been visible for {since}: a worker that receives it takes the run over; is one running?",

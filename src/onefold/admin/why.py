@@ -30,7 +30,7 @@ from onefold.observe.wording import instant
 from onefold.runner import runs
 
 _MESSAGES_MAX = 50  # of one key that are shown
-_DEPTHS_MAX = 8  # queues whose numbers are said
+_DEPTHS_MAX = 8  # queues whose numbers are shown
 _NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
 _NEAR_MESSAGES = 200  # per queue
 _MESSAGE_ID = r"[0-9a-f]{16}-[0-9]{1,19}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a file's, SQS's
@@ -43,10 +43,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: which.
-        state: its state, in a word (see `observe/operation_state.py`). text: in a sentence. todo: what to do next.
+        state: one word (see `observe/operation_state.py`). text: the same as a sentence. todo: what to do next.
         lines: what happened, oldest first.
         left_out: what the history level keeps no trace of.
-        result: the stored result, JSON; None where it is not done.
+        result: the stored result, JSON; None if it is not done.
         messages: ids of messages of it that are still in some queue.
     """
 
@@ -66,7 +66,7 @@ class Instead(Struct, frozen=True, kw_only=True):
     """What a name is that was asked for as a key.
 
     Args:
-        kind: `schedule`, `run` or `map-run`. text: the same in words. todo: the commands that answer about it.
+        kind: `schedule`, `run` or `map-run`. text: the same in words. todo: the commands that report on it.
     """
 
     kind: Literal["schedule", "run", "map-run"]
@@ -81,7 +81,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
         key: as asked; url: of the engine that was asked.
         stories: one per operation; none when the key is unseen.
         meanings: what it can mean that it is unseen; empty otherwise.
-        not_asked: why it is not known whether a message of it waits; empty where it is known.
+        not_asked: why it is not known whether one of its messages waits; empty if known.
         near: keys that look like it.
         instead: what else has this name; None where nothing has.
         is_of_others: the key is known, and not for the job or tenant that was asked for.
@@ -112,9 +112,9 @@ def explain(
     Args:
         key: the business key, or a message id.
         job, tenant: only that job's, that tenant's.
-        schedules: names of those that the app declares.
-        say: how instants are said inside sentences.
-        receive: look for its message in working queues of SQS too: each look receives up to 10,000 messages, which counts
+        schedules: names of the app's schedules.
+        say: formats instants inside sentences.
+        receive: search working queues of SQS too: each search receives up to 10,000 messages, which counts
             towards the queue's dead-letter queue, and hides them for up to a minute.
     """
     closed = session.closed_queues()
@@ -160,7 +160,7 @@ def history(session: AdminSession, key: RecordKey, say: Callable[[int], str] = i
 
 
 def _not_asked(session: AdminSession, closed: Sequence[str]) -> str:
-    """Why it is not known whether a message waits; empty where it is known."""
+    """Why it is not known whether a message waits; empty if known."""
     if not session.has_queues:
         return "Whether a message of it waits is not known here: this is a store for records. Ask with the app."
     if not closed:
@@ -184,7 +184,7 @@ def _evidence(
 ) -> Evidence:
     kinds, declared = roles(session.settings()), session.job(key.job)
     paused = {one.job: one.until_ms for one in jobs.paused(session)}
-    read_only = session.engine.commit is not None  # a send of a unique job, whether a message of its key is there
+    read_only = session.engine.commit is not None  # a send of a unique job: whether a message with its key exists
     return Evidence(
         key=key,
         record=record,
@@ -227,7 +227,7 @@ def _story(evidence: Evidence) -> Explanation:
 
 
 def _of_key(session: AdminSession, key: str, received: Sequence[str] = ()) -> dict[RecordKey, list[Peeked]]:
-    """Operations with this key, each with its messages; those of the queues `received` are received for a moment."""
+    """Operations with this key, each with its messages; messages of the queues `received` are received for a moment."""
     records = session.engine.records.find(key)
     found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
     found |= {one: [] for one in session.engine.ledger.find_keys(key) if one not in found}
@@ -317,14 +317,14 @@ def _meanings(
             else "another region, account, prefix or record store."
         ),
         "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",
-        "It was sent inside a handler that has not completed: such messages leave only with its record.",
+        "It was sent inside a handler that has not completed: such messages are sent only with its record.",
         "It is long over: its record has expired and its history was cleared away.",
         "Its message could not be read, so it has no key: see `onefold dlq list --reason malformed`.",
     )
 
 
 def _near(session: AdminSession, key: str, closed: Sequence[str]) -> tuple[str, ...]:
-    """Recent keys that look like this one; also those of messages, except where reading is a receive (`closed`)."""
+    """Recent keys that look like this one, including messages' keys, except where reading is a receive (`closed`)."""
     keys = dict.fromkeys(record.key.key for record in session.engine.records.scan(limit=_NEAR_RECORDS))
     for queue in session.settings():
         if queue in closed:

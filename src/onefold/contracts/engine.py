@@ -35,8 +35,7 @@ class WakeableWaiter(Protocol):
 
 
 class RenewalMark(Protocol):
-    """Up to when one thread of this process has extended the leases it has to; other processes see by it that this one is
-    stopped.
+    """Up to when one thread of this process has extended its leases; shows other processes whether this one is stopped.
 
     Attributes:
         is_busy: whether it has leases to extend; True unless it says otherwise.

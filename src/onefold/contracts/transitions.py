@@ -65,7 +65,7 @@ def is_expired(record: Record, now_ms: int) -> bool:
 
 
 def may_stand(record: Record, now_ms: int) -> bool:
-    """Whether a run with an ended lease still belongs to its process if that is stopped: for as long as a handler may run."""
+    """Whether a run with an ended lease still belongs to its stopped process: for as long as a handler may run."""
     is_over = record.status == "in_progress" and now_ms >= record.lease_until_ms
     return is_over and now_ms < record.updated_at_ms + limits.VISIBILITY_MS_MAX
 

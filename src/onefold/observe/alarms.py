@@ -376,10 +376,10 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             condition="events `lease-lost`", threshold="1", clear=_NONE_15, clear_ms=0,
             meaning="A run lost its lease; somebody else may have run the same operation meanwhile. Nothing of it was "
             "recorded.",
-            causes="A machine that stood still: full memory, a paused virtual machine, a handler that holds the "
+            causes="A machine that was frozen: full memory, a paused virtual machine, a handler that holds the "
             "interpreter; a store that was away for longer than a lease.",
             first="onefold stuck {app}",
-            steps="Compare the job's timeout with its runs. Look for machines that stand still: full memory, a paused "
+            steps="Compare the job's timeout with its runs. Look for machines that freeze: full memory, a paused "
             "virtual machine, a handler that holds the interpreter.",
             aws="lines `lease-lost` in the functions' logs",
             sides=_ALL,

@@ -116,7 +116,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "since_ms": "Since when it is held.",
     "started": "Whether the run before had called the handler.",
     "status": "What the record under the key says.",
-    "stopped_process": "The process of the run before, which stands still and keeps its lease.",
+    "stopped_process": "The process of the previous run, which is stopped and keeps its lease.",
     "stuck": "Operations of the run that wait for longer than they should.",
     "thread_name": "The thread beside the worker's handlers.",
     "threads": "How many threads the worker has.",

@@ -184,7 +184,7 @@ def _repeat(record: Record) -> str:
 
 def paused_text(process: int) -> str:
     """What is said of a run whose process lives and does nothing."""
-    return f"process {process} stands still, and goes on with it when it does; nothing runs this key until then"
+    return f"process {process} is stopped and will finish it once resumed; nothing else runs this key until then"
 
 
 def what_of_stopped(process: int) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         history: what the ledger keeps, where the app is known.
         dead, held: names of the queues that are dead-letter and held queues.
         paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
-        owner_dead: the process that has the record is known to have ended. stopped_process: its number if it stands still.
+        owner_dead: the process that has the record is known to have ended. stopped_process: its id if it is stopped.
         owner_is_here: it is a process of this machine, so that it runs unless `owner_dead`; for calls under @once.
         now_ms: the instant of the question.
         say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.

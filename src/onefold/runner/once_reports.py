@@ -191,8 +191,8 @@ class Replays:
         was, became = (one.__qualname__ for one in found)
         part = f"returned a {was}" if type(value) is found[0] else f"returned a {was} in a {type(value).__qualname__}"
         proposed = codec.fitting(value)
-        text = f"{self._name} {part}, but does not declare it: a repeated call gets a {became} instead, read from the
-        record." text += f" Annotate the function: -> {proposed}." if proposed else " Annotate what the function returns."
+        text = f"{self._name} {part}, but does not declare it: a repeated call gets a {became} from its record instead."
+        text += f" Annotate the function: -> {proposed}." if proposed else " Annotate what the function returns."
         warnings.warn_explicit(text, UserWarning, self._file, self._line)
 
 

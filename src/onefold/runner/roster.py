@@ -81,7 +81,7 @@ def ask_to_drain(state: State, owner: str, by: str, now_ms: int) -> tuple[Worker
         raise errors.TransientError(f"The document of worker {owner:.100} is being changed.", todo="Try again.")
     if entry is None:
         raise errors.NotFoundError(
-            f"No worker is called {owner!r:.100}.",
+            f"There is no worker {owner!r:.100}.",
             meaning="It has ended, or its onefold is older and writes no document. Nothing was changed.",
             todo="See onefold workers list.",
         )

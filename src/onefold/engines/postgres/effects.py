@@ -359,8 +359,8 @@ class PostgresEffects:
 def _stuck() -> errors.UsageError:
     return errors.UsageError(
         "A handler left a stream or a copy open on ctx.connection.",
-        meaning="Nothing else can be sent on it. Its rows were rolled back, with the rows of handlers that waited for the same"
-        " commit.",
+        meaning="Nothing else can be sent on it. Its rows were rolled back, with the rows of handlers that waited for the"
+        " same commit.",
         todo="Read it to its end, or close it, before the handler returns.",
     )
 

@@ -187,7 +187,7 @@ class SqliteOutbox:
             if self._link is None:
                 if not os.path.exists(self._path):
                     raise errors.StorageError(
-                        f"The file {os.path.abspath(self._path)} does not exist.", todo="Check the URL of the outbox."
+                        f"There is no file {os.path.abspath(self._path)}.", todo="Check the URL of the outbox."
                     )
                 self._link = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             return self._link.execute(statement, values).fetchall()
