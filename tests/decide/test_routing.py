@@ -159,7 +159,7 @@ def test_of_nothing_there_is_nobody() -> None:
             {"a": {"x": [1], "y": [2]}},
             {"a": [{"x": 1}, {"z": 2}]},
             (
-                "$.a should be a list with one element that has everything, and the closest has not: "
+                "$.a should be a list with one element that has everything, and the closest lacks: "
                 "$.a[0].y should be one of [2], and there is no such field"
             ),
         ),

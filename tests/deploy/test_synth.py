@@ -173,7 +173,7 @@ def test_a_module_without_a_handler_is_told_what_to_add(synth: Synth) -> None:
     source = SHOP.replace("handler = app.lambda_handler()", "")
     code, out, err = synth("shop:app", source=source)
     assert (code, out) == (1, "")
-    assert "shop.handler is not there" in err
+    assert "shop.handler does not exist" in err
     assert "handler = app.lambda_handler()" in err
 
     code, _, _ = synth("shop:app", source=source.replace('"orders")', '"orders", function=None)'))

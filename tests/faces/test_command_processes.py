@@ -76,7 +76,7 @@ def test_the_second_signal_stops_at_once_and_says_what_is_left(commands: Command
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=PATIENCE_S) == 3  # before its input is closed, which would let the handler finish
     out, err = worker.communicate()
-    assert "1 run abandoned; other workers go by on_unknown (rerun, hold or its probe): wait a" in out
+    assert "1 run abandoned; other workers follow on_unknown (rerun, hold or its probe): wait a" in out
     assert "Stopping now" in err
     story = json.loads(commands.run("why", "a", "slow:app", "--json").stdout)["stories"][0]
     assert story["place"] in ("running", "silent", "waiting")
@@ -107,7 +107,7 @@ def test_a_redrive_beside_a_worker(folder: Path, commands: Commands) -> None:
     commands.start("worker", "shop:app", "--no-progress")
     stopped = commands.run("dlq", "redrive", "shop:app", "--all", "--stop-after", "3")
     assert stopped.returncode == 1
-    assert "Stopped by itself: the messages fail again" in stopped.stdout
+    assert "Stopped early: the messages fail again" in stopped.stdout
     (folder / "down").unlink()
     tally = json.loads(commands.run("dlq", "redrive", "shop:app", "--all", "--rate", "500/s", "--json").stdout)
     assert (tally["end"], tally["sent"], tally["done"]) == ("done", 60, 60)

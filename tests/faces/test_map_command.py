@@ -274,7 +274,7 @@ def test_a_run_that_is_stopped_while_it_goes_on_is_stopping(shell: Shell) -> Non
     shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--detach")
     said = shell("map", "stop", RUN, "mill:app")
     assert "nightly/1: stopping" in said
-    assert "to look again: onefold map show nightly/1 mill:app" in said
+    assert "to show it again: onefold map show nightly/1 mill:app" in said
 
 
 @pytest.mark.parametrize(("moves", "count"), [(False, 1), (True, 0)])

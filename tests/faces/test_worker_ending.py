@@ -65,7 +65,7 @@ def test_a_drain_ends_soon_after_its_grace_time(commands: Commands, when: str) -
         worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=GRACE_S + LATER_S + SLACK_S) == 3
     out, err = worker.communicate()
-    assert "1 run abandoned; other workers go by on_unknown (rerun, hold or its probe): hang a" in out
+    assert "1 run abandoned; other workers follow on_unknown (rerun, hold or its probe): hang a" in out
     assert "THE EFFECT HAPPENED BUT ITS RECORD COULD NOT BE WRITTEN: charge a" in err
 
     # The next one sees that nobody knows, and leaves it to a person; nothing ran again, and nothing is lost.

@@ -97,7 +97,7 @@ SEMICOLON = ItemReader(delimiter="semicolon")
             "its header is ident;name;orders; Customer needs id, country, orders.",
         ),
         ("ident;name;orders\n1;a;2\n", Customer, {}, "Is the delimiter ';'?"),
-        ("c0,GB,3\nc1,GB,3\n", Customer, {}, "is there no header at all"),
+        ("c0,GB,3\nc1,GB,3\n", Customer, {}, "if there is no header at all"),
         ("id,country\n", Customer, {}, "has no column orders:"),
         ("Id,country,orders\n", Customer, {}, "Is 'Id' meant?"),
         ("id,country\n", Customer, {"items": ItemReader(header=("id", "country"))}, "declared with header="),

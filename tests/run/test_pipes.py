@@ -270,7 +270,7 @@ def test_a_pipe_that_cannot_be_declares_nothing(town: Town, options: dict[str, A
 
 
 def test_a_pipe_needs_queues_of_its_app_and_a_source_of_its_own(town: Town) -> None:
-    with pytest.raises(UsageError, match="goes round for ever"):
+    with pytest.raises(UsageError, match="loops forever"):
         town.app.pipe(town.source, town.source)
     with pytest.raises(UsageError, match="not a queue of this app"):
         town.app.pipe(onefold.App("other").queue("source"), town.target)

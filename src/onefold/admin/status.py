@@ -463,7 +463,7 @@ def _outbox(found: OutboxStatus | None) -> list[Warning]:
     """Messages that wait long in the outbox, or were refused there."""
     result = []
     if found is not None and found.refused:
-        text = f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: the column `refused` has the reason."
+        text = f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: column `refused` has the reason."
         todo = "Correct and set refused to NULL, or delete: SELECT id, queue, refused FROM onefold_outbox"
         result.append(Warning(code="outbox-refused", text=text, todo=todo))
     late_ms = 0 if found is None else found.oldest_age_ms or 0

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has closed it, as with `| head`; there is no one to report to
+    except BrokenPipeError:  # the reader of a pipe has closed it, as with `| head`; nobody is left to report to
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence: anything that comes here is a defect
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: list[str]) -> int:
     with extras.needed("The command line", "cli"):
         import click
-        import rich  # noqa: F401 - looked for here, so that its absence is said before anything was done
+        import rich  # noqa: F401 - imported here, so that its absence is reported before anything is done
     from onefold.cli.program import program
 
     try:
@@ -106,7 +106,7 @@ def _write_json(said: errors.OnefoldError) -> None:
 
 
 def _say_usage(error: click.UsageError, wants_json: bool) -> int:
-    """The error for an invalid command line; click suggests similar names of options, this those of commands."""
+    """The error for an invalid command line; click suggests similar option names, this adds command names."""
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

@@ -1,6 +1,6 @@
 """What `onefold worker` measures: served for Prometheus (`--metrics`), written for CloudWatch (`--emf`), or both.
 
-Never here: which metrics there are, their formats (`observe/`). Invariant: a look at the engine that fails costs its gauges
+Never here: which metrics there are, their formats (`observe/`). Invariant: a failed read of the engine costs its gauges
 and nothing else.
 """
 
@@ -23,7 +23,7 @@ from onefold.runner.worker import Worker
 from onefold.runtime.events import Sink
 from onefold.threads import thread_beside
 
-_READY_MS: Final = limits.MINUTE_MS  # beyond the longest timeout: who has work and got on with none of it is not ready
+_READY_MS: Final = limits.MINUTE_MS  # beyond the longest timeout: a worker with work and no progress is not ready
 
 
 class Measures:
@@ -37,7 +37,7 @@ class Measures:
         sinks: that count; to be given to the worker.
 
     Raises:
-        UsageError: that is no address.
+        UsageError: not an address.
     """
 
     def __init__(self, app: App, queues: list[str], *, address: str | None, emf: bool) -> None:

@@ -29,7 +29,7 @@ def draw(outcome: ReconcileOutcome, words: str, *, repairs: bool = False, is_map
     """One outcome: the verdict, the figures, what is not as it should be, and what to do next.
 
     Args:
-        words: the target as it is written on a command line.
+        words: the target's form on a command line.
         repairs: a repair is shown below, so none is suggested.
         is_map: it is a map run, whose dead letters are redriven with the run.
     """

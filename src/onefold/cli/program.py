@@ -145,7 +145,7 @@ def declared(
     Args:
         name: as typed. example: one or more command lines.
         read_only: it changes nothing, so read access is enough, and the app's declarations need not match existing queues.
-        settings: those of `click.command`.
+        settings: for `click.command`.
     """
 
     def declare(function: Callable[..., Answer]) -> Command:
@@ -177,7 +177,7 @@ def declared(
 
 
 class Group(click.Group):
-    """Commands under one word, in the order in which they were added; for a misspelt one a similar name is suggested."""
+    """A group of commands in the order of declaration; suggests a similar name for a misspelt one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order of declaration."""
@@ -261,6 +261,6 @@ def completion(shell: str) -> Answer:
     """Print the script that completes onefold's commands and options in bash, zsh or fish."""
     kind = get_completion_class(shell)
     if kind is None:
-        raise UsageError(f"There is no completion for {shell}.", todo="There is one for bash, zsh and fish.")
+        raise UsageError(f"Completion is not available for {shell}.", todo="There is one for bash, zsh and fish.")
     script = kind(program, {}, "onefold", _VARIABLE).source()
     return Answer({"shell": shell, "script": script}, draw=lambda: click.echo(script))

@@ -127,7 +127,7 @@ class Drawn:
         return Text("\n".join(drawn), no_wrap=True, overflow="ignore")
 
     def _longest_words(self) -> list[int]:
-        """The least width of each column: no key, id or name is broken; where there is no room, each row is a block."""
+        """The least width of each column: no key, id or name is broken; without room for that, each row becomes a block."""
         from rich.cells import cell_len
 
         return [
@@ -173,7 +173,7 @@ def _widest_line(cell: Text) -> int:
 
 
 def _shared(least: Sequence[int], widest: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: at least the minimum; the rest is divided evenly among those that need more."""
+    """Widths of columns: at least the minimum; the rest is divided evenly among columns that need more."""
     widths = list(least)
     left = room - sum(widths)
     while left > 0 and (short := [index for index, width in enumerate(widths) if width < widest[index]]):
@@ -238,7 +238,7 @@ def line(text: str = "", style: Style = "") -> None:
 
 
 def block(text: str, mark: str = "") -> None:
-    """Print a text of several lines as it is, with a mark before each of them."""
+    """Print a text of several lines unchanged, with a mark before each line."""
     rows = shown(text).split("\n")
     console().print(_Shown("\n".join(f"{mark}{row}" for row in rows)), soft_wrap=True)
 
@@ -264,7 +264,7 @@ def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
     """A text that contains names from outside, for rendering: only its first line can begin at the left edge.
 
     Args:
-        first, following: as of `fold`.
+        first, following: as for `fold`.
     """
     from rich.text import Text
 
@@ -306,7 +306,7 @@ def confirm(question: str, otherwise: str = "--yes") -> None:
 
 
 def todo(steps: Iterable[str], target: str = "") -> None:
-    """Print next steps; commands get this command's target, so that they can be copied as they are."""
+    """Print next steps; commands get this command's target, so that they can be copied and pasted."""
     for step in steps:
         line(f"  {with_target(step, target)}", "cyan" if step.startswith("onefold ") else "")
 

@@ -41,7 +41,7 @@ _REASONS: Final = (*REASONS, "none")  # none: the message has no reason
 
 
 def selecting(function: F) -> F:
-    """Add the options that say which dead letters are meant; they arrive as one `select`."""
+    """Add the options that select dead letters; the function gets them as `select`."""
 
     def call(*args: Any, **given: Any) -> Any:
         names = ("queue", "reason", "error", "job", "key", "group", "older_ms", "newer_ms", "contains", *_SHARED)
@@ -49,7 +49,9 @@ def selecting(function: F) -> F:
         if select.reason is not None and select.reason not in _REASONS:
             near = difflib.get_close_matches(select.reason, _REASONS, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            raise click.UsageError(f"There is no reason {select.reason!r}.{meant} There are: {', '.join(_REASONS)}.")
+            raise click.UsageError(
+                f"There is no reason {select.reason!r}.{meant} The reasons are: {', '.join(_REASONS)}."
+            )
         return function(*args, select=select, **given)
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__
@@ -157,7 +159,7 @@ def selecting_held(function: F) -> F:
 def chosen(
     words: tuple[str, ...], url: str | None, select: Select, *, everything: bool
 ) -> tuple[target.Target, list[Peeked], Select]:
-    """The dead letters that a command's words and options name, at least one, and what names them.
+    """The dead letters that a command's arguments and options select, at least one, and how they select them.
 
     Raises:
         NotFoundError: none matches.
@@ -176,7 +178,7 @@ def chosen(
 
 
 def one(words: tuple[str, ...], url: str | None, select: Select) -> tuple[target.Target, Peeked]:
-    """The one dead letter that a command's words and options name, with its target.
+    """The one dead letter that a command's arguments and options select, with its target.
 
     Raises:
         NotFoundError: none matches. UsageError: several do.

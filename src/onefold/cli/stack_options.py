@@ -259,6 +259,6 @@ def _check_handler(handler: str, app: str) -> None:
     if module != home or callable(getattr(sys.modules.get(module), attribute, None)):
         return
     raise errors.NotFoundError(
-        f"The module {module} has no handler for Lambda: {handler} is not there.",
+        f"The module {module} has no handler for Lambda: {handler} does not exist.",
         todo=f"Add to it: {attribute} = {app.partition(':')[2]}.lambda_handler()   (or name another: Function(handler=...))",
     )

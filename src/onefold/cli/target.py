@@ -1,7 +1,7 @@
 """Which engine a command works on: an app (`module:attribute`), a URL, or what the environment or the folder names.
 
 An app is imported with the current folder on the path, as `python -m` does. Each way this can fail has its own error: no
-such module, a module whose import fails (with its error and line), no such attribute, an attribute that is not an app.
+module, a module whose import fails (with its error and line), a missing attribute, an attribute that is not an app.
 Never here: opening an engine by other means than the app's runtime or `admin/session.py`.
 Invariant: an argument is taken for an app only if it has the form of one.
 """
@@ -56,26 +56,26 @@ def by_store_url(function: F) -> F:
 
 
 def is_app(word: str) -> bool:
-    """Whether a word has the form of a target: an app (module:attribute), or a URL."""
+    """Whether an argument has the form of a target: an app (module:attribute), or a URL."""
     return _FORM.fullmatch(word) is not None or is_url(word)
 
 
 def is_url(word: str) -> bool:
-    """Whether a word has the form of an engine's or a store's URL."""
+    """Whether an argument has the form of an engine's or a store's URL."""
     return _URL.match(word) is not None
 
 
 def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = None) -> tuple[str | None, list[str]]:
-    """Separate the app from the other words of a command.
+    """Separate the app from the other arguments of a command.
 
     Args:
-        words: as typed. wanted: how many words there are besides an app.
-        names: of those words, for the error, for example "KEY".
-        url: the value of --url, where the command has it; then no word can be an app.
+        words: as typed. wanted: how many arguments besides an app.
+        names: of those arguments, for the error, for example "KEY".
+        url: the value of --url, if the command has it; then no argument can be an app.
 
     Raises:
-        click.UsageError: too few or too many words, or an app or a URL in the place of another word.
-        UsageError: a word that was meant as an app or a URL and is neither.
+        click.UsageError: too few or too many arguments, or an app or a URL instead of another argument.
+        UsageError: an argument that was meant as an app or a URL and is neither.
     """
     if len(words) == wanted:
         for word in words:
@@ -103,7 +103,7 @@ def split(words: Sequence[str], wanted: int, *, names: str, url: str | None = No
 
 
 def not_a_target(word: str, *, nor: str = "") -> UsageError:
-    """The error for a word where an app or a URL should be, with what it may have been meant as.
+    """The error for an argument that should be an app or a URL, with a suggestion.
 
     Args:
         nor: what else it could have been and is not, for example "a date".
@@ -171,7 +171,7 @@ class Target:
 
     Attributes:
         app: None where only a URL is known.
-        words: the target as it is written on a command line; empty where it comes from the environment or the folder.
+        words: the target's form on a command line; empty if it comes from the environment or the folder.
         unfinished: handlers still run in this process when the command ends.
     """
 
@@ -206,7 +206,7 @@ class Target:
 
 
 def find(app: str | None, url: str | None = None, *, records: bool = False) -> Target:
-    """The target of a command, from its words, then the environment, then the folder.
+    """The target of a command, from its arguments, then the environment, then the folder.
 
     Args:
         app: module:attribute, or a URL.
@@ -275,7 +275,7 @@ def _only_here() -> str:
 
 
 def actor() -> str:
-    """The person who runs this command, as the ledger names them."""
+    """The person who runs this command, as named in the ledger."""
     try:
         return f"person:{os.environ.get('SUDO_USER') or getpass.getuser()}"
     except (KeyError, OSError):
@@ -283,7 +283,7 @@ def actor() -> str:
 
 
 def session_without_queues(found: Target, *, read_only: bool = False) -> AdminSession:
-    """A session on the app's engine that leaves queues as they are, to compare them with the declarations.
+    """A session on the app's engine that does not change queues, to compare them with the declarations.
 
     Args:
         read_only: nothing will be changed, so read access is enough.
@@ -305,7 +305,7 @@ def load(target: str) -> App:
 
     Raises:
         UsageError: another form, a URL, an attribute that is not an app, a module whose import fails.
-        NotFoundError: no such module or attribute.
+        NotFoundError: the module or attribute does not exist.
     """
     module_name, colon, attribute = target.partition(":")
     if is_url(target):

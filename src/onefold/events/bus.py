@@ -8,7 +8,7 @@ A put answers each entry as PutEvents does. When it returns, each accepted event
 in the archives, written in one transaction; a crash before that leaves no trace of it. Inside a handler the deliveries are
 sent with the run's record (outbox). A message that a queue refuses goes to the rule's dead-letter queue with EventBridge's
 attributes; it is not retried first, because every refusal of an embedded queue is final. On AWS a put calls PutEvents; the
-rules there are those that the deployment made from the same declarations.
+the rules there were deployed from the same declarations.
 Never here: the pattern language (`patterns.py`), templates (`transform.py`), replays (`replay.py`).
 Invariant: an accepted event is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
 """
@@ -156,7 +156,7 @@ class Bus:
 
         Args:
             name: 1 to 48 of A-Z a-z 0-9 . - _. pattern: as of a rule; None: every event.
-            retention: how long an event is kept, counted from its put; None: for ever.
+            retention: how long an event is kept, counted from its put; None: forever.
 
         Raises:
             UsageError: a name or pattern that cannot be. ConflictError: the bus has an archive of this name.
@@ -191,7 +191,7 @@ class Bus:
             entries: any number, all in one transaction; a mapping is read as PutEvents has it ("Source", "DetailType", ...).
 
         Returns:
-            One answer each, in order; an entry that is not taken says why and does not hold up the others.
+            One answer each, in order; a refused entry has a reason and does not hold up the others.
 
         Raises:
             UsageError: an entry is neither, or has an unknown field. Nothing was put.
@@ -262,8 +262,8 @@ class Bus:
             rules: only these; None: all that are enabled.
 
         Raises:
-            NotFoundError: no such archive or rule. UsageError: a name or range that cannot be.
-            ConflictError: a replay of this name is over, or of something else.
+            NotFoundError: the archive or a rule does not exist. UsageError: an impossible name or range.
+            ConflictError: a replay of this name has ended, or replays something else.
         """
         from_ms, to_ms = duration.instant_ms(start, "start"), duration.instant_ms(end, "end")
         runtime = self._runtime
@@ -341,7 +341,7 @@ class Bus:
         return Parcel(rule, event, queue, entry)
 
     def _undelivered(self, rule: Rule, queue: str, event: Envelope, code: str, message: str) -> Parcel:
-        """The same event as a dead letter: the event as it was, with EventBridge's attributes."""
+        """The event as a dead letter: unchanged, with EventBridge's attributes."""
         target = f"arn:aws:sqs:{self.origin.region}:{self.origin.account}:{queue}"
         texts = {
             "RULE_ARN": rule.arn,

@@ -1,6 +1,6 @@
 """The values and operators in a leaf of an event pattern, compiled once into tests on one value of an event.
 
-A leaf is a list; one of its members is enough. Strings, numbers, true, false and null are compared as they are, an object
+A leaf is a list; one of its members is enough. Strings, numbers, true, false and null are compared directly, an object
 names one operator. Numbers are compared by value (recorded from AWS: 300.0 matches 300), never with strings.
 Never here: where in an event the value is (`patterns.py`). Invariant: a test accepts any JSON value and never raises.
 
@@ -22,11 +22,11 @@ from onefold.errors import UsageError
 Test = Callable[[object], bool]
 
 Sign = tuple[Literal["text", "number", "word", "folded", "prefix", "range", "any"], Any]
-"""Of a value, by which an index finds who may take it: the value itself, a text in lower case, how a text begins, the two
+"""What an index of patterns stores for a value: the value itself, a text in lower case, how a text begins, the two
 bounds of a number (doubles), or just that there is one. Kinds keep 1, "1" and true apart."""
 ANY: Final[Sign] = ("any", None)
 
-STARS_MAX: Final = 5  # ours: AWS bounds the "complexity" of wildcards and does not say how it counts
+STARS_MAX: Final = 5  # our limit: AWS bounds the "complexity" of wildcards and does not say how it counts
 _OF_STRING: Final[Mapping[str, Callable[[str, str], bool]]] = {"prefix": str.startswith, "suffix": str.endswith}
 
 
@@ -34,7 +34,7 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
     """What a leaf takes.
 
     Args:
-        texts, numbers, words: strings, numbers, and true, false, null that are compared as they are.
+        texts, numbers, words: strings, numbers, and true, false, null that are compared directly.
         tests: operators.
         absent: an absent field is taken too.
         signs: every value that satisfies the leaf has one of them; see `Sign`.
@@ -68,7 +68,7 @@ def refused(reason: str, path: Sequence[str], meaning: str = "") -> UsageError:
     """The error of a pattern that is not valid.
 
     Args:
-        reason: as EventBridge says it. path: where. meaning: more, in our words.
+        reason: EventBridge's text. path: where. meaning: an explanation in our words.
     """
     at = f"It is at {'.'.join(path)[:200]}." if path else ""
     return UsageError(

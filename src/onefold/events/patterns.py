@@ -74,7 +74,7 @@ def compile_pattern(text: str | bytes) -> Pattern:
     """A pattern from its JSON.
 
     Raises:
-        UsageError: as EventBridge words it ("Event pattern is not valid. Reason: ..."), with the place.
+        UsageError: with EventBridge's text ("Event pattern is not valid. Reason: ...") and the path.
     """
     return _compiled(_parsed(text), empty=False)
 
@@ -364,7 +364,7 @@ class Mismatch(Struct, frozen=True):
 
     Args:
         field: path of the field, `$` for the event itself.
-        asked: what the pattern wants there, as it is written in it.
+        asked: what the pattern requires there, as written.
         found: what the event has there.
     """
 
@@ -417,7 +417,7 @@ def _walk_list(node: Node, value: list[object], absent: frozenset[Leaf], dotted:
             (list(_walk(node, one, absent, dotted, f"{path}[{at}]")) for at, one in enumerate(several)), key=len
         )
         missing = "; ".join(str(one) for one in closest)
-        yield Mismatch(path, "a list with one element that has everything", f"the closest has not: {missing}")
+        yield Mismatch(path, "a list with one element that has everything", f"the closest lacks: {missing}")
     else:
         yield from _walk(node, ABSENT, absent, dotted, path)
 

@@ -9,7 +9,7 @@ job, and any worker of the app runs it. A message that no filter matches is dele
 `transform` and `group` are applied to the message (`messageId`, `body`, `attributes`, `messageAttributes`; a JSON body is
 parsed) or, where there is an enrichment, to what it returned.
 Never here: matching (`patterns.py`), filling in templates (`transform.py`), storage. Invariant: a message leaves its source
-queue forwarded, filtered out, or as a dead letter that says why.
+queue forwarded, filtered out, or dead-lettered with the reason.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
         name: of the pipe and of its job.
         source, target: names of queues; fifo: of the target.
         filters: JSON of patterns, at most 5; one is enough; none: every message.
-        transform: the template of what the target gets; None: the body as it is, or what `enrich` returned.
+        transform: the template of what the target gets; None: the unchanged body, or what `enrich` returned.
         group: of a FIFO target: a text, or a JSON path.
         enrich: the function between filter and transformation; None for none.
         owner: the team that owns a fix.
@@ -205,7 +205,7 @@ def _check_queues(registry: Registry, source: Queue, target: Queue) -> None:
                 todo="Pass what app.queue(...) returned.",
             )
     if source is target:
-        raise errors.UsageError(f"A pipe from {source.name} to itself goes round for ever.", todo="Give it a target.")
+        raise errors.UsageError(f"A pipe from {source.name} to itself loops forever.", todo="Give it a target.")
     other = next((job.name for job in registry.jobs.values() if job.policy.queue == source.name), None)
     if other is not None:
         raise errors.ConflictError(
@@ -301,7 +301,7 @@ def _record_of(message: Delivery, body: Any) -> bytes:
     """A message as pipes and Lambda see it, as JSON; without receipt handle and digests, which differ at every receive.
 
     Args:
-        body: as `_opened` gave it: a text stays one, other JSON goes in as it is written.
+        body: from `_opened`: a text stays text, other JSON is inserted as written.
     """
     attributes = {
         "ApproximateReceiveCount": str(message.receive_count),

@@ -80,9 +80,9 @@ def begin(
     """Begin a replay, or find the one of that name to resume.
 
     Raises:
-        NotFoundError: the bus has no such archive or rule.
+        NotFoundError: the bus has no archive or rule of that name.
         UsageError: a name that cannot be, or an end that is not after the start.
-        ConflictError: a replay of this name is over, or is of another archive, range or rules.
+        ConflictError: a replay of this name has ended, or has another archive, range or rules.
     """
     if not re.fullmatch(_NAME, str(name)):
         raise errors.UsageError(

@@ -11,7 +11,7 @@ the candidates, and only those are matched in full. So a thousand rules on diffe
 much as one; patterns that only test for absent fields are always tried. Ranges of numbers are kept in a centered interval
 tree: a lookup costs its depth and its results, not the number of ranges.
 
-Never here: events, sending, what a rule does with an event. Invariants: a rule that was made can be applied, and EventBridge
+Never here: events, sending, what a rule does with an event. Invariants: an existing rule can be applied, and EventBridge
 would accept it; every rule that matches is found: the index only selects candidates.
 """
 
@@ -70,7 +70,7 @@ class EventArchive(Struct, frozen=True, kw_only=True, eq=False):
 
     Args:
         name, bus: which. pattern: JSON of what it keeps; None: every event.
-        retention_ms: how long; None: for ever.
+        retention_ms: how long; None: forever.
     """
 
     name: str
@@ -81,7 +81,7 @@ class EventArchive(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def place(self) -> str:
-        """Its name in the engine: those of bus and archive."""
+        """Its name in the engine: the bus's and the archive's."""
         return f"{self.bus}/{self.name}"
 
 
@@ -203,7 +203,7 @@ def _check_dead_letter(rule: str, queue: Queue) -> None:
     if queue.settings.fifo or queue.settings.message_bytes_max < limits.MESSAGE_BYTES_MAX:
         raise errors.UsageError(
             f"Queue {queue.name} cannot take what the targets of rule {rule} refuse.",
-            meaning="It must be a standard queue, as EventBridge wants it, and take messages of the largest size.",
+            meaning="It must be a standard queue, as EventBridge requires, and accept messages of the largest size.",
             todo="Declare another one: app.queue(name).",
         )
 
@@ -325,7 +325,7 @@ class _Shelf:
             self.lengths.add(len(str(value)))
 
     def find(self, value: object, found: set[int]) -> None:
-        """Add who is filed under a value that is neither a list nor an object."""
+        """Add the rules indexed under a value that is neither a list nor an object."""
         filed = self.filed
         found.update(filed.get(sign_of(value), ()))
         found.update(filed.get(ANY, ()))
@@ -366,7 +366,7 @@ def _asked(anchor: _Anchor, crowd: Mapping[_Anchor, int]) -> int:
 
 
 def _shared(anchor: _Anchor) -> _Anchor:
-    """What several patterns may share: a value and a beginning as they are, ranges of one field as if they all met."""
+    """What several patterns may share: equal values and beginnings, and all ranges of one field."""
     path, sign = anchor
     return (path, ("range", None)) if sign[0] == "range" else anchor
 

@@ -1,6 +1,6 @@
 """What a rule sends to its target for an event: one part of it, a template filled from it, or a constant.
 
-    input_path       the value at a JSON path: a text arrives with its quotes, an object as it is
+    input_path       the value at a JSON path: a text arrives with its quotes, an object unchanged
     InputTransformer variables taken by JSON paths, filled into a template where it says <name>
     constant         the same text for every event
 
@@ -38,7 +38,7 @@ PREDEFINED: Final = (
     "aws.events.event",
     "aws.events.event.json",
 )
-PIPE_NAMES: Final[Mapping[str, str]] = {  # user guide, "EventBridge Pipes input transformation"; those of ours
+PIPE_NAMES: Final[Mapping[str, str]] = {  # user guide, "EventBridge Pipes input transformation"; our own limits
     "aws.pipes.pipe-name": "aws.events.rule-name",
     "aws.pipes.event.ingestion-time": "aws.events.event.ingestion-time",
     "aws.pipes.event.json": "aws.events.event.json",
@@ -125,7 +125,7 @@ def compile_transformation(
     """
     if sum(one is not None for one in (input_path, transformer, constant)) > 1:
         raise UsageError(
-            "Only one of constant, input_path and input_transformer can say what a target gets.", todo="Give one."
+            "Only one of constant, input_path and input_transformer can define what a target gets.", todo="Give one."
         )
     if input_path is not None:
         return Transformation(path=compile_path(input_path))
@@ -208,7 +208,7 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
         if quoted and name in _WHOLE:
             raise UsageError(
                 f"<{name}> is inside quotes in the input template.",
-                meaning="It is JSON and is filled in as it is.",
+                meaning="It is JSON and is inserted unchanged.",
                 todo=f'Write it without quotes, for example {{"event": <{name}>}}.',
             )
         pieces.append(_Hole(name, quoted))
@@ -309,7 +309,7 @@ def at_path(path: Path, value: Any) -> Any:
 
 
 def _exact(event: Envelope) -> Any:
-    """The event's value with its numbers as they are written: an amount must not pass through a double."""
+    """The event's value with its numbers as written: an amount must not pass through a double."""
     return _DECODER.decode(event.text)
 
 

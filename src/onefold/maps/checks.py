@@ -30,7 +30,7 @@ def check_source(source: Source, state: MapState, mapping: MapJob, *, wholly: bo
     """See that a source is the one that the run was started with; its stamp now.
 
     Args:
-        wholly: read it all, also where its size and time say that nothing was written.
+        wholly: read it all, even if size and time show that nothing was written.
 
     Raises:
         NotFoundError: it is gone. UsageError: it is another.
@@ -60,7 +60,7 @@ def _way_out(source: Source, state: MapState, mapping: MapJob) -> str:
     if is_cut(state, mapping):
         return (
             f"Put the file back and {on}; what was repaired goes into a file and a run of its own, because another file "
-            "would cut other batches than those that are done."
+            "would cut other batches than the finished ones."
         )
     redrive = (
         f"`onefold map redrive {state.run} --items {source.name}` to do what is not done yet, under the same keys."
@@ -128,7 +128,7 @@ def _advice(header: tuple[str, ...], lacking: list[str], reader: ItemReader) -> 
         if field.casefold() in plain:
             return f"Is {plain[field.casefold()]!r} meant? Names are compared letter by letter."
     return (
-        "Give the file with these columns, or a field its default; is there no header at all, "
+        "Give the file with these columns, or a field its default; if there is no header at all, "
         "declare items=onefold.maps.ItemReader(header=(...))."
     )
 

@@ -163,7 +163,7 @@ def _text(item: Item) -> str:
     return ",".join(str(value) for value in (item.value or {}).values())[:_SHOWN_CHARS]
 
 
-# -- those that were sent ------------------------------------------------------------------------------------------------
+# -- children that were sent -----------------------------------------------------------------------------------------------
 
 
 _OPEN, _DONE, _FAILED = 0, 1, 2
@@ -217,7 +217,7 @@ class Span:
         return len(self._waiting)
 
     def add(self, waiting: OpenChild | None, end: Position, *, items: int = 0, failed: bool = False) -> None:
-        """Add the next child; with None it is over already, `failed` or done, with so many items."""
+        """Add the next child; with None it has ended already, `failed` or done, with this many items."""
         number = self._first + len(self._status)
         self._ends.extend((end.offset, end.line, end.index))
         self._items.append(items if waiting is None else waiting.items)
@@ -228,7 +228,7 @@ class Span:
             self._over(number, failed=failed)
 
     def settle(self, number: int, *, failed: bool) -> None:
-        """A child is over."""
+        """A child has ended."""
         del self._waiting[number]
         self._over(number, failed=failed)
 
@@ -249,7 +249,7 @@ class Span:
         return iter(list(self._waiting.values()))
 
     def pop(self) -> Popped | None:
-        """Take what is over from the beginning; None where the first is not over."""
+        """Take the ended children from the beginning; None if the first has not ended."""
         begin = index = self._gone
         done = failed = 0
         while index < len(self._status) and self._status[index] != _OPEN:

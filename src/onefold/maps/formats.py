@@ -437,7 +437,7 @@ def read(source: Source, reader: ItemReader, start: Position | None = None) -> I
     """The items of a source behind a position, in order; malformed rows in their places.
 
     Raises:
-        NotFoundError: there is no such file. UsageError: the source as a whole is not what the reader says.
+        NotFoundError: the file does not exist. UsageError: the source as a whole does not fit the reader.
     """
     start = start or Position()
     found: Iterator[Read]
@@ -456,7 +456,7 @@ def read(source: Source, reader: ItemReader, start: Position | None = None) -> I
 
 
 def _unpacked(found: Iterator[Read], name: str) -> Iterator[Read]:
-    """The same; what compression finds wrong with the file is said as an error of ours."""
+    """The same; errors of decompression are raised as ours."""
     with unpacking(name):
         yield from found
 

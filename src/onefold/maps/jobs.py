@@ -52,7 +52,7 @@ _ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that si
 
 
 class Still(Struct, frozen=True):
-    """Since when nothing has moved in a run, passed from turn to turn: one turn is too short to see it by itself.
+    """Since when a run has made no progress, passed from turn to turn: one turn is too short to see it.
 
     Args:
         moved_at_ms: when something was last over or sent; None when that is not known.
@@ -84,7 +84,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
     Attributes:
         spec: what it is, on both sides. job: of its items. turns: the job that drives its runs.
         item: codec of one item. key: rule of one item's key.
-        queue: settings of the items' queue. function: as it was declared. owner: the team that owns a fix.
+        queue: settings of the items' queue. function: the declared one. owner: the team that owns a fix.
     """
 
     spec: MapSpec
@@ -111,7 +111,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
         return digest(msgspec.json.encode([self.name, self.spec.reader, self.spec.batch, self.key.text]))
 
     def payload_of(self, item: Item) -> Any:
-        """One item as a value of the declared type; text of a CSV cell becomes a number where the type says so.
+        """One item as a value of the declared type; text of a CSV cell becomes a number if the type requires one.
 
         Raises:
             PayloadError: it does not fit the type.
@@ -166,7 +166,7 @@ Take = Callable[[Runtime, MapJob, MapTurn, Context], str]
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options of `App.map`, as they were written; meanings as there."""
+    """The options of `App.map`, as written; meanings as there."""
 
     key: str | KeyFunction
     name: str | None

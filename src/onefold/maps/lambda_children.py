@@ -133,8 +133,8 @@ class StepFunctionsChildren:
 
     Args:
         maps: declared, by name.
-        make_pool: who runs handlers: takes how long an invocation may last (ms), the job of a delivery, and how a queue is
-            wrapped.
+        make_pool: makes the pool that runs handlers: takes how long an invocation may last (ms), the job of a delivery,
+            and how a queue is wrapped.
         store: of the records.
     """
 
@@ -166,7 +166,7 @@ class StepFunctionsChildren:
 
         Raises:
             NotFoundError: the app has no map of that name. PayloadError: an item is none.
-            UsageError: the backend cannot be used as it is.
+            UsageError: the backend cannot be used.
             Exception: the job's failure, by the name of its class. `ChildBusy`: it runs elsewhere, no time was left, or the
                 backend failed for now; every state machine tries it again, whatever the map's own rules are.
         """

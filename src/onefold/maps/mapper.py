@@ -12,10 +12,10 @@ what failed before the redrive counts as not finished.
 
 `Turns` is the handler that drives runs: a turn of a few seconds, then the next one, in whichever worker takes it. A turn
 without progress ends early, so that it occupies no thread while items wait for their retries; the longer there is no
-progress, the later the next turn. A problem that only a person can fix halts the run with a message that says how to fix it;
+progress, the later the next turn. A problem that only a person can fix halts the run with a message on how to fix it;
 nothing is lost.
 Never here: running workers, what an item's failure means. Invariants: a checkpoint counts only children whose messages are
-in their queue, or whose records say that they are finished; a run that is not finished has a next turn, or waits for a
+in their queue, or whose records show that they are finished; a run that is not finished has a next turn, or waits for a
 person, or is driven by another process.
 """
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
 SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB
-_LOOK: Final = 2_000  # records of one look
+_LOOK: Final = 2_000  # records of one read
 _WAIT_MS_MIN: Final = 10
 _WAIT_MS_MAX: Final = 250
 _NOTE_MS: Final = 1_000  # how often progress is written when nothing is sent
@@ -82,7 +82,7 @@ class Mapper:
         moved: something was over, or was sent, in the last step.
 
     Raises:
-        NotFoundError: there is no such run, or its source is gone.
+        NotFoundError: the run does not exist, or its source is gone.
         UsageError: the source, or the declaration, is not what it was when the run was started.
     """
 
@@ -127,7 +127,7 @@ class Mapper:
 
     @property
     def still(self) -> Still:
-        """Since when nothing moves, for who drives it next."""
+        """Since when there is no progress, for the next driver."""
         ahead_ms, empty_ms = self._clock.now_ms() - self._clock.monotonic_ms(), self._empty_since_ms
         return Still(self._moved_ms + ahead_ms, None if empty_ms is None else empty_ms + ahead_ms)
 
@@ -255,7 +255,7 @@ class Mapper:
         return int(mine[-1].detail.get("fence") or 0) if mine else 0
 
     def _add(self, child: MapChild, record: Record | None, fence: int) -> None:
-        """One child into the span. What is malformed is over, and counted by itself."""
+        """Add one child to the span. A malformed one has ended, and is counted separately."""
         if child.outgoing is None:
             self._span.add(None, child.end)
             return
@@ -394,7 +394,7 @@ class Mapper:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Write the results, and last that it is over."""
+        """Write the results, and last that the run has ended."""
         state = self._counted()
         status = "succeeded" if state.ending is None else state.ending
         now_ms = self._clock.now_ms()
@@ -432,7 +432,7 @@ class Mapper:
     # -- State -------------------------------------------------------------------------------------------------------
 
     def _counted(self) -> MapState:
-        """The run's value with everything that is over counted; it is kept here, written or not."""
+        """The run's value with everything that has ended counted; kept here, written or not."""
         state, popped = self.state, self._span.pop()
         if popped is not None:
             state = replace(
@@ -474,7 +474,7 @@ class _Pause:
         self._never = threading.Event()
 
     def wait(self, timeout_s: float) -> bool:
-        """True at once where the time does not pass by itself."""
+        """True at once on a clock that does not move by itself."""
         return timeout_s <= 0 or self._never.wait(timeout_s)
 
 
@@ -541,7 +541,7 @@ def _refuse_other(engine: Engine, mapping: MapJob, run: str) -> None:
 
 
 def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
-    """Take steps until the turn is over; False when it ended because nothing moved."""
+    """Take steps until the turn ends; False when it ended because nothing moved."""
     pause = _Pause()
     begin_ms = still_ms = clock.monotonic_ms()
     while not mapper.over:

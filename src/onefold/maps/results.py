@@ -41,7 +41,7 @@ _ARN: Final = "arn:onefold:states:local:000000000000"
 
 
 class ChildOutcome(Struct, frozen=True, kw_only=True):
-    """How one child ended, or that it has not.
+    """How one child ended, or that it is still open.
 
     Args:
         name: its key. body: its payload as JSON text; of a batch the list of its items.

@@ -46,7 +46,7 @@ _MAX_DELAY_MS_MAX: Final = 31_622_400_000  # same: MaxDelaySeconds
 _NOT_IN_ALL: Final = ("States.DataLimitExceeded", "States.Runtime")  # same: States.ALL does not cover these
 
 EXCEEDED: Final = "States.ExceedToleratedFailureThreshold"
-EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # as AWS says it, observed
+EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # AWS's text, observed
 BUSY: Final = "ChildBusy"  # on Step Functions: the child runs in another invocation, or this one had no time left
 TIMEOUT: Final = "HandlerTimeout"  # what a run that passed its timeout is called here; States.Timeout there
 
@@ -430,7 +430,7 @@ class ItemFailures(Struct, frozen=True):
         """The outcome of a run that failed.
 
         Args:
-            failed: what the handler's exception means by itself. delivery: of the item.
+            failed: what the handler's exception alone means. delivery: of the item.
             earlier: the history of the operation, in order; read only where it matters.
             fraction: chance from [0, 1).
 

@@ -54,7 +54,7 @@ class Item(Struct, frozen=True, gc=False):
 
     Args:
         value: a CSV row or a listing's entry by column; None where there is `text`.
-        text: of a JSON value, as it is in the file.
+        text: of a JSON value, as in the file.
         line: on which it begins, 1 or more; of a listing its number.
         end: the position behind it.
     """
@@ -88,7 +88,7 @@ class SourceIdentity(Struct, frozen=True, kw_only=True):
     Args:
         size: bytes; of a listing the number of entries.
         stamp: modification time in ns, or the ETag in S3.
-        head: digest of the first 64 KiB. whole: of everything; empty in S3, whose ETag says it.
+        head: digest of the first 64 KiB. whole: of everything; empty in S3, which has the ETag.
     """
 
     size: int
@@ -106,7 +106,7 @@ class Source(Protocol):
         """What it is now; reads it all where nothing cheaper shows it.
 
         Raises:
-            NotFoundError: it is not there (any more). TransientError: S3 cannot answer for now.
+            NotFoundError: it does not exist (any more). TransientError: S3 cannot answer for now.
         """
         ...
 
@@ -317,7 +317,7 @@ def source_of(location: str, s3_client: Callable[[], Any] | None = None) -> Sour
     """The source that a path or URL names.
 
     Args:
-        location: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's for S3, where it is needed.
+        location: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's client for S3 when needed.
 
     Raises:
         UsageError: another scheme, or S3 without a client.
@@ -465,7 +465,9 @@ def _refusals() -> Iterator[None]:
     """What S3 refuses for good becomes an OSError, as of a folder that cannot be written; what may pass stays what it is."""
     try:
         yield
-    except Exception as error:  # boto3's own, which is not imported here; that of an upload has S3's answer behind it
+    except (
+        Exception
+    ) as error:  # boto3's own, which is not imported here; an upload's error has S3's answer as its cause
         answer = getattr(error, "response", None) or getattr(error.__context__, "response", {})
         if answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _REFUSED or passes(answer):
             raise

@@ -1,4 +1,4 @@
-"""A map run as it is stored in State: what it reads, how far it has come, how it ended. A small value, however long the run.
+"""A map run's value in State: what it reads, how far it has come, how it ended. A small value, however long the run.
 
     map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, as of any run
 
@@ -50,7 +50,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         seen_done, seen_failed: items known to be over by now, for people.
         earlier: items that rounds before this one had done; passed: of these, so many lie before `sent`.
         round: how often it was redriven. clearing: a redrive has begun, and takes the last round's dead letters away.
-        driver: token of who wrote it last, so that two drivers that write the same can be distinguished.
+        driver: token of the last writer, so that two drivers that write the same can be distinguished.
         started_at_ms, round_at_ms, ended_at_ms: the run's, this round's beginning, and the end.
         failure: what happened, why, and what to do, in one line for a person.
         results: where its files are.
@@ -97,7 +97,7 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ahead(self) -> int:
-        """Items that an earlier round has done, and that this one has not come to yet."""
+        """Items that an earlier round has done and this one has not reached yet."""
         return min(max(self.earlier - self.passed, 0), self.pending)
 
 
@@ -106,10 +106,10 @@ _state_or_none = documents.reader(MapState, None)
 
 
 class VersionedMapState(Struct, frozen=True):
-    """A map run as it was read from State.
+    """A map run and the version read from State.
 
     Args:
-        state: its value. version: to be named by whoever changes it.
+        state: its value. version: a change must name it.
     """
 
     state: MapState

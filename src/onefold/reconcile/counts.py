@@ -56,7 +56,7 @@ class Own(Struct, frozen=True, kw_only=True):
     Args:
         what: what it counted.
         expected, found: in all.
-        missing, duplicate: how much is not there, and there too often.
+        missing, duplicate: how many are missing, and how many are too many.
         unexpected: keys that were found and never dispatched.
         differences: the first keys that differ.
     """
@@ -73,7 +73,7 @@ class Own(Struct, frozen=True, kw_only=True):
         """Whether it finds anything wrong apart from work that is not done.
 
         Args:
-            unfinished: operations that are not done, as the records say; what they have not written yet is not missing.
+            unfinished: operations that are not done by their records; what they have not written yet is not missing.
         """
         return bool(self.duplicate or self.unexpected or self.missing > unfinished)
 

@@ -39,7 +39,7 @@ EXAMPLES_MAX: Final = 20  # operations that an outcome names; the others are cou
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """One operation that is not as it should be; fields as of `SurveyedOperation`."""
+    """One operation with a problem; fields as in `SurveyedOperation`."""
 
     job: str
     tenant: str
@@ -60,7 +60,7 @@ class ReconcileOutcome(Struct, frozen=True, kw_only=True):
         run: which run. name: which reconciliation; empty for one by hand that none was declared for.
         look: which look it was; 0: by hand. at_ms: when.
         verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but it is not all done. Else `disagrees`.
-        expected: how many the run says it dispatched; None while it has not said so.
+        expected: how many the run dispatched; None while that is not known.
         dispatched: operations that its ledger names. The places of `survey.py` follow, which add up to it.
         twice: completed more than once. doubtful: may have taken effect more than once.
         own: what the user's own count gave; None where there is none.
@@ -105,9 +105,9 @@ def assemble(
 
     Args:
         survey: after its walk. items: of it, at most `EXAMPLES_MAX`. concerned: how many it gave in all.
-        run: as State has it; None where it is not known there.
+        run: from State; None if it is not known there.
         own: the user's count; None where there is none.
-        name, look, now_ms: as of `ReconcileOutcome`.
+        name, look, now_ms: as in `ReconcileOutcome`.
     """
     counts = survey.counts
     wrong, late = tuple(_wrong(survey, run, own)), tuple(_late(survey, run))
@@ -243,7 +243,7 @@ def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sink
 
 
 def _rows(outcome: ReconcileOutcome, actor: str) -> Iterator[Row]:
-    """The missing, each in its own history too, so that `onefold why` of its key says who found it."""
+    """The missing operations, each in its own history too, so that `onefold why` of its key shows who found it."""
     for one in outcome.examples:
         if one.state == "missing":
             yield Row(

@@ -6,7 +6,7 @@
         return dict(db.execute("SELECT customer, count(*) FROM statements WHERE month = ? GROUP BY 1", [month]))
 
 There are two checks. onefold's compares every dispatched key with its record (`survey.py`). The user's counts the business
-rows themselves, because a record says that a handler returned, not that the row it wrote exists exactly once. The outcome
+rows themselves, because a record proves that a handler returned, not that the row it wrote exists exactly once. The outcome
 goes to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
 
 The message that starts it is sent when the run begins, to be delivered `after` later, and its key is the run's name: so the
@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 QUEUE: Final = "onefold-reconcile"  # declared where a reconciliation names no queue of its own
 LOOKS_MAX: Final = 4  # ours: a run that is late is looked at again, `after` later each time
 _TIMEOUT: Final = (
-    "10m"  # of one look: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
+    "10m"  # for one pass: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
 )
 _AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # ours: later than that its queue would not keep a message either
 
@@ -191,7 +191,7 @@ class Reconciler:
         return f"<onefold reconciliation {self.name} of {self.of}>"
 
     def __call__(self, function: F) -> F:
-        """Take the user's own check: a function of a `Reconciliation`. It stays as it is, to be called in tests.
+        """Take the user's own check: a function of a `Reconciliation`. Returns it unchanged.
 
         Raises:
             ConflictError: it has one already. UsageError: an async generator, or a
@@ -237,7 +237,7 @@ class Reconciler:
 
         Args:
             due: which run, which look.
-            actor: who checks, as the ledger names them; by default this process.
+            actor: who checks, as named in the ledger; by default this process.
 
         Raises:
             Exception: whatever the user's own check raised; nothing is written down then.

@@ -5,7 +5,7 @@ where the rest is from the queues. A run's own state is used only to see whether
 operation; a survey may contradict the numbers in it.
 
     done      its record is complete, by this run's message or by another one with the same payload; `twice` when the
-              run's rows say that it completed more than once, `doubtful` when a run of it ended without an outcome and the
+              run's rows show that it completed more than once, `doubtful` when a run of it ended without an outcome and the
               job's policy was to run again
     running   a lease on it holds
     waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
@@ -43,7 +43,7 @@ OperationStateName = Literal["done", "running", "waiting", "stuck", "dead", "hel
 
 DISPATCHED: Final = "dispatched"
 PAGE: Final = 1_000  # ledger rows, and so keys, that are in memory at one time
-_KEY_MESSAGES_MAX: Final = 20  # of one key, looked at where the message that was dispatched is not there any more
+_KEY_MESSAGES_MAX: Final = 20  # of one key, read if the dispatched message no longer exists
 _TABLE_BITS: Final = 27  # 16 MiB: of 10 million operations 4 % share a bit with another, and are looked up for nothing
 _KEY_ROWS_MAX: Final = 10_000  # of one key; asked only about operations that needed more than one run
 
@@ -55,9 +55,9 @@ class SurveyedOperation(Struct, frozen=True, kw_only=True):
         key: the operation. state: its state, as above.
         why: one sentence.
         message_id, queue: where its payload is; None where no message is left.
-        owner: of the fix, where it is known.
+        owner: of the fix, if known.
         twice: it completed more than once in this run.
-        doubtful: it may have taken effect more than once: a run of it ended without a word, and it was run again.
+        doubtful: it may have taken effect more than once: a run of it ended without a report, and it was run again.
         dispatched_at_ms: when.
     """
 
@@ -90,7 +90,7 @@ class Survey:
 
     Attributes:
         dispatched: operations seen so far, each counted once.
-        counts: of these, by place. twice, doubtful: as of `SurveyedOperation`.
+        counts: of these, by state. twice, doubtful: as in `SurveyedOperation`.
     """
 
     def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
@@ -133,7 +133,7 @@ class Survey:
     def _done_before(self) -> Iterator[SurveyedOperation]:
         """Operations that an earlier message of their key completed, while this run's was refused or waits.
 
-        A complete record says that its key is done, not with which payload: what this run's own rows say decides.
+        A complete record shows that its key is done, but not with which payload: this run's own rows decide.
         """
         for rows in self._engine.ledger.walk_run(self.run, PAGE):
             first: dict[RecordKey, Row] = {}
@@ -155,7 +155,7 @@ class Survey:
                         yield item
 
     def _is_not_by_it(self, row: Row, record: Record, history: Sequence[Row]) -> bool:
-        """Whether a complete record is another message's: no row of this run says that the operation is done."""
+        """Whether a complete record is another message's: no row of this run reports the operation as done."""
         event = self._deciding_event(history)
         is_so = event == "conflict" or (record.created_at_ms < row.at_ms and runs.outcome_of(event) != "done")
         if is_so:
@@ -319,7 +319,7 @@ class Survey:
             return "running", f"run {record.attempts} is under way"
         dead_lettered = (
             message is not None and message.queue in self._dead
-        )  # by the queue, perhaps: no record says that
+        )  # perhaps by the queue itself: no record shows that
         if record is not None and record.status == "in_progress" and not dead_lettered:
             return "stuck", f"a run of it went silent; {self._after_silence(record, row.queue, message)}"
         if message is None:
@@ -361,7 +361,7 @@ def _is_plain(record: Record | None) -> bool:
 
 
 def _is_doubtful(record: Record, policy: Policy | None) -> bool:
-    """Whether an effect outside may have happened in a run that ended without a word, before the one that completed."""
+    """Whether an effect outside may have happened in a run that ended without a report, before the one that completed."""
     if not record.crashes_total:
         return False
     return policy is None or (policy.effect == "external" and policy.on_unknown == "rerun")

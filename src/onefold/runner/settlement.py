@@ -360,8 +360,7 @@ class Settler:
         return verdicts
 
     def put_back(self, run: Execution, lease_ms: int) -> bool:
-        """Restore the record of a run's claim if it is gone from the store: flushed, evicted, deleted, or a backup was
-        restored.
+        """Restore the record of a run's claim if the store lost it: flushed, evicted, deleted, or a backup restored.
 
         Nobody has taken the operation over then, and without its record the next delivery or call would run it again.
 

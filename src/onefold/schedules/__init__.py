@@ -1,4 +1,4 @@
-"""Schedules as they are declared, and the embedded scheduler that sends their ticks.
+"""Declared schedules, and the embedded scheduler that sends their ticks.
 
 Imports `runner` and below. When a tick is due is decided in `schedules/ticks.py`; what a dispatcher yields goes through
 `runner/dispatcher.py`. The names here are loaded when they are first used, so that a Lambda function without a schedule

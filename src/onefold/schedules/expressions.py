@@ -79,7 +79,7 @@ class _Field(Struct, frozen=True):
 
     Args:
         name: for errors. least, most: its values. marks: its wildcards.
-        names: words for values. sample: for errors.
+        names: of values. sample: for errors.
     """
 
     name: str
@@ -91,7 +91,7 @@ class _Field(Struct, frozen=True):
 
     @property
     def allowed(self) -> str:
-        """What is allowed there, in words."""
+        """The allowed values, as text."""
         words = list(self.names)
         also = f" or {words[0]}-{words[-1]}" if words else ""
         marks = f"{' '.join(self.marks[:-1])} and {self.marks[-1]}"
@@ -496,7 +496,7 @@ def _hint_for_number(field: str, number: int) -> str:
 
 
 def _hint_for_word(field: str, text: str, marks: str, names: Sequence[str]) -> str:
-    """For a word that is not a value of its field."""
+    """The error for a word that is not a value of its field."""
     if text.upper() in names:
         return f"AWS writes names in capitals: {text.upper()}."
     if len(text) > 3 and text[:3].upper() in names:

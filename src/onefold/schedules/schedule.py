@@ -108,12 +108,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     """A declared schedule. Made by `App.schedule`; call it with a `Tick` to run its function in a test.
 
     Attributes:
-        name: unique in the app. expression: as it was written.
+        name: unique in the app. expression: as written.
         timing: when it fires. job: the one that its ticks are messages for.
         missed, missed_max: what happens to ticks whose time passed while no scheduler ran.
         delete_after: it is forgotten after its last tick (EventBridge's ActionAfterCompletion DELETE).
         undelivered: what happens to ticks that the queue refuses. dispatches: its function is a generator of messages.
-        function: as it was declared. owner: the team that is responsible for fixes.
+        function: the declared one. owner: the team that is responsible for fixes.
     """
 
     name: str
@@ -299,13 +299,13 @@ def _check_fires(expression: str, timing: Timing) -> None:
 
 
 def _own_queue(registry: Registry) -> Queue:
-    """The queue for ticks of schedules that name none, and for dead letters of those that use a FIFO queue."""
+    """The queue for ticks of schedules that name none, and for dead letters of schedules that use a FIFO queue."""
     name = f"{registry.name}-schedules"
     return registry.queues.get(name) or registry.add_queue(queue_of(name))
 
 
 class _Options(Struct, frozen=True, kw_only=True):
-    """The options of `App.schedule`, as they were written."""
+    """The options of `App.schedule`, as written."""
 
     tz: str | tzinfo
     name: str | None

@@ -189,7 +189,7 @@ class Scheduler:
                     continue
                 try:
                     state = decode(PREFIX + name, value.value, _state_of)
-                except errors.StorageError as error:  # its ticks wait for a person; those of the others do not
+                except errors.StorageError as error:  # its ticks wait for a person; other schedules' ticks do not
                     if name not in self._unreadable:
                         self._unreadable.add(name)
                         self._writer.report(self._writer.event("schedule-unreadable", name, {"why": str(error)[:500]}))
@@ -198,7 +198,7 @@ class Scheduler:
                     yield name, state, value.version
 
     def _register(self, names: Sequence[str], *, ours: bool = True) -> int:
-        """Put schedules on the agenda, and write those that are new, that changed, or that are ahead of the clock.
+        """Put schedules on the agenda, and write the ones that are new, changed, or ahead of the clock.
 
         Args:
             ours: our times replace others that are registered; otherwise such schedules are left alone.
@@ -338,7 +338,7 @@ class Scheduler:
         if outgoing:
             self._runtime.send(outgoing)
             wrote.sent = len(outgoing)
-        for run, name in following:  # what looks at the run later; its tick is what counts
+        for run, name in following:  # the later reconciliation of the run; its tick matters more
             for why in send_reconciliations(self._runtime, run, name, now_ms):
                 wrote.events.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
@@ -428,7 +428,7 @@ class Upcoming(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """A schedule that has no further tick: its name, and its expression as it was written."""
+    """A schedule that has no further tick: its name, and its expression as written."""
 
     schedule: str
     expression: str

@@ -168,7 +168,7 @@ def advance(
     count, from_ms, to_ms = _passed(state, timing, gap_until_ms)
     fresh = [at_ms for at_ms in ticks if not was_sent(state, at_ms)]
     gaps = _without(state.gaps, max(gap_until_ms, state.last_ms), until_ms)
-    known_ms = max(state.last_ms, state.high_ms)  # up to here the gaps say what was passed over
+    known_ms = max(state.last_ms, state.high_ms)  # up to here the gaps record what was skipped
     if count and gap_until_ms > known_ms:
         gaps = (*gaps, (known_ms, gap_until_ms))[-GAPS_MAX:]
     after = replace(
@@ -242,7 +242,7 @@ def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, i
 
 
 def was_sent(state: ScheduleState, at_ms: int) -> bool:
-    """Whether a tick that is not dealt with yet was sent all the same: before the clock was set back, or by a person."""
+    """Whether a tick that is not dealt with yet was sent nevertheless: before the clock was set back, or by a person."""
     return at_ms <= state.high_ms and not any(after < at_ms <= until for after, until in state.gaps)
 
 

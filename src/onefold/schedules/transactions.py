@@ -91,7 +91,7 @@ class Written:
 
     Attributes:
         events: what happened. sent: how many ticks were sent. superseded: schedules for which other times count.
-        paused: those that a person has paused.
+        paused: the ones that a person has paused.
         due: when names in State are due; None: never.
     """
 

@@ -1,12 +1,11 @@
 """Ticks that their queue did not take: kept in State until they are sent, or until the schedule's retry policy ends.
 
 A transient failure (a queue that is throttled) is retried after 1 s, 2 s, 4 s and so on up to 8 minutes, so that 185 retries
-take 24 hours; these are the two maxima of EventBridge Scheduler's policy. A permanent one (no such queue, a message that it
-refuses) is not retried. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's attribute
-names, or is dropped; an event reports either. Ticks of a schedule that is no longer declared stay, in case it is declared
-again; each scheduler reports once that they are there.
-Never here: when a tick is due. Invariant: a tick that was due is in its queue, here, in the
-dead-letter queue, or in the ledger as dropped.
+take 24 hours; these are the two maxima of EventBridge Scheduler's policy. A permanent one (a missing queue, a message that
+it refuses) is not retried. In the end the tick goes to the schedule's dead-letter queue under EventBridge Scheduler's
+attribute names, or is dropped; an event reports either. Ticks of a schedule that is no longer declared stay, in case it is
+declared again; each scheduler reports once that they are there. Never here: when a tick is due. Invariant: a tick that was
+due is in its queue, here, in the dead-letter queue, or in the ledger as dropped.
 
 Sources: user guide, "Configuring a schedule's dead-letter queue" (names of the attributes); API RetryPolicy.
 """
@@ -40,7 +39,7 @@ _PAUSE_MS: Final = limits.SECOND_MS
 _PAUSE_MS_MAX: Final = 8 * limits.MINUTE_MS
 _READ: Final = 1_000  # values read together
 _NO_ACCOUNT: Final = (
-    "us-east-1:000000000000"  # region and account of an engine that has none, as `onefold serve` has them
+    "us-east-1:000000000000"  # region and account of an engine that has none, as used by `onefold serve`
 )
 
 
@@ -48,10 +47,10 @@ class Unsent(Struct, frozen=True, kw_only=True):
     """A tick that is to be sent again: the JSON of its State value.
 
     Args:
-        schedule: its name. scheduled_at: the planned time, as the message says it.
+        schedule: its name. scheduled_at: the planned time, as in the message.
         first_at_ms: when it was tried first. again_at_ms: when it is tried next.
         retries: how often it was tried again. code, message: of the last error.
-        lasting: the error cannot pass by itself.
+        lasting: the error is not temporary.
     """
 
     schedule: str
@@ -146,7 +145,7 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
         body=sent.body,
         attributes=attributes,
         key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None,
-        trusted=False,  # its body says what it claims, and a signature would be one attribute more
+        trusted=False,  # its body contains what it claims, and a signature would be one more attribute
     )
 
 
@@ -174,7 +173,7 @@ class UndeliveredTicks:
         self._state = writer.engine.state
         self._schedules = schedules
         self._agenda = agenda
-        self._orphaned: set[str] = set()  # schedules of which it was said
+        self._orphaned: set[str] = set()  # schedules that were reported
 
     def look(self) -> None:
         """Note what there is: another process may have left it. What is noted already is read when its time comes."""
@@ -270,7 +269,7 @@ class UndeliveredTicks:
         key = None
         if (
             schedule.dispatches
-        ):  # its tick is not an operation of the run, so the row names no key: the run's value says it
+        ):  # its tick is not an operation of the run, so the row names no key: the run's value has the reason
             runs.note(self._state, one.run, failure=f"Its tick was given up: {one.message}"[:500])
         else:
             key = schedule.outgoing_at(one.scheduled_at).record

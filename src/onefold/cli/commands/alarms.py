@@ -1,7 +1,8 @@
 """`onefold alarms`: which are on, which were, silencing and testing them; `onefold watch`: evaluate them. Drawing only.
 
 What an alarm means says `observe/alarms.py`, what a test does `testing/alarm_drills.py`.
-Invariants: `list` and `history` evaluate nothing; a test touches no engine but its own, and what it sends says so.
+Invariants: `list` and `history` evaluate nothing; a test touches no engine but its own, and what it sends is marked as a
+    test.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def silence(words: tuple[str, ...], url: str | None, for_ms: int | None, lift: b
 @click.argument("words", metavar="[NAME] [APP]", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every alarm that is evaluated here.")
 def test(words: tuple[str, ...], every: bool) -> Answer:
-    """Make an alarm's condition true on an engine of its own, wait for the alarm and for its end, and say so.
+    """Make an alarm's condition true on an engine of its own, wait for the alarm and for its end, and report both.
 
     Time is not waited for. With an APP the reports go to its targets, marked as a test, so that you see them arrive.
     """
@@ -157,7 +158,7 @@ def _draw_tests(results: Sequence[DrillResult], where: Sequence[str]) -> None:
         )
     sent = sum(one.sent for one in results)
     line(
-        f"sent to {', '.join(where)}: {counted(sent, 'message')}" if where else "sent to nobody: no APP was named",
+        f"sent to {', '.join(where)}: {counted(sent, 'message')}" if where else "sent nowhere: no APP was named",
         "dim",
     )
 
@@ -166,11 +167,11 @@ def _draw_tests(results: Sequence[DrillResult], where: Sequence[str]) -> None:
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option("--prometheus", is_flag=True, required=True, help="As alerting rules for Prometheus.")
 def rules(words: tuple[str, ...], prometheus: bool) -> Answer:
-    """Write an app's alarms for another evaluator; thresholds are those of the app's own numbers.
+    """Write an app's alarms for another evaluator; thresholds come from the app's own numbers.
 
     They are over the metrics of `onefold worker --metrics`.
     """
-    del prometheus  # there is no other kind yet
+    del prometheus  # no other kind exists yet
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
     assert found.app is not None
@@ -194,8 +195,8 @@ for each in (list_alarms, show_history, silence, test, rules):
 def watch(words: tuple[str, ...], once: bool) -> Answer:
     """Evaluate an app's alarms, and send reports to the targets of app.alarms(...).
 
-    Workers that receive from the queue of alarms do the same; one of all these processes looks, and another one takes over
-    when it ends. SIGTERM or Ctrl-C ends it.
+    Workers that receive from the queue of alarms do the same; one of all these processes evaluates, and another one takes
+    over when it ends. SIGTERM or Ctrl-C ends it.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
@@ -206,7 +207,7 @@ def watch(words: tuple[str, ...], once: bool) -> Answer:
     reports: list[Report] = []
     if sender is None:
         render.note(
-            "note: the app has no app.alarms(...): reports are printed here and kept in the history, and sent to nobody"
+            "note: the app has no app.alarms(...): reports are printed here and kept in the history, but not sent"
         )
 
     def reported(report: Report) -> None:
@@ -228,7 +229,7 @@ def watch(words: tuple[str, ...], once: bool) -> Answer:
 
 
 def _sender(app: App, *, until_empty: bool) -> Worker | None:
-    """A worker that sends reports; None where the app does not say where to."""
+    """A worker that sends reports; None if the app names no target."""
     if app.registry.alarms is None:
         return None
     return workers.make_worker(

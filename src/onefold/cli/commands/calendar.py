@@ -59,9 +59,9 @@ def command(
 ) -> Answer:
     """Print what an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
 
-    Keys and instants are those that the embedded scheduler and EventBridge Scheduler use. Local times that the clocks skip
+    The embedded scheduler and EventBridge Scheduler use the same keys and instants. Local times that the clocks skip
     are listed as skipped. A rate without a start counts from when a scheduler first saw it, which is read from the app's
-    file where it is there. What was sent already is in `onefold runs`.
+    file if it exists. What was sent already is in `onefold runs`.
     """
     if tz is not None:
         zone_of(tz)

@@ -1,8 +1,8 @@
 """`onefold package`, `deploy`, `synth`, `diff`, `records`: an app's zip, template, stack and table.
 
 Draws and asks; what is in the zip and how is `deploy/package.py`'s, what is in a template the writers', every step of a
-deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the hash that is printed is that
-of the file that is there; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
+deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the printed hash is that
+of the existing file; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
 messages or records without a yes to just that; `synth` makes no AWS call, and without --output nothing but the template goes
 to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 that it could not be found out;
 `records migrate` writes nothing without --yes.
@@ -55,7 +55,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def packing_options(function: F) -> F:
-    """Add the options that say what goes into a package; the function gets them as `wanted`."""
+    """Add the options that select the contents of a package; the function gets them as `wanted`."""
 
     @functools.wraps(function)
     def collected(*args: Any, include: tuple[str, ...], requirements: str | None, bytecode: bool, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def build(
     """Pack an app, reporting each step on standard error.
 
     Args:
-        word: `module:attribute`. records: URL of a store beside DynamoDB; the app's own URL says it unless given.
+        word: `module:attribute`. records: URL of a store beside DynamoDB; taken from the app's URL unless given.
     """
     found = target.load(word)
     module = word.partition(":")[0]
@@ -326,7 +326,7 @@ def _draw_changes(change_set: ChangeSet) -> None:
         if one.lost is not None:
             render.line(f"! {one.lost}", "red")
         elif one.kept_outside:
-            render.line(f"! {one.logical_id} leaves the stack and is kept: nobody works on it any more", "yellow")
+            render.line(f"! {one.logical_id} leaves the stack and is kept: nothing works on it any more", "yellow")
 
 
 def _word(one: ResourceChange) -> tuple[str, str]:
@@ -527,7 +527,7 @@ def _draw_comparison(compared: Comparison) -> None:
         sign, style = _SIGNS[one.kind]
         here = " ".join(part for part in (one.section, one.name, one.type and f"({one.type})") if part)
         if not one.path:
-            render.line(f"{sign} {here}", style)  # type: ignore[arg-type]  # one of Style's words
+            render.line(f"{sign} {here}", style)  # type: ignore[arg-type]  # one of Style's literals
             title = ""
             continue
         if here != title:
@@ -563,11 +563,11 @@ records_command = Group("records", help="The table of records on DynamoDB: move 
     example="onefold records migrate dynamodb://eu-west-1/shop\nonefold records migrate dynamodb://eu-west-1/shop --yes",
 )
 @click.argument("url", metavar="URL")
-@click.option("--yes", is_flag=True, help="Move them; without it the command only looks.")
+@click.option("--yes", is_flag=True, help="Move them; without it the command only reads.")
 def migrate(url: str, yes: bool) -> Answer:
     """Move the records of a table from layout 1 to layout 2, in which roles can be limited to their own jobs.
 
-    Stop all workers and functions of the app first. Each record gets a copy where layout 2 looks for it; the old ones stay.
+    Stop all workers and functions of the app first. Each record gets a copy where layout 2 reads it; the old ones stay.
     The command may be interrupted and run again: it goes on where it was. When it has ended, the table takes no process of
     layout 1 any more: add layout=2 to the URL, and deploy with --layout 2.
     """

@@ -1,8 +1,8 @@
 """`onefold dlq`: dead letters: list, show, edit, redrive, purge. Parsing, asking and drawing; `admin/` does the work.
 
 Every command but `list` names what it is about: ids, conditions, or --all. A redrive that is interrupted leaves what was
-sent where it is, and says how much that was.
-Never here: what a selection finds; when a redrive stops by itself (`admin/redrive.py`).
+sent unchanged, and reports how much that was.
+Never here: what a selection finds; when a redrive stops (`admin/redrive.py`).
 Invariant: nothing is deleted without --yes or a person's answer.
 """
 
@@ -66,7 +66,7 @@ def list_letters(
 
 
 def _draw_none(select: Select, session: AdminSession) -> None:
-    """None at all, or none of those that were asked for."""
+    """The message for an empty list: none at all, or none that match."""
     every = sum(1 for _ in admin.find(session, Select())) if not select.is_empty() else 0
     line(f"None of the {counted(every, 'dead letter')} fits." if every else "No dead letters.")
 
@@ -86,7 +86,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
         Column("owner", folds=True),
         *(
             [Column("queue", folds=True)] if len(queues) > 1 else []
-        ),  # of one it is said below: rows fit 80 columns longer
+        ),  # for a single one it is shown below: so rows fit 80 columns
     ]
     rows = [
         (
@@ -124,7 +124,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
 
 def _first_step(one: admin.FailureGroup) -> str:
     """What to try of a kind of failure, without doing it yet."""
-    if one.reason == "conflict":  # as it is, it would be refused again
+    if one.reason == "conflict":  # unchanged, it would be refused again
         return f"onefold dlq edit {one.message_id} --set field=value"
     return both(one.redrive)[0]
 
@@ -249,7 +249,7 @@ def _runs(one: admin.DeadLetterView) -> str:
 
 
 def pretty(body: str) -> str:
-    """A payload for reading: JSON indented, anything else as it is."""
+    """A payload for reading: JSON indented, anything else unchanged."""
     return msgspec.json.format(body, indent=2) if _is_json(body) else body
 
 
@@ -286,7 +286,7 @@ def _draw_body(body: str) -> None:
 )
 @click.option("--body", metavar="JSON|@FILE", help="The whole new body.")
 @click.option("--new-key", is_flag=True, help="Allow a payload that names another operation.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.reason_text
 def edit(
     words: tuple[str, ...],
@@ -429,7 +429,7 @@ def redrive(
 ) -> Answer:
     """Send dead letters back to the queues they came from.
 
-    Watches how they end while it sends, in growing waves, and stops by itself when they fail again. That needs running
+    Watches how they end while it sends, in growing waves, and stops when they fail again. That needs running
     workers; without any, use --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
     """
     try:
@@ -458,7 +458,7 @@ def redrive(
 
 
 def _resume_expired(words: tuple[str, ...], url: str | None, group: str, reason_text: str | None) -> Answer | None:
-    """Let a stopped group go on of which no dead letter is left; None where it is not stopped."""
+    """Resume a stopped group that has no dead letters left; None if it is not stopped."""
     queues = groups.resume_expired(target.find(target.split_ids(words)[0], url).session, group, reason_text=reason_text)
     if not queues:
         return None
@@ -505,7 +505,7 @@ _WOULD: Final[dict[ExpectedOutcome, str]] = {
 
 
 def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
-    """Carry a redrive out, with a bar on a terminal; an interrupt leaves what was sent where it is."""
+    """Carry a redrive out, with a bar on a terminal; an interrupt does not undo what was sent."""
     if render.is_quiet() or not render.console(stderr=True).is_terminal:
         try:
             return work.run(lambda _: None)
@@ -534,7 +534,7 @@ def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
 
 _ENDS: Final[dict[redriving.End, str]] = {
     "done": "",
-    "failing-again": "Stopped by itself: the messages fail again. The others are still dead letters.",
+    "failing-again": "Stopped early: the messages fail again. The others are still dead letters.",
     "no-worker": "Stopped: none of them has been received. Is a worker running, or the job paused? See onefold status. "
     "What was sent waits in its queue; --no-watch sends without looking.",
     "under-way": "All are sent; some are still being retried.",

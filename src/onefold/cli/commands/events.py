@@ -41,7 +41,7 @@ def _app(words: tuple[str, ...], names: str = "") -> tuple[App, list[str]]:
 
 
 def _text(word: str) -> str:
-    """JSON as it is on the command line, from standard input (`-`), or of a file."""
+    """JSON from the command line, from standard input (`-`), or from a file."""
     if word == "-":
         return sys.stdin.read()
     return word if word.lstrip()[:1] in ("{", "[") else read_file(word.removeprefix("@"))

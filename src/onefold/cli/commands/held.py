@@ -138,7 +138,7 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
     word = "done" if settled.done else "not done"
     tenant = f" of tenant {settled.tenant}" if settled.tenant else ""
     if settled.replaced is not None:
-        word = f"{word} before; its result is another one now. It was: {settled.replaced}"
+        word = f"{word} before; its result has been replaced. It was: {settled.replaced}"
     line(render.joined(f"{settled.job} {settled.key}{tenant}: ", f"settled as {word}{'' if settled.replaced else '.'}"))
     if settled.lacks_result:
         line(

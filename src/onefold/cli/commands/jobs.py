@@ -2,7 +2,7 @@
 
 Parsing and drawing; `admin/jobs.py` does the work. Never here: making messages, when a job pauses (`record/breaker.py`).
 Invariants: what `send` prints was accepted durably, and checked against the job's type before; a job that was not paused is
-left as it is, and `resume` says so; no name is given but by name, or as all of one app's.
+left unchanged, and `resume` reports that; a name is handed over only by name, or with all of one app's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _draw_receipt(receipt: Receipt, *, has_commit: bool) -> None:
         render.line(f"already known ({receipt.found}): {receipt.job} {receipt.key}; nothing was added")
         if not has_commit and receipt.found in ("waiting", "failed"):
             render.line(
-                "Its record says so: on these queues nobody can look whether its message is still there. "
+                "This is known from its record: these queues cannot be searched for its message. "
                 f"See `{redact.command('onefold why', receipt.key)}`."
             )
     else:

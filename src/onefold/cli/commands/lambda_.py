@@ -47,7 +47,7 @@ _MAPPING = MappingSettings(uuid="-", queue="-", function="-")
 @click.argument("handler", metavar="MODULE:FUNCTION")
 @click.option("--queue", required=True, metavar="NAME", help="The queue it works on.")
 @click.option("--data", default=serving.DATA, show_default=True, metavar="FILE", help="The file that holds the queue.")
-@click.option("--create-queue", is_flag=True, help="Make the queue when it is not there.")
+@click.option("--create-queue", is_flag=True, help="Create the queue if it does not exist.")
 @click.option("--name", metavar="NAME", help="The function's name; made from the handler unless given.")
 @click.option("--code-dir", default=".", show_default=True, metavar="DIR", help="The folder of the handler's module.")
 @click.option("--timeout", type=options.DURATION, default="3s", show_default=True, help="An invocation is killed then.")
@@ -103,7 +103,7 @@ def command(
     """Run a Lambda function on a queue, as an event source mapping does.
 
     Every concurrent invocation has a process of its own, which is killed at the timeout. What AWS would refuse is refused;
-    the queue may be served by `onefold serve` at the same time.
+    `onefold serve` may serve the queue at the same time.
     """
     entropy = SystemEntropy()
     function = FunctionSettings(

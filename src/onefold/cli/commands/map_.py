@@ -1,7 +1,7 @@
 """`onefold map`: runs over the items of a file: start, list, show, resume, redrive, stop.
 
 Parsing, asking and drawing; `admin/maps.py` does the work. Never here: driving a run step by step, reading files.
-Invariant: an interrupt leaves the run where it is, and says how to look at it again.
+Invariant: an interrupt does not change the run; the output says how to show it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end."
 
 
 def _app(words: tuple[str, ...], names: str) -> tuple[App, str, str]:
-    """The app, the one other word, and how to name the app on a command line again."""
+    """The app, the other argument, and the app's form for another command line."""
     name, rest = target.split(words, 1, names=names)
     found = target.find_app(name)
     assert found.app is not None
@@ -142,7 +142,7 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 
 
 def _watched(app: App, run: str, again: str, begin: Callable[[], MapProgress], *, here: bool, detach: bool) -> Answer:
-    """The answer when the run that `begin` lets go on is over, or at once."""
+    """The answer when the run that `begin` resumes has ended, or at once."""
     try:
         begin()
         found = admin.progress(app, run)
@@ -161,7 +161,7 @@ def _watched(app: App, run: str, again: str, begin: Callable[[], MapProgress], *
 
 
 def _draw_left(run: str, again: str, *, here: bool) -> None:
-    """Where a run is left by whoever looked at it, or drove it."""
+    """The last lines after a run was shown or driven."""
     if here:
         line(render.joined(f"{run}: ", "no longer driven here. Items that were sent are still done; no more are sent."))
         steps = [f"onefold map resume {run}   (to go on)"]
@@ -178,12 +178,12 @@ def _driven(app: App, run: str, report: Callable[[MapProgress], None]) -> MapPro
         raise errors.ConflictError(
             f"Run {run} was changed by another process while it was driven here.",
             meaning="A worker, or another terminal, drives it too, or somebody stopped it.",
-            todo=f"See `onefold map show {run}`; `onefold map resume {run}` goes on if nobody does.",
+            todo=f"See `onefold map show {run}`; `onefold map resume {run}` continues it if nothing else does.",
         ) from None
 
 
 def _followed(app: App, run: str, report: Callable[[MapProgress], None], again: str) -> MapProgress:
-    """Look until it is over; where nothing begins for a while, say what it may be waiting for."""
+    """Poll until it ends; if nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()
     first = found = admin.progress(app, run)
@@ -265,7 +265,7 @@ def _draw(found: MapProgress, rows: list[admin.Quarantined], words: str) -> None
         line(f"  began {zoned(found.started_at_ms)}, took {took}; tolerated: {found.threshold}")
         line(f"  results: {found.results}")
     elif not found.over:
-        line(f"  to look again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")
+        line(f"  to show it again: {render.with_target(f'onefold map show {found.run}', words)}", "dim")
     if rows:
         heads = [Column("line", right=True), Column("reason", folds=True)]
         render.draw(render.table(heads, [(number(row.line), row.reason) for row in rows]))

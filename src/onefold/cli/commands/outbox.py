@@ -118,7 +118,7 @@ def command() -> None:
 @click.argument("url", metavar="URL")
 @click.option("--print", "prints", is_flag=True, help="Only show the SQL, for a migration of your own.")
 def create(url: str, prints: bool) -> Answer:
-    """Make the outbox tables in a PostgreSQL database, or in a SQLite file; those that are there stay.
+    """Make the outbox tables that do not exist in a PostgreSQL database or a SQLite file.
 
     On PostgreSQL they are made in the first schema of the role's search_path. A role that sends needs SELECT and INSERT on
     both, one whose workers pass messages on UPDATE and DELETE too.

@@ -32,7 +32,7 @@ def _target(words: tuple[str, ...], url: str | None, names: str) -> tuple[target
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_url
 def list_queues(words: tuple[str, ...], url: str | None) -> Answer:
-    """All queues with their settings; dead-letter and held queues under the queue they serve."""
+    """All queues with their settings; dead-letter and held queues below their queue."""
     found, _ = _target(words, url, "")
     views = admin.views(found.session)
     return Answer({"queues": views}, draw=lambda: _draw_queues(views))
@@ -71,7 +71,7 @@ def _draw_queues(views: list[admin.QueueView]) -> None:
 def peek(words: tuple[str, ...], url: str | None, limit: int, bodies: bool, receive: bool) -> Answer:
     """Look at a queue's messages: it counts no receive and hides nothing.
 
-    SQS has no such look. There one into a dead-letter or held queue receives its messages for a moment and counts; into a
+    SQS cannot do this. There, reading a dead-letter or held queue receives its messages for a moment, which counts; for a
     working queue it is refused unless --receive is given, because its messages come nearer to the dead-letter queue.
     """
     found, (queue,) = _target(words, url, "QUEUE")
@@ -179,7 +179,7 @@ def start(
     no_wait: bool,
     reason_text: str | None,
 ) -> Answer:
-    """Move a dead-letter queue as a whole. `onefold dlq redrive` selects, watches and stops by itself; this does not."""
+    """Move a dead-letter queue as a whole. Unlike `onefold dlq redrive`, this does not select, watch or stop on failures."""
     found, (queue,) = _target(words, url, "QUEUE")
     task = admin.start_move(found.session, queue, to=to, per_second=rate, reason_text=reason_text)
     if not no_wait:

@@ -163,7 +163,7 @@ def _steps(shown: admin.RunDetail, *, has_app: bool) -> list[str]:
         remark = ", ".join(about)
         steps.append(f"{step}   ({remark})" if has_app else f"`{step} APP`   ({remark})")
     elif run.stand == "stopped":
-        steps.append("onefold dlq list   (the tick is there once it was tried often enough; redrive it to go on)")
+        steps.append("onefold dlq list   (the tick is listed after its last attempt; redrive it to continue)")
     return steps
 
 
@@ -238,7 +238,7 @@ def _in_lines(first: admin.RunProgress, snapshots: admin.Snapshots) -> admin.Run
     if not first.ended:
         line(_pace(first))
     for progress in snapshots:
-        if progress.run != last.run and not progress.ended:  # how it ended is said by the answer
+        if progress.run != last.run and not progress.ended:  # the answer says how it ended
             line(_pace(progress))
         last = progress
     return last

@@ -94,7 +94,7 @@ def pause(words: tuple[str, ...], reason_text: str | None) -> Answer:
 @click.argument("words", metavar="SCHEDULE [APP]", nargs=-1)
 @options.reason_text
 def resume(words: tuple[str, ...], reason_text: str | None) -> Answer:
-    """Let a paused schedule go on with its next tick; those of the pause are passed over.
+    """Resume a paused schedule with its next tick; ticks of the pause are skipped.
 
     Running schedulers see it within ten seconds. A tick of the pause is sent by `run-now --tick`.
     """

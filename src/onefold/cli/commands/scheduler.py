@@ -1,4 +1,4 @@
-"""`onefold scheduler`: send an app's ticks as they become due, and say what comes next.
+"""`onefold scheduler`: send an app's ticks as they become due, and show what comes next.
 
 SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
 Never here: the loop (`schedules/scheduler.py`), how one is built (`schedules/scheduler.py`).

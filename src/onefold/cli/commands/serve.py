@@ -192,4 +192,4 @@ def _shown(line: LogLine) -> str:
 
 
 def _print(text: str) -> None:
-    click.echo(redact.printable(text))  # which flushes: whoever reads a pipe waits for this
+    click.echo(redact.printable(text))  # which flushes: the reader of a pipe waits for this

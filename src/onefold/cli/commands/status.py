@@ -1,7 +1,7 @@
-"""`onefold status`: one look, or the same look again and again; `stuck`: runs that went silent; `counts`: outcome counters.
+"""`onefold status`: once, or again and again; `stuck`: runs that went silent; `counts`: outcome counters.
 
 Drawing only; what is counted and warned about is decided in `admin/status.py`, `admin/stuck.py` and `admin/counts.py`.
-Invariants: with --watch the picture is replaced, never scrolled; every line of `stuck` says what happens next, and whether
+Invariants: with --watch the screen is replaced, never scrolled; every line of `stuck` says what happens next, and whether
 that needs a person.
 """
 
@@ -89,7 +89,7 @@ def picture(status: admin.Status, words: str = "") -> RenderableType:
     elif status.has_queues:
         parts += [Text(), Text("No queue yet: it is made when an app first sends or runs.")]
     elif not status.has_records:
-        text = "There is no record in it: nothing has used it yet, or what did used another database, prefix or schema."
+        text = "It contains no records: nothing has used it yet, or its users name another database, prefix or schema."
         parts += [Text(), Text(text)]
     elif not status.jobs:
         parts += [Text(), Text("A store of records, without queues. No call was completed within the last hour.")]
@@ -163,8 +163,9 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
     """Runs whose worker has died, or has not renewed its lease, and runs past their timeout.
 
     The death of a worker on this machine is noticed within about a second, elsewhere when its lease ends; the next delivery
-    then takes the run over. Listed are runs for which that has not happened yet, or for which no message is left that could
-    bring it about. Runs past their timeout are listed where the app is named. Messages that no worker takes come first.
+    then takes the run over. The list contains runs for which that has not happened yet, or for which no message is left
+    that could bring it about. Runs past their timeout are listed where the app is named. Messages that no worker takes
+    come first.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)

@@ -1,7 +1,7 @@
 """`onefold web`: the page of an app or an engine, until stopped.
 
 Prints the address that opens it. Never here: what the page shows (`onefold/web`), how it is served (`web/serving.py`).
-Invariant: the page is closed to whoever does not have the printed address, or comes through the trusted proxy.
+Invariant: only the printed address or the trusted proxy opens the page.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from onefold.web.safety import ROLES, Access, Role
 @click.option(
     "--trust-header",
     metavar="NAME",
-    help="Whoever a proxy names in this header is let in, for example X-Forwarded-User; the token then opens nothing.",
+    help="Admit the user that a proxy names in this header, for example X-Forwarded-User; the token is then not accepted.",
 )
 @click.option(
     "--roles-header",
@@ -106,14 +106,14 @@ def command(words: tuple[str, ...], url: str | None, port: int, token: str | Non
             return
         lines = [f"Open  {opens}", f"  shows   {found.session.url}"]
         if header is not None:
-            lines.append(f"  lets in whoever the header {header} names; let nobody reach it but the proxy")
+            lines.append(f"  admits the user that the header {header} names; only the proxy may reach this port")
         if not is_loopback(host):
             lines.append(
                 "  warning it can be reached from other machines, without encryption: put a proxy with TLS before it"
             )
         click.echo(redact.printable("\n".join([*lines, "Ctrl-C stops it."])))
 
-    faulthandler.enable()  # should a library crash this process, its last words say where
+    faulthandler.enable()  # if a library crashes this process, its last output says where
     name = serving.run(page, host=host, port=port, clock=SystemClock(), ready=ready)
     render.note(f"ended by {name}")
     return Answer(None, said=True)

@@ -1,10 +1,10 @@
 """`onefold why`: what happened to a key, or what a schedule did on a date. Drawing only.
 
 What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month or
-a day from `admin/days.py`. One run of a schedule is shown in full; of several, each has its line, and those that are not
+a day from `admin/days.py`. One run of a schedule is shown in full; several get one line each, and those that are not
 as they should be follow in full. Never here: finding or wording anything that is known.
-Invariants: the answer about a key that nobody knows says what that can mean, and ends with exit code 0. Instants of a key
-are in the reader's own zone, those of a schedule in the schedule's; --json has them in UTC.
+Invariants: the answer about an unknown key says what that can mean, and ends with exit code 0. Instants of a key
+are in the reader's own zone, a schedule's in its own zone; --json has them in UTC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESULT_CHARACTERS = 200
 @click.option(
     "--receive",
     is_flag=True,
-    help="On SQS, look for the key's message in the working queues, too. That receives their messages: each look counts "
+    help="On SQS, search the working queues for the key's message, too. That receives their messages: each search counts "
     "towards their dead-letter queues, and hides what it sees from workers for up to a minute.",
 )
 def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None, receive: bool) -> Answer:
@@ -152,7 +152,7 @@ def _draw_day(day: Day, words: str) -> None:
     """Print the answer.
 
     Args:
-        words: how to name the target on a command line again.
+        words: the target's form on a command line.
     """
     about = [day.expression, day.range.zone, f"owner {day.owner}" if day.owner else None]
     line(f"{day.schedule}   {'   '.join(one for one in about if one)}", "bold")
@@ -255,7 +255,7 @@ def _others(one: DayRun) -> str:
 
 
 def _draw_run(one: DayRun, words: str) -> None:
-    _say("planned", one.planned or "by nobody: begun by hand")
+    _say("planned", one.planned or "not fired: begun manually")
     if one.fired != "fired":
         _say("fired", f"{_UNFIRED[one.fired]}: {one.tick or 'its time has not come'}")
         return

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onefold.runtime.events import Sink
 
 _PLAIN_MS = 5_000  # between two lines without a terminal
-_DEPTH_MS = 1_000  # between two looks at how much waits
+_DEPTH_MS = 1_000  # between two checks of how much waits
 _QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
 _TROUBLE = (
     "engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire", "relay-failed", "outbox-refused",
@@ -95,7 +95,7 @@ _DEFAULTS = WorkerSettings()
     "--until-empty",
     is_flag=True,
     help="End when no message is waiting, in flight or delayed. Delayed messages, such as those of app.reconcile, are "
-    "waited for until they are due; standard error says which, and for how long. Messages that no job of the app takes are "
+    "waited for until they are due; standard error names them and the wait. Messages that no job of the app takes are "
     "left, and counted at the end.",
 )
 @click.option(
@@ -137,7 +137,7 @@ _DEFAULTS = WorkerSettings()
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Run nothing: say which messages this release would run, upgrade, or leave behind. Exit code 1: some are left.",
+    help="Run nothing: show which messages this release would run, upgrade, or leave behind. Exit code 1: some are left.",
 )
 @click.option("--no-progress", is_flag=True, help="No progress display and no failure lines.")
 @click.option(
@@ -237,7 +237,7 @@ def _draw_dry_run(survey: PayloadSurvey, found: target.Target) -> None:
 
 
 def _log(app: App, form: str | None, *, in_lines: bool) -> list[Sink]:
-    """What is written of events: lines, where they were asked for or there is no terminal; else what is in the way."""
+    """How events are written: as lines if requested or without a terminal; otherwise only problems."""
     if form is not None or (in_lines and not any(isinstance(one, LogSink) for one in app.sinks)):
         return [of_app(app.name, form)]
     return [] if in_lines else [Trouble()]
@@ -260,7 +260,7 @@ def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
     """A scheduler beside the worker; the worker drains when it fails."""
     from onefold.schedules import (
-        scheduler as schedulers,  # and with it zones and expressions: 40 ms that only who schedules pays
+        scheduler as schedulers,  # and with it zones and expressions: 40 ms that only schedulers pay
     )
 
     return schedulers.beside(schedulers.make_scheduler(app.runtime(), sinks=sinks), worker.drain)
@@ -349,7 +349,7 @@ class Failures:
 
 
 def _progress(worker: Worker, session: AdminSession, queues: list[str]) -> AbstractContextManager[None]:
-    """A live picture on a terminal, else a plain line every few seconds; `queues` are those that it receives from."""
+    """A live picture on a terminal, else a plain line every few seconds; `queues` are the ones it receives from."""
     return (_live if render.console(stderr=True).is_terminal else _plain)(worker, session, queues)
 
 
@@ -372,7 +372,7 @@ def _live(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator[
 
 
 class _Wrapped:
-    """A text that is broken at the terminal's width, whatever is said of the lines above it."""
+    """A text wrapped at the terminal's width."""
 
     def __init__(self, text: RenderableType) -> None:
         self._text = text
@@ -510,12 +510,12 @@ def _draw(report: ExitReport) -> None:
     for queue, count in report.not_taken.items():
         line(
             f"{counted(count, 'message')} left in {queue}: no job of this app takes {'it' if count == 1 else 'them'}; "
-            "`onefold stuck` says why, and when the wait ends.",
+            "`onefold stuck` shows why, and when the wait ends.",
             "yellow",
         )
     if report.left:
         line(
-            f"{counted(len(report.left), 'run')} abandoned; other workers go by on_unknown (rerun, hold or its probe): "
+            f"{counted(len(report.left), 'run')} abandoned; other workers follow on_unknown (rerun, hold or its probe): "
             f"{', '.join(report.left[:5])}",
             "yellow",
         )

@@ -32,7 +32,7 @@ def list_workers(words: tuple[str, ...], url: str | None) -> Answer:
 
 def _draw(there: admin.Workers, now_ms: int) -> None:
     if not there.workers:
-        line("No worker is there. Start one: onefold worker shop:app")
+        line("No worker is running. Start one: onefold worker shop:app")
         return
     columns = [
         Column("worker", folds=True), Column("state"), Column("since", right=True), Column("where", folds=True),
