@@ -396,7 +396,7 @@ def test_what_a_person_settled_as_done_says_so_first(there: Open) -> None:
     there.office.pay.send(Order("a"))
     there.world.run()
     held.settle(there.session, "a", done=True)
-    assert re.match(r"Settled by hand as done at \S+ by ada", story(there, "a").text)
+    assert re.match(r"Settled manually as done at \S+ by ada", story(there, "a").text)
 
 
 def test_a_held_one_says_how_to_settle_it(there: Open) -> None:

@@ -120,7 +120,7 @@ class LambdaHandler:
         """The opened engine, behind the event.
 
         Raises:
-            UsageError, StorageError: the engine cannot be used as it is. UsageError: a start hook raised.
+            UsageError, StorageError: the engine cannot be used. UsageError: a start hook raised.
         """
         if self._adapter is None:
             runtime = self._runtime

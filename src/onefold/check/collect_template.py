@@ -5,7 +5,7 @@ functions) and lists everything else with a reason. SAM's Globals are merged as 
 sees them.
 
 Never here: creating anything, asking AWS, or an opinion on what was found; running code (only Python runs here, from a
-directory of this machine or inline; anything else is a fact all the same, with the reason in `code`); whether settings are
+directory of this machine or inline; anything else is still a fact, with the reason in `code`); whether settings are
 wise or even allowed: SQS and the mapping check that when they are created.
 Invariant: every resource of the template is either a fact or in `left_out`. A mapping with an unresolved value does not run:
 with another batch size or without its filter it would be another mapping.
@@ -154,7 +154,7 @@ def _tags(properties: Properties) -> dict[str, str]:
 
 
 def in_order(queues: list[QueueFacts]) -> list[QueueFacts]:
-    """A queue comes after its dead-letter queue; queues that name one another in a circle stay as they are written."""
+    """A queue comes after its dead-letter queue; queues that refer to one another in a circle keep their order."""
     by_name = {queue.name: queue for queue in queues}
     placed: dict[str, QueueFacts] = {}
     for queue in queues:
@@ -435,7 +435,7 @@ def collect_template(
         endpoint: what `Ref` of a queue begins with, `http://127.0.0.1:9324`; SQS's own address when empty.
 
     Raises:
-        NotFoundError: no such file.
+        NotFoundError: the file does not exist.
         StorageError: it cannot be read.
         UsageError: it is not a template (see documents.read_document), or a parameter is unknown or not allowed.
     """

@@ -41,7 +41,7 @@ def read_document(path: Path) -> Document:
     """Read a template.
 
     Raises:
-        NotFoundError: no such file.
+        NotFoundError: the file does not exist.
         UsageError: larger than 1 MiB, not UTF-8, neither YAML nor JSON, a key twice in one mapping, an unknown tag,
             aliases that expand to more than the bounds above, or no mapping at the top.
         StorageError: the file cannot be read.
@@ -184,7 +184,7 @@ class _Reader:
         return {key: inner}
 
     def _pairs(self, node: yaml.Node, depth: int) -> Iterator[tuple[str, yaml.Node]]:
-        """The pairs of a mapping: its own, and those of merge keys that it does not have itself."""
+        """The pairs of a mapping: its own, and the pairs of its merge keys that it lacks."""
         own: dict[str, yaml.Node] = {}
         merged: list[yaml.Node] = []
         for key, item in node.value:

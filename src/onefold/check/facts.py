@@ -85,7 +85,7 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     """An AWS::SQS::Queue.
 
     `attributes` are SQS's names and string values as CreateQueue takes them, RedrivePolicy and RedriveAllowPolicy
-    included, those that could be resolved. `named` is False when the template gives no name and the logical id is used.
+    included, the ones that could be resolved. `named` is False when the template gives no name and the logical id is used.
     """
 
     location: TemplateLocation
@@ -193,7 +193,7 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mappings_that_run(self) -> tuple[MappingFacts, ...]:
-        """Those that are fully known, between a queue of this template and a function that runs."""
+        """The mappings that are fully known, between a queue of this template and a function that runs."""
         queues = {one.name for one in self.queues}
         functions = {one.name for one in self.functions_that_run}
         known = (one for one in self.mappings if not one.unresolved)

@@ -5,7 +5,7 @@ Never here: what a queue or function consists of. A resource gets the name its t
 is referred to stays unresolved, since it does not exist here.
 `Properties` gives the properties of one resource, resolved one by one, with a note of each that could not be.
 Invariants: a name that refers to itself is unresolved, never a loop; an accessor always gives a value of its type: when
-the template's own is unresolved or malformed, that is the default, and `unresolved` says why under the property's path.
+the template's own is unresolved or malformed, it is the default, and `unresolved` has the reason under the property's path.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Scope:
         return f"arn:{_partition(self.region)}:lambda:{self.region}:{self.account}:function:{name}"
 
     def type_of(self, logical_id: str) -> str | None:
-        """A resource's type; None when there is no such resource."""
+        """A resource's type; None if the resource does not exist."""
         resource = self.resources.get(logical_id)
         kind = resource.get("Type") if isinstance(resource, dict) else None
         return kind if isinstance(kind, str) else None

@@ -52,7 +52,7 @@ FEW: Final = frozenset(
         "map-failed",
     )
 )
-"""Without these nobody should run it. Each is over one metric, which emulators of AWS understand, too."""
+"""Nobody should run an app without these. Each uses one metric, which emulators of AWS understand, too."""
 _SQS: Final = "AWS/SQS"
 _LAMBDA: Final = "AWS/Lambda"
 _SCHEDULER: Final = "AWS/Scheduler"
@@ -91,7 +91,7 @@ class AlarmPlan(Struct, frozen=True, kw_only=True):
         measures: what is measured. expression: of their ids; None: the one measure itself.
         period_ms, periods, bad: see above. threshold: in the metric's unit.
         missing: what a period without data is. warm_up_ms: nothing is evaluated for so long after it was made.
-        owner: of the fix, where there is one. jobs: that it is about, where they can be told.
+        owner: of the fix, where there is one. jobs: the ones it is about, if known.
     """
 
     id: str
@@ -345,7 +345,7 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
 _EVENTS: Final[Mapping[str, str]] = {
     "RecordLost": '"completion-failed"',
     "LeaseLost": '"lease-lost"',
-    "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # of a line in JSON, and in words
+    "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # of a line in JSON, and in plain text
     "TimedOut": '"Task timed out"',  # Lambda's own line
 }
 _LOOKS: Final[Mapping[str, str]] = {
@@ -353,7 +353,7 @@ _LOOKS: Final[Mapping[str, str]] = {
     "Missing": r'"reconcile-failed" -"\"missing\":0" -"missing=0"',
     "Duplicates": r'"reconcile-failed" -"\"twice\":0" -"twice=0"',
 }
-"""What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging puts words of its own before."""
+"""What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging prefixes."""
 
 
 def of_log(made: Made, function: FunctionPlan, *, reconciles: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
@@ -396,7 +396,7 @@ _SAID: Final = {"RecordLost": "completion-failed", "LeaseLost": "lease-lost", "P
 
 
 def notes(counts: Sequence[LogCount]) -> list[str]:
-    """What is to be said of counts in logs to which the app's events do not come, a sentence each."""
+    """Notes on counts in logs that the app's events do not reach, a sentence each."""
     if not counts:
         return []
     patterns = ", ".join(sorted({_SAID[one.metric] for one in counts if one.metric in _SAID}))
@@ -508,7 +508,7 @@ def of_table(made: Made, table: str) -> AlarmPlan:
 def wanted(
     kept: Alarms, counts: Sequence[LogCount], found: Sequence[AlarmPlan]
 ) -> tuple[list[LogCount], list[AlarmPlan]]:
-    """Those of a deployment, and what they count in logs."""
+    """The alarms of a deployment, and what they count in logs."""
     those = [one for one in found if kept in ("all", "jobs") or (kept == "few" and one.alarm in FEW)]
     used = {(measure.namespace, measure.metric) for one in those for measure in one.measures}
     return [one for one in counts if (one.namespace, one.metric) in used], those

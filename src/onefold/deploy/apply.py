@@ -1,8 +1,8 @@
 """Deploying: the archive to S3 under its hash, the template as a change set, which is shown, carried out and followed.
 
 The order loses nothing: archive first (nobody refers to it yet), then a change set (changes nothing), then, when somebody
-said yes, its execution, which CloudFormation finishes or undoes by itself even when we are gone.
-Clients come in, made by `admin/deploying.py`; so does what turns AWS's errors into ours, and the pause between two looks.
+said yes, its execution, which CloudFormation finishes or undoes even if this process ends.
+Clients come in, made by `admin/deploying.py`; so do the translation of AWS's errors and the pause between two polls.
 
 Never here: what a change or failure means (`changes.py`), questions to people, credentials.
 Invariant: no verb here changes a resource but `execute`, and `execute` takes the change set that was shown.
@@ -31,7 +31,7 @@ Translating = Callable[[str, str], AbstractContextManager[None]]
 TEMPLATE_BODY_BYTES_MAX: Final = 51_200  # CloudFormation quotas: template body in a request; above it an object in S3
 TEMPLATE_BYTES_MAX: Final = 1_048_576  # same: template body in an S3 object
 STACK_NAME_CHARS_MAX: Final = 128  # CloudFormation CreateStack, StackName: [a-zA-Z][-a-zA-Z0-9]*
-LOOK_MS: Final = 2_000  # between two looks; the API's rate is shared by the whole account
+LOOK_MS: Final = 2_000  # between two polls; the API's rate is shared by the whole account
 CHANGE_SET_MS_MAX: Final = 10 * limits.MINUTE_MS  # to be made; seconds as a rule
 FOLLOW_MS_MAX: Final = 2 * limits.HOUR_MS  # to be carried out; after that it is looked at another day
 _CAPABILITIES: Final = ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM")  # the template makes one role per function
@@ -49,7 +49,7 @@ class Uploaded(Struct, frozen=True, kw_only=True):
 
 
 class ChangeSet(Struct, frozen=True, kw_only=True):
-    """A change set that waits to be executed. `creates`: the stack is not there yet."""
+    """A change set that waits to be executed. `creates`: the stack does not exist yet."""
 
     stack: str
     arn: str
@@ -143,7 +143,7 @@ def check_bucket(s3: Any, bucket: str, region: str, aws_errors: Translating) -> 
     """Refuse a bucket that Lambda could not take code from.
 
     Raises:
-        NotFoundError: there is no such bucket. UsageError: it is in another region than the stack.
+        NotFoundError: the bucket does not exist. UsageError: it is in another region than the stack.
     """
     from botocore.exceptions import ClientError
 
@@ -176,7 +176,7 @@ def upload(
         sha256: of the content, hexadecimal.
 
     Raises:
-        UsageError: not allowed, or the bucket is in another account or region. NotFoundError: no such bucket.
+        UsageError: not allowed, or the bucket is in another account or region. NotFoundError: the bucket does not exist.
         TransientError: S3 could not be reached; uploading again is harmless.
     """
     from botocore.exceptions import ClientError
@@ -186,7 +186,8 @@ def upload(
         try:
             found = s3.head_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            # Who may not list the bucket gets 403 for what is absent (S3 API, HeadObject); the upload itself shows it.
+            # Without permission to list the bucket, an absent object gives 403 (S3 API, HeadObject); the upload itself
+            # shows it.
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") not in (403, 404):
                 raise
         else:
@@ -227,7 +228,7 @@ class LiveStack:
         return self._errors(f"cloudformation:{action}", f"stack {self.name}")
 
     def stack_state(self) -> StackState:
-        """Its state; `ABSENT` when there is no such stack."""
+        """Its state; `ABSENT` if the stack does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking("DescribeStacks"):
@@ -322,7 +323,7 @@ class LiveStack:
 
         Raises:
             UsageError: it cannot be executed any more. TransientError: the stack could not be looked at any more, or
-                takes longer than we follow; CloudFormation goes on by itself.
+                takes longer than we follow; CloudFormation continues without us.
         """
         self._last_event = next((one["EventId"] for one in self._events()), None)
         with self._asking("ExecuteChangeSet"):
@@ -418,7 +419,7 @@ class LiveStack:
             token = {"NextToken": page["NextToken"]}
 
     def template(self) -> str | Mapping[str, Any] | None:
-        """What was deployed last, as it was given; boto3 has read JSON already. None when there is no such stack."""
+        """The template deployed last; boto3 has parsed JSON already. None if the stack does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking("GetTemplate"):
@@ -482,7 +483,7 @@ class LiveStack:
         raise self._lost_sight("It takes longer than two hours.")
 
     def _ended(self, seen: Sequence[StackEvent]) -> bool:
-        """Whether the stack itself has reported an end; its status alone may still be that of before the operation."""
+        """Whether the stack itself has reported an end; its status alone may still be the previous one."""
         own = [one for one in seen if one.type == changes.STACK and one.logical_id == self.name]
         return bool(own) and not own[-1].status.endswith(changes.BUSY)
 
@@ -494,7 +495,7 @@ class LiveStack:
         )
 
     def _new_events(self) -> list[StackEvent]:
-        """Events since the last look, oldest first. CloudFormation lists the newest first."""
+        """Events since the last poll, oldest first. CloudFormation lists the newest first."""
         new = []
         for one in self._events():
             if one["EventId"] == self._last_event:
@@ -541,6 +542,6 @@ def _parameters(wanted: Mapping[str, str | None], before: StackState) -> list[di
 
 
 def is_absent(error: Any) -> bool:
-    """Whether an error of CloudFormation means that there is no such stack; only its text says so."""
+    """Whether an error of CloudFormation means that the stack does not exist; only its text shows it."""
     said = error.response.get("Error", {})
     return said.get("Code") == "ValidationError" and "does not exist" in said.get("Message", "")

@@ -1,7 +1,7 @@
 """What changes in a stack: between two templates, in a change set, and in the events of an operation.
 
 Two templates are compared by section, resource and property, with both values at hand: what was deployed last and what would
-be deployed now, as texts say it; no change set is made. What a difference does to a running resource (an update in place, a
+be deployed now, as text; no change set is made. What a difference does to a running resource (an update in place, a
 replacement) is for CloudFormation to say, in the change set of `onefold deploy`. Answers of DescribeChangeSet,
 DescribeStackEvents and DescribeStacks become plain values, and sentences: what a change loses, which failure came first,
 what to do.
@@ -39,8 +39,8 @@ class ResourceChange(Struct, frozen=True, kw_only=True):
     """One resource of a change set.
 
     Args:
-        action: CloudFormation's word: Add, Modify, Remove, Import, Dynamic, SyncWithActual.
-        logical_id, type: of the resource. physical_id: None where it is not there yet.
+        action: one of CloudFormation's: Add, Modify, Remove, Import, Dynamic, SyncWithActual.
+        logical_id, type: of the resource. physical_id: None if it does not exist yet.
         replacement: `yes`, `maybe` (decided while it runs), `no`.
         properties: that change.
         lost: what would be lost, as a sentence; None where nothing is.
@@ -83,9 +83,9 @@ class StackState(Struct, frozen=True, kw_only=True):
     """The state of a stack.
 
     Args:
-        status: CloudFormation's word, or `ABSENT`.
+        status: CloudFormation's, or `ABSENT`.
         reason: of that status; may be empty.
-        outputs: name to value. parameters: name to value, `****` for those that are not shown.
+        outputs: name to value. parameters: name to value, `****` for hidden ones.
         arn: of the stack, by which it is found also when it is gone; empty where there is none.
         protected: its termination protection is on.
     """
@@ -215,7 +215,7 @@ def stuck(events: Iterable[StackEvent]) -> list[str]:
 _ADVICE: Final[Sequence[tuple[str, str]]] = (
     (
         r"not authorized to perform:? (?P<action>[\w:*-]+)",
-        "Add the action {action} to the policy of who deploys (or of the stack's role), then deploy again.",
+        "Add the action {action} to the policy of the deploying user (or of the stack's role), then deploy again.",
     ),
     (r"AccessDenied|Access Denied", "Who deploys lacks a permission that the reason names; add it, then deploy again."),
     (

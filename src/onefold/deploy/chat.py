@@ -1,6 +1,6 @@
-"""Who is told of CloudWatch's alarms in Slack: Amazon Q Developer in chat applications, and the topic that it listens to.
+"""CloudWatch's alarms in Slack: Amazon Q Developer in chat applications, and the topic that it listens to.
 
-It reads alarms from an SNS topic and posts them with their graph; no code and no secret of ours is in between. Its Slack
+It reads alarms from an SNS topic and posts them with their graph; no code or secret of ours is involved. Its Slack
 workspace is connected once by hand in the console of the account, which asks Slack. CloudFormation's types for it have kept
 the service's old name, `AWS::Chatbot`.
 Never here: which alarms there are. Invariant: its role may look at CloudWatch and do nothing.
@@ -38,7 +38,7 @@ class SlackPlan(Struct, frozen=True, kw_only=True):
 
 
 def planned(app: str, stack: Stack) -> SlackPlan | None:
-    """The channel that a deployment tells; None for none."""
+    """The channel for a deployment's alarms; None for none."""
     name = topic(app, stack)
     if stack.slack is None or name is None:
         return None

@@ -29,7 +29,7 @@ _REFERENCES: Final = {
 
 
 def text(value: str) -> str | Json:
-    """A pattern as it is written in a template: as it is, or with references put in."""
+    """A pattern's form in a template: unchanged, or with references inserted."""
     if not names.has_placeholders(value):
         return value
     return {"Fn::Sub": names.filled(value, _expression, lambda part: part.replace("${", "${!"))}

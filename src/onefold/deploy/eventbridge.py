@@ -7,13 +7,12 @@ AWS have the prefix; the default bus is the account's own and is not made.
 
 Schedules are a group, one role, and each schedule's target: SQS's SendMessage by the universal target, so that the message
 carries key, run and, on FIFO queues, group and deduplication id. Key and run derive from `<aws.scheduler.scheduled-time>`,
-which is the same at each retry of an occurrence. The deduplication id does not: whoever may send to the queue could predict
-it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of one
-occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/schedule.py`). Group and
-role also serve the one-time schedules that a message with a late `run_at` becomes (`Stack.later`,
-`engines/aws/sending.py`).
-No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates again what it finds missing,
-when an `at(...)` that is over would fire at once. One that is over costs nothing and fires no more.
+which is the same at each retry of an occurrence. The deduplication id does not: anyone who may send to the queue could
+predict it and have the tick swallowed. It is `<aws.scheduler.execution-id>`, and the record answers a second message of
+one occurrence. Apart from it the message is the one that onefold's own scheduler sends (`schedules/schedule.py`). Group
+and role also apply to the one-time schedules that a message with a late `run_at` becomes (`Stack.later`,
+`engines/aws/sending.py`). No schedule deletes itself here: CloudFormation has no property for it, and Terraform creates
+again what it finds missing, when a past `at(...)` would fire at once. A past one costs nothing and never fires again.
 
 Never here: the pattern language, what a tick does, templates. Invariant: a queue is open to the rules that target it, and to
 no other; the schedules' role may send to exactly the queues that are targets, and to the dead-letter queues of schedules.
@@ -71,7 +70,7 @@ class RulePlan(Struct, frozen=True, kw_only=True):
     Args:
         id: of its logical ids. name: on AWS. bus_id: of its bus; None for the default bus.
         arn: a pattern (see `names.py`). pattern: its JSON. enabled: whether it takes part.
-        target_ids: ids of the queues; fifo_ids: of those that are FIFO. dead_id: of the queue for what they refuse.
+        target_ids: ids of the queues; fifo_ids: of the FIFO ones. dead_id: of the queue for what they refuse.
         input_path, transformer, constant: what targets get, the last one as JSON; at most one is not None.
         group: of FIFO targets.
     """
@@ -92,7 +91,7 @@ class RulePlan(Struct, frozen=True, kw_only=True):
 
 
 class ArchivePlan(Struct, frozen=True, kw_only=True):
-    """An archive; `bus_id` None for the default bus, `pattern` None for all events, `days` None for ever."""
+    """An archive; `bus_id` None for the default bus, `pattern` None for all events, `days` None for unlimited."""
 
     id: str
     name: str
@@ -102,7 +101,7 @@ class ArchivePlan(Struct, frozen=True, kw_only=True):
 
 
 class PipePlan(Struct, frozen=True, kw_only=True):
-    """A pipe; `group` of a FIFO target, `template` None for the record as it is. `owner`: of the fix."""
+    """A pipe; `group` of a FIFO target, `template` None for the unchanged record. `owner`: of the fix."""
 
     id: str
     name: str
@@ -129,7 +128,7 @@ def planned_events(buses: Sequence[Bus], pipes: Sequence[Pipe], stack: Stack) ->
     """What events need.
 
     Args:
-        pipes: those that EventBridge Pipes is to perform (without an enrichment).
+        pipes: the ones that EventBridge Pipes performs (without an enrichment).
 
     Raises:
         UsageError: a name that is too long with its prefix, or two that share a logical id.
@@ -310,7 +309,7 @@ def planned_schedules(
 def schedule_notes(declared: Sequence[Schedule]) -> list[str]:
     """What is declared and Scheduler will not do, a sentence each, by name."""
     return [
-        f"Schedule {one.name}: delete_after=True deletes nothing on AWS. When it is over it fires no more, at no cost."
+        f"Schedule {one.name}: delete_after=True deletes nothing on AWS. After its end it never fires again, at no cost."
         for one in sorted(declared, key=lambda one: one.name)
         if one.delete_after
     ]

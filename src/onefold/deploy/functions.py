@@ -6,7 +6,7 @@
                  (`runner/lambda_invocation.py`), so an invocation of more than one message needs room before that, or the
                  later ones would be given back again and again
 
-Never here: queues by themselves, what a writer makes of a function.
+Never here: queues alone, what a writer makes of a function.
 Invariant: a function that is planned is one that Lambda takes, and none of its jobs can be cut off by its end.
 """
 
@@ -60,7 +60,7 @@ class Host(Struct, frozen=True, kw_only=True):
         stack: what was chosen. url: of the engine, a pattern (see `names.py`).
         queues: names of all declared queues. graves: their dead-letter and held queues.
         reconcilers: names of the jobs that look at runs. buses: full names of the event buses.
-        unique: queue and name of each job whose sends are unique: who sends claims the record.
+        unique: queue and name of each job whose sends are unique: the sender claims the record.
     """
 
     app: str
@@ -109,7 +109,7 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def role_id(self) -> str:
-        """Of its role, as `iam.RolePlan.id`: never that of a service's role, whatever the queue is called."""
+        """The id of its role, as `iam.RolePlan.id`: never equal to a service role's, whatever the queue is called."""
         return f"{self.id}Function"
 
 
@@ -266,7 +266,7 @@ def _check_options(options: Function) -> None:
     if URL_VARIABLE in options.environment:
         raise errors.UsageError(
             f"{URL_VARIABLE} is in its environment.",
-            meaning="It says which engine the function works on, and that is what is made here.",
+            meaning="It selects the function's engine, which is created here.",
             todo="Leave it out; choose prefix, table and payloads for the whole app.",
         )
 

@@ -141,7 +141,7 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         sid="UseKey",
         actions=("kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
         on="the KMS key, and only by way of SQS, DynamoDB, Lambda and, with `--payloads`, S3",
-        why="Queues, table, variables and payloads that are encrypted with a key of yours (`--kms-key`).",
+        why="Queues, table, variables and payloads that are encrypted with your own key (`--kms-key`).",
     ),
     "network": Grant(
         sid="JoinNetwork",
@@ -172,7 +172,7 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         sid="LookIntoDeadLetters",
         actions=("sqs:ChangeMessageVisibility", "sqs:ReceiveMessage"),
         on="all dead-letter and held queues of the app, from functions with reconciliations",
-        why="A reconciliation says where the message of what is not done lies. It is shown again at once.",
+        why="A reconciliation reports where the messages of unfinished work are. They are visible again at once.",
     ),
     "listing": Grant(
         sid="LookAtQueues",
@@ -184,7 +184,7 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         sid="FindQueues",
         actions=("sqs:ListQueues",),
         on="every resource, from functions with reconciliations: AWS limits this action to no queue",
-        why="The names of the queues that the statement above looks at.",
+        why="The names of the queues that the statement above reads.",
     ),
     "buses": Grant(
         sid="PutEvents",
@@ -221,7 +221,7 @@ class Statement(Struct, frozen=True, kw_only=True):
             equals["kms:ViaService"] = [f"{service}.{{region}}.amazonaws.com" for service in self.services]
         like = {name: [value] for name, value in self.like.items()}
         found = {name: one for name, one in (("StringEquals", equals), ("StringLike", like)) if one}
-        if self.leading:  # all of none holds, too, so a call without keys is refused by itself (IAM user guide)
+        if self.leading:  # "all of none" holds, too, so a call without keys is refused separately (IAM user guide)
             found["ForAllValues:StringLike"] = {LEADING_KEYS: list(self.leading)}
             found["Null"] = {LEADING_KEYS: ["false"]}
         return found
@@ -249,7 +249,7 @@ class RolePlan(Struct, frozen=True, kw_only=True):
     Args:
         id: of its logical ids: `{id}Role`. service: for example `scheduler`.
         text: what it is for. statements: what it may.
-        owner: of what it serves, where there is one.
+        owner: of what it belongs to, if it has one.
         says_account: whether the service says for which account it takes the role on.
     """
 
@@ -281,7 +281,7 @@ LAMBDA_TRUST: Final = {
 
 
 def queue_statements(queue: object, rules: Sequence[object] | None) -> list[dict[str, Any]]:
-    """The statements of a queue's own policy: nobody comes in without TLS, and the rules that target it may send.
+    """The statements of a queue's own policy: no access without TLS, and the rules that target it may send.
 
     Args:
         queue: its ARN. rules: ARNs of the rules, None for none. Both as the writer expresses them.

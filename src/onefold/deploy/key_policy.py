@@ -1,8 +1,8 @@
-"""What the policy of a key of yours must say for services that use it themselves, and not by way of a role of the stack.
+"""The statements that your own key's policy needs for services that use the key directly, not through a role of the stack.
 
 A role's policy cannot let CloudWatch Logs or EventBridge use a key: they come as themselves, with the account, the log group
 or the bus in their request. Everything else that uses the key does so by a role, whose statements are in `iam.py`.
-Never here: roles. Invariant: a statement is there only where the plan has what it is for, and names one account.
+Never here: roles. Invariant: each statement is needed by the plan, and names one account.
 
 Sources: CloudWatch Logs user guide, "Encrypt log data using AWS KMS"; EventBridge user guide, "Encrypting event buses" and
 "Encrypting archives"; SQS developer guide, "Configure KMS permissions for AWS services".
@@ -28,7 +28,8 @@ def policy(plan: DeployPlan) -> Json:
     """
     if plan.stack.kms_key is None:
         raise errors.UsageError(
-            "There is no key whose policy could be written.", todo="Give --kms-key ARN, which names region and account."
+            "The stack names no key, so it needs no policy.",
+            todo="Give --kms-key ARN, which names region and account.",
         )
     _, partition, _, region, account, _ = plan.stack.kms_key.split(":", 5)
     places = {"partition": partition, "region": region, "account": account}

@@ -3,7 +3,7 @@
 Names and ids are functions of the declared names and the prefix alone, so that they are the same at every run and a new
 queue never renames an old one.
 ARNs are patterns: `{partition}`, `{region}` and `{account}` are placeholders for what is known only where the template is
-applied, `{queue_url.ID}` and the like for the name that a resource of the same plan gets there; each writer puts its own
+applied, `{queue_url.ID}` and so on for the name that a resource of the same plan gets there; each writer puts its own
 expression in their place (`filled`).
 Never here: which things there are. Invariant: two things of a kind never share a logical id (`by_id` refuses it).
 """
@@ -80,7 +80,7 @@ def logical_id(name: str) -> str:
     words = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", stem))
     kept_apart = "" if _PLAIN.fullmatch(stem) else hashlib.sha256(stem.encode()).hexdigest()[:8]
     found = words + kept_apart + ("FIFO" if stem != name else "")
-    return found if found[0].isalpha() else f"N{found}"  # Terraform wants a letter first
+    return found if found[0].isalpha() else f"N{found}"  # Terraform requires a letter first
 
 
 def check_apart(kind: str, found: Iterable[str]) -> None:
@@ -136,7 +136,7 @@ def queue_arn(name: str) -> str:
 
 
 SHARED_PARTITIONS: Final = ("~day#*", "~days", "~key#*", "~layout", "~names", "~run#*", "~state")
-"""Of a table of layout 2: history, for people, and what the processes of an app agree on; no record is there."""
+"""A table of layout 2 for history and for shared state of an app's processes; it has no records."""
 
 
 def partitions(jobs: Iterable[str]) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def has_placeholders(text: str) -> bool:
 
 
 def in_json(text: str) -> str:
-    """A JSON text in which nothing is a place of a pattern, nor read by who substitutes `${...}`; it decodes to the same."""
+    """An equal JSON text without placeholders of a pattern, and without `${...}` that a substitution would replace."""
     return _PLACE.sub(r"\\u007b\1}", text).replace("${", "\\u0024{")
 
 

@@ -5,7 +5,7 @@ dependencies into a folder of its own, wheels only, for the function's Python an
 
 Bytecode is included only on request, because it fits one version of Python. Lambda's folder is read-only, so a function
 without bytecode compiles every module at every cold start. The compiled files carry the hash of their source instead of its
-time (PEP 552, unchecked: the archive holds both and nobody edits one), so they say nothing of this machine or moment and
+time (PEP 552, unchecked: the archive holds both and neither is edited), so they do not depend on the machine or the time and
 are the same wherever the same Python compiles the same text.
 
 Never here: which files an app consists of (`sources.py`), uploading.
@@ -66,7 +66,7 @@ class PackageSettings(Struct, frozen=True, kw_only=True):
         module: dotted, of the app.
         root: the folder that holds its first part.
         output: where the archive goes.
-        build_dir: where pip installs to; made when it is not there, and emptied of earlier installs.
+        build_dir: where pip installs to; created if needed, and emptied of earlier installs.
         include: more files and folders below `root`.
         requirements: a requirements file of the app's own dependencies.
         extras: record stores beside DynamoDB: `redis`, `postgres`.
@@ -92,7 +92,7 @@ class Built(Struct, frozen=True, kw_only=True):
     Args:
         path: of the file.
         sha256: of its bytes, hexadecimal.
-        zipped_bytes, unzipped_bytes: its size, and that of its files.
+        zipped_bytes, unzipped_bytes: its size, and its files' size.
         files: how many.
         modules: of the app that are in it.
         pinned: what pip was asked for.
@@ -117,8 +117,8 @@ def build(settings: PackageSettings, report: Report) -> Built:
 
     Raises:
         UsageError: no pip, a dependency that has no wheel for the platform, two files of one name, bytecode for another
-            Python, or more than Lambda's 250 MB unzipped, with the biggest entries. The output stays as it was.
-        NotFoundError: a module or file that is not there.
+            Python, or more than Lambda's 250 MB unzipped, with the biggest entries. The output is unchanged.
+        NotFoundError: a module or file does not exist.
     """
     _check(settings)
     report(f"reading {settings.module} in {settings.root}")
@@ -219,7 +219,7 @@ def hash_of(package: Path) -> str:
     """The SHA-256 of an archive that was built before, hexadecimal.
 
     Raises:
-        NotFoundError: there is no such file. UsageError: it is not a zip.
+        NotFoundError: the file does not exist. UsageError: it is not a zip.
     """
     if not package.is_file():
         raise errors.NotFoundError(f"There is no package {package}.", todo="Make it: onefold package APP -o FILE.")
@@ -336,7 +336,7 @@ def _missing(outside: Mapping[str, str], dependencies: Iterable[str]) -> list[st
 
 
 def _stray(settings: PackageSettings) -> list[str]:
-    """What is to be said about requirements: that they were not asked for, or that they may change by themselves."""
+    """Notes on requirements: that none were named, or that they are not pinned."""
     found = settings.root / "requirements.txt"
     if settings.requirements is None:
         if not found.is_file():

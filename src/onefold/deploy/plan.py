@@ -1,8 +1,8 @@
 """What an app needs on AWS, worked out from its declarations: one frozen `DeployPlan` that both writers write down.
 
-The parts are put together here: queues and who redrives where, the table, the alarms; functions, and the sizes that follow
-from them, are worked out in `functions.py`. What Lambda or SQS would refuse is refused, before anything is uploaded.
-Never here: CloudFormation, Terraform, AWS calls, the app itself (its queues and jobs come in).
+The parts are put together here: queues and their redrive targets, the table, the alarms; functions, and the sizes that
+follow from them, are worked out in `functions.py`. What Lambda or SQS would refuse is refused, before anything is
+uploaded. Never here: CloudFormation, Terraform, AWS calls, the app itself (its queues and jobs come in).
 Invariant: the same declarations and the same stack give an equal plan, in the same order.
 """
 
@@ -48,7 +48,7 @@ class QueuePlan(Struct, frozen=True, kw_only=True):
 
     Args:
         id: of its logical ids. role: of a pair's main queue, or of a companion.
-        settings: with full names; `dead_letter`, `redrive_allow` and `redrive_sources` say who redrives where.
+        settings: with full names; `dead_letter`, `redrive_allow` and `redrive_sources` are the redrive targets.
         owner: of the jobs on it, where they have one.
     """
 
@@ -65,7 +65,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
         app: its name. target: how it is imported, `module:attribute`. stack: what was chosen for all of it.
         url: the engine's, an ARN-like pattern (see `names.py`).
         table: name of the record table; None where records are kept elsewhere.
-        log_counts, alarms, job_alarms: see `alarms.py`. slack: who is told of alarms; see `chat.py`.
+        log_counts, alarms, job_alarms: see `alarms.py`. slack: the channel for alarms; see `chat.py`.
         topic: name of the SNS topic of the stack's own that alarms notify; None for none.
         scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
@@ -97,13 +97,13 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def counts_mapped(self) -> bool:
-        """Whether mappings count what becomes of messages, for the alarm mapping-dropped."""
+        """Whether mappings count what happens to messages, for the alarm mapping-dropped."""
         return any(one.alarm == "mapping-dropped" for one in self.alarms)
 
     def tags_of(self, owner: str | None, held: str | None = None) -> dict[str, str]:
-        """The tags of one resource, sorted: those of all, its owner, and the held queue beside a queue.
+        """The tags of one resource, sorted: the common ones, its owner, and a queue's held queue.
 
-        SQS has no attribute for a held queue; the tag is where the adapter looks for it.
+        SQS has no attribute for a held queue; the adapter reads it from the tag.
         """
         own = {OWNER_TAG: names.tag_value(owner or ""), queue_attributes.HELD_TAG: held}
         return dict(sorted({**self.tags, **{name: value for name, value in own.items() if value}}.items()))
@@ -115,7 +115,7 @@ class AppDeclarations(Struct, frozen=True, kw_only=True):
     Args:
         queues, jobs, schedules, maps, buses, pipes: in any order.
         reconcilers: names of the jobs that look at runs.
-        logs: whether its events become lines of a log, as those of an app without sinks do.
+        logs: whether its events become log lines, as in an app without sinks.
         metrics: the namespace in CloudWatch in which a sink of it writes metrics; None: no sink does.
     """
 
@@ -138,9 +138,9 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         stack: what was chosen for all of it.
 
     Raises:
-        UsageError: a function whose timeout is over 15 min or below a job's, a batch window on a FIFO queue, a name that is
+        UsageError: a function whose timeout is above 15 min or below a job's, a batch window on a FIFO queue, a name that is
             too long with its prefix or given twice, a queue that is not declared, a schedule or map run that AWS has no
-            word for; nothing is written then.
+            equivalent for; nothing is written then.
     """
     names.check_prefix(stack.prefix)
     queues = sorted(declared.queues, key=lambda queue: queue.name)
@@ -221,7 +221,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
 
 
 def _check_platforms(made: Sequence[FunctionPlan]) -> None:
-    """Refuse functions that one zip cannot serve."""
+    """Refuse functions that cannot share one zip."""
     platforms = sorted({(one.runtime, one.architecture) for one in made})
     if len(platforms) > 1:
         raise errors.UsageError(
@@ -238,7 +238,7 @@ def _has_workers(queues: Iterable[Queue]) -> bool:
 
 
 def _shared_prefix(app: str, prefix: str, reconcilers: Collection[str]) -> list[str]:
-    """What is to be said of looks into dead-letter queues where other apps may have the same prefix."""
+    """Notes on reading dead-letter queues if other apps may use the same prefix."""
     if not reconcilers or app in prefix:
         return []
     which = f"that begins with {prefix}" if prefix else "of the region"

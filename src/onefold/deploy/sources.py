@@ -1,4 +1,4 @@
-"""Which files belong to a function: the app's own modules, found by a rule that can be said in one sentence, and onefold's.
+"""Which files belong to a function: the app's own modules, found by a simple rule, and onefold's own.
 
 The rule: the app's module (a package with its whole folder), every module or package beside it that these import, directly
 or through one another, and what was named on the command line. Imports are read from the text; nothing is run.
@@ -150,7 +150,7 @@ def _named(root: Path, named: str) -> dict[str, Path]:
     if path.is_dir():
         return dict(_tree(path, root))
     if not path.is_file():
-        raise errors.NotFoundError(f"--include {named}: there is no such file in {root}.", todo="Correct the path.")
+        raise errors.NotFoundError(f"--include {named}: it does not exist in {root}.", todo="Correct the path.")
     return {Path(os.path.normpath(named)).as_posix(): path}
 
 

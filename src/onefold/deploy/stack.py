@@ -3,7 +3,7 @@
 A `Stack` is the choices of one deployment (a prefix per stage, the table, where large payloads go, keys, tags). An app whose
 URL is `aws://...` has made some of them there; what the command line says wins.
 Never here: what is declared in the app. Invariant: the URL names no secret and no endpoint of an emulator, because it is
-written into a template that many may read and that is meant for AWS.
+written into a template for AWS that many people may read.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Stack(Struct, frozen=True, kw_only=True):
         layout: of the table's records; 2 is for new or migrated tables, and lets a function write its own jobs' only.
         records: URL of a store elsewhere (`redis://`, `postgresql://`) instead of a table.
         payloads: `bucket/prefix` for bodies over the queue's limit; None for none.
-        kms_key: ARN of a key of yours for queues, table, logs and variables; None leaves it to keys of AWS.
+        kms_key: ARN of your own key for queues, table, logs and variables; None: AWS's keys.
         log_days: how long logs are kept.
         deletion_protection: the table cannot be deleted until this is taken back.
         disposable: queues and table are deleted with the stack; otherwise they are kept.
         later: a message whose `run_at` is beyond what SQS delays becomes a one-time schedule, which functions may then make.
-        alarms: `all`; `few`: those without which nobody should run it; `jobs`: all, and one more for each job, which
+        alarms: `all`; `few`: the indispensable ones; `jobs`: all, and one more for each job, which
             notifies instead of them; `none`.
         topic: the stack has an SNS topic of its own, which alarms notify.
         boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` and `/.../`.
@@ -176,7 +176,7 @@ def engine_url(stack: Stack, group: str, late_dead: str | None = None) -> str:
 
     Args:
         group: of the schedules for messages that are due late; it is in the URL where the stack has them.
-        late_dead: whole name of the queue for those that could not be delivered to FIFO queues; None for none.
+        late_dead: full name of the queue for messages that could not be delivered to FIFO queues; None for none.
     """
     layout = str(stack.layout) if stack.layout != 1 and not stack.records else None
     query = {

@@ -237,7 +237,7 @@ def _item(spec: MapSpec) -> Json:
 
 
 def _run_path(spec: MapSpec) -> str:
-    """Where a child's input says which run it belongs to."""
+    """The path of the run's name in a child's input."""
     return "$.run" if spec.batch is None else "$.BatchInput.run"
 
 
@@ -390,7 +390,7 @@ def _statements(spec: MapSpec, stack: Stack, machine: str, function: str) -> tup
 
 
 def _check(spec: MapSpec) -> None:
-    """Refuse what Step Functions has no word for; the ranges are `MapSpec`'s own."""
+    """Refuse what Step Functions cannot express; `MapSpec` checks the ranges."""
     reader = spec.reader
     text = reader.format in ("csv", "json", "jsonl")
     for what, wrong in (
@@ -409,7 +409,7 @@ def _check(spec: MapSpec) -> None:
         if one.max_delay_ms is not None and seconds_up(one.max_delay_ms) <= seconds_up(one.interval_ms):
             raise errors.UsageError(
                 f"Map {spec.name} has a longest pause of {one.max_delay_ms} ms over an interval of {one.interval_ms} ms.",
-                meaning="Step Functions counts whole seconds, and wants the longest pause above the interval.",
+                meaning="Step Functions counts whole seconds, and requires the longest pause to exceed the interval.",
                 todo="Choose whole seconds that differ.",
             )
     bucket, key = _s3_of(spec.source, spec.name)

@@ -64,12 +64,12 @@ def tags(plan: DeployPlan, owner: str | None, held: str | None = None) -> Json:
 
 
 def kept(plan: DeployPlan) -> Json:
-    """A thing with contents is destroyed only by who takes this line out."""
+    """A resource with contents is destroyed only after this line is removed."""
     return {} if plan.stack.disposable else {"lifecycle": {"prevent_destroy": True}}
 
 
 def policy_text(value: Json) -> str:
-    """A policy as the text that the provider wants; references in it stay references."""
+    """A policy in the provider's text form; references in it stay references."""
     return json.dumps(value, sort_keys=True)
 
 

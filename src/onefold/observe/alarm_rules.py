@@ -1,10 +1,10 @@
 """The alarms as alerting rules for Prometheus, with thresholds from an app's declarations.
 
-Each rule is over the metrics of `metrics.py`, as workers (`onefold worker --metrics`) serve them. Every worker that has a
-queue serves its gauges, so that the largest counts; counters are added up over all of them. A counter that is new counts as
-well as one that has grown: the first `completion-failed` of a process is where its counter begins. What nobody serves any
+Each rule is over the metrics of `metrics.py`, as exposed by workers (`onefold worker --metrics`). Every worker that has a
+queue exposes its gauges, so that the largest counts; counters are added up over all of them. A counter that is new counts as
+well as one that has grown: the first `completion-failed` of a process is where its counter begins. What is no longer exposed
 more (no worker, no scheduler) is an alarm too, once the server has looked for that long.
-Never here: what an alarm means (`alarms.py`), asking a server. Invariant: the same declarations give the same text.
+Never here: what an alarm means (`alarms.py`), querying a server. Invariant: the same declarations give the same text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     """One alerting rule.
 
     Args:
-        alarm: its name. subject: the queue or schedule that it is of; empty: the expression's labels say it.
+        alarm: its name. subject: its queue or schedule; empty: the expression's labels name it.
         expression: PromQL. for_ms: how long it has to hold.
     """
 
@@ -186,7 +186,7 @@ def prometheus(registry: Registry, *, target: str, now_ms: int) -> str:
 
     Args:
         target: how the app is named in commands, `module:attribute`.
-        now_ms: as of `rules`.
+        now_ms: as for `rules`.
     """
     owner = registry.alarms.owner if registry.alarms is not None else None
     lines = ["groups:", f"- name: {_text('onefold ' + registry.name)}", "  rules:"]
@@ -214,7 +214,7 @@ def _camel(name: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """A YAML text in single quotes, which leave PromQL's double ones as they are."""
+    """A YAML text in single quotes, which do not touch PromQL's double ones."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -1,7 +1,7 @@
-"""What each alarm is worth now: from one look at an engine and the events of the last hour to a `Sample` for each subject.
+"""The value of each alarm now: a `Sample` for each subject, from one snapshot of an engine and the last hour's events.
 
 A sample says whether the value is bad enough to begin an alarm, good enough to end one, or between the two, where an alarm
-stays as it is. Thresholds come from the app: `AppNumbers` has what its declarations say, a look what the engine says.
+does not change. Thresholds come from the app: `AppNumbers` has its declared values, a `Snapshot` the engine's.
 Never here: how long a value has to last (`incidents.py`), looking (`readings.py`), output. Invariant: the same look, events
 and numbers give the same samples.
 """
@@ -57,7 +57,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class QueueNumbers(Struct, frozen=True, kw_only=True):
-    """What an app says of one queue: its jobs, the longest timeout of these, and who owns a fix."""
+    """What an app declares about one queue: its jobs, their longest timeout, and who owns a fix."""
 
     jobs: tuple[str, ...]
     timeout_ms: int
@@ -160,7 +160,7 @@ def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
 
 
 def samples(snapshot: Snapshot) -> Iterator[Sample]:
-    """A sample of each alarm for each subject that it can be said of."""
+    """A sample of each alarm for each subject that it applies to."""
     done = {one.job: one for one in snapshot.readings.jobs}
     for queue in snapshot.readings.queues:
         yield from _of_queue(snapshot, queue, done)
@@ -246,7 +246,7 @@ def _of_ticks(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _of_runs(snapshot: Snapshot) -> Iterator[Sample]:
-    """Samples of the runs of each schedule or map that are in the look: its latest, and open ones."""
+    """Samples of the runs of each schedule or map in the snapshot: its latest, and open ones."""
     titles: dict[str, list[tuple[bool, int, int, bool]]] = {}
     for one in snapshot.readings.runs:
         disagrees = one.reconciled_at_ms is not None and not one.agrees

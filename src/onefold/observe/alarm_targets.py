@@ -2,7 +2,7 @@
 
 Each report is a message for each target on the queue `onefold-alarms`, under the key `<report> to <target>`. So it is tried
 again with pauses, for some five hours, is dead-lettered and not lost when a target refuses it for good, and is not sent
-again once its record says that it was. A process that is killed between the sending and the record has it sent a second
+again once its record shows that it was. A process that is killed between the sending and the record has it sent a second
 time, with the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in ONEFOLD_ALARM_ID. The
 webhooks of Slack have nothing of the kind, so that there a message may come twice after a kill at that moment.
 Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent, and
@@ -54,7 +54,7 @@ _HTTP: Final = ("http", "https")
 _SMTP_SCHEMES: Final = ("smtp", "smtps")
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 # What a command has of the worker's environment: what programs need to be found, to speak, and to reach a server. Not a deny
-# list: the environment of a worker holds the secrets of its app, under names that nobody here knows.
+# list: the environment of a worker holds the secrets of its app, under names that are not known here.
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 KEPT: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
@@ -86,7 +86,7 @@ def checked_targets(
     """What `App.alarms` was given.
 
     Raises:
-        UsageError: something that cannot be sent to; says what to write.
+        UsageError: an invalid target; the error says what to write.
     """
     words = shlex.split(command) if isinstance(command, str) else command
     addresses = email.split(",") if isinstance(email, str) else email
@@ -352,7 +352,7 @@ def value_of(value: str, what: str) -> str:
     """A value, or what is in the variable or file that it names: `env:NAME`, `file:/PATH`.
 
     Raises:
-        PermanentError: it is not there.
+        PermanentError: it does not exist.
     """
     found = _reference(value)
     if found is None:

@@ -8,7 +8,7 @@ Never here: looking at an engine, sending. Invariants: an alarm begins at one va
 first, so that a noisy value does not make it come and go; a name that was released stays.
 
 Sources of thresholds: CloudWatch user guide, "Recommended alarms"; SQS developer guide, "Available CloudWatch metrics" and
-quotas. Those that are ours say so.
+quotas. Our own are marked as such.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOUR_MS: Final = limits.HOUR_MS
 DRAIN_PARTS: Final = 2  # a backlog is too large when working it off takes longer than half the retention
 STALLED_MS: Final = 30 * MINUTE_MS
 IN_FLIGHT_RATIO: Final = 0.8  # of 120,000: 96,000
-TICK_LATE_MS: Final = 15 * MINUTE_MS  # ours: a tick is missing when it is so late
+TICK_LATE_MS: Final = 15 * MINUTE_MS  # our own: a tick that is this late counts as missing
 LEASES_LOST_MAX: Final = 3  # in an hour; more are a page
 REFUSED_MIN: Final = 3  # ticks that their queue did not take, in 15 minutes
 RECEIVES: Final = 3  # how often 1 of 100 messages is received
@@ -75,7 +75,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
     @property
     def runbook(self) -> str:
-        """Where the documentation says what to do, below its root."""
+        """The page of the documentation with what to do, below its root."""
         return f"alarms.html#{self.name}"
 
     @property

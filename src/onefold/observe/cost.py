@@ -45,10 +45,10 @@ _GB: Final = 1_073_741_824
 NOT_COUNTED: Final = (
     "free tier and discounts",
     "calls that your handlers make themselves",
-    "a look at the circuit breaker every few seconds of work, and at each failure that it counts",
+    "a read of the circuit breaker every few seconds of work, and at each failure that it counts",
     "log lines of your own",
     "data transfer out of the region",
-    "requests to a KMS key of yours",
+    "requests to your own KMS key",
     "bodies kept in S3",
     "servers: workers, Redis, PostgreSQL",
 )
@@ -101,7 +101,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How the messages of a queue are worked on, as it was declared.
+    """How the messages of a queue are processed, as declared.
 
     Args:
         queue: its name. fifo: FIFO requests cost more.
@@ -126,9 +126,9 @@ class Usage(Struct, frozen=True, kw_only=True):
     """What is used; of one message, or of many.
 
     Args:
-        calls: API calls, `sqs:SendMessage` to how many, those of Lambda's pollers included.
+        calls: API calls, such as `sqs:SendMessage`, and how many, including those of Lambda's pollers.
         sqs_requests: as SQS bills them. write_units: of DynamoDB; its few reads are in `NOT_COUNTED`.
-        invocations: of Lambda. gb_seconds: of its memory. log_bytes: that it writes by itself.
+        invocations: of Lambda. gb_seconds: of its memory. log_bytes: that Lambda itself writes.
         stored_byte_months: in the table.
     """
 
@@ -152,7 +152,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class Price(Struct, frozen=True):
-    """So many dollars for so many units; `page` of AWS that says so."""
+    """This many dollars for this many units; `page`: AWS's page with the price."""
 
     usd: float
     per: float
@@ -190,7 +190,7 @@ def read_prices(text: bytes, region: str) -> Prices:
         text: of a file in the form of `prices.json`.
 
     Raises:
-        NotFoundError: it has no such region. UsageError: another form, or a price is missing.
+        NotFoundError: the region is missing. UsageError: another form, or a price is missing.
     """
     try:
         found = msgspec.json.decode(text, type=_File)
@@ -321,7 +321,7 @@ def _hidden(batch: float) -> Usage:
 
 
 def _records(way: Way, traffic: Traffic, what: Literal["first", "duplicate", "failed", "again"], batch: float) -> Usage:
-    """Claim and settle. A refused write costs units too, by the size of the item that is there."""
+    """Claim and settle. A refused write costs units too, by the size of the stored item."""
     if not way.table:
         return Usage()
     claimed = _units(RECORD_BYTES + traffic.key_bytes)
@@ -365,7 +365,7 @@ def _full_rows(path: Path, way: Way, traffic: Traffic) -> Usage:
 
 
 def _stored(way: Way, traffic: Traffic, *, rows: int, record: bool = True) -> Usage:
-    """The record until it expires, and rows for as long as they are kept."""
+    """The record until it expires, and rows until they expire."""
     if not way.table:
         return Usage()
     months = way.keep_ms / limits.DAY_MS / MONTH_DAYS

@@ -1,9 +1,9 @@
 """Metrics for CloudWatch without a call of its API: `EmfSink` writes lines in the embedded metric format.
 
-Whoever collects the lines (Lambda, the CloudWatch agent) makes metrics of them. One line has what was counted for one job
+The collector of the lines (Lambda, the CloudWatch agent) makes metrics of them. One line has what was counted for one job
 and queue since the last one: on Lambda at the end of each batch, in a worker once a minute. The namespace is
 `onefold/<app>`, the dimensions are job and queue and nothing else, so that the number of metrics that AWS bills is bounded;
-outcomes and states stand in the metric's name. The format is AWS's "Specification: Embedded metric format".
+outcomes and states are part of the metric's name. The format is AWS's "Specification: Embedded metric format".
 Never here: which metrics there are (`metrics.py`). Invariant: a line holds names, numbers and units: never a key or a text.
 """
 
@@ -61,7 +61,7 @@ class EmfSink:
         return self._namespace or namespace_of(app)
 
     def emit(self, event: Event) -> None:
-        """Count one event; write what was counted when a minute is over, or a line is full."""
+        """Count one event; write the counts after a minute, or when a line is full."""
         self._counted.emit(event)
         self._at_ms = event.at_ms
         if self._since_ms is None:

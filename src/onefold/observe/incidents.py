@@ -1,10 +1,10 @@
 """What becomes of an alarm over time: it begins, goes on, ends; which of that is reported; what people silenced.
 
-`step` is pure: an incident as it was, a sample, an instant, and the incident as it is now. An incident is a document of
+`step` is pure: from the previous incident, a sample and an instant to the new incident. An incident is a document of
 State, so that any process can go on where another one was killed. What is to be reported is written into it first (`owed`),
 then queued, then taken out: a report has one name, `<incident>#<number>`, however often somebody queues it.
 Never here: values and thresholds (`alarm_samples.py`), targets, clocks. Invariants: two reports that an alarm begins or goes
-on are `AGAIN_MS` apart or more, however noisy its value; an end is reported only to who heard of the beginning.
+on are `AGAIN_MS` apart or more, however noisy its value; an end is reported only where the beginning was reported.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
         incident: its name. number: of the report within it, 1 or more. kind: what happened.
         alarm, subject, severity: which. at_ms: when it happened. since_ms: when the incident began.
         text: the value, for people. owner: of the fix.
-        silenced: it is kept in the history and sent to nobody.
+        silenced: it is kept in the history, but not sent.
         drill: it comes from `onefold alarms test`.
     """
 
@@ -77,7 +77,7 @@ class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         alarm, subject: which.
         phase: `waiting`: the condition holds, and not yet for long enough; `on`; `over`: kept to see whether it comes back.
-        bad_since_ms: since when the condition holds. good_since_ms: since when it has ended; None: it has not.
+        bad_since_ms: since when the condition holds. good_since_ms: since when it no longer holds; None: it still holds.
         began_at_ms, ended_at_ms: of the alarm.
         text, owner: of the last sample.
         reports: how many there were. reported_ms: when the last one was due that it began, or goes on. open: it was reported
@@ -122,12 +122,12 @@ def step(
     """An alarm of one subject at an instant.
 
     Args:
-        incident: as it was; None: nothing was wrong.
-        sample: of this instant; None: the subject is gone, or nothing is to be said of it, which is good.
+        incident: the previous one; None: nothing was wrong.
+        sample: of this instant; None: the subject is gone, or has no value, which counts as good.
         silenced: nothing that begins or goes on is sent.
 
     Returns:
-        The incident as it is; the same object when nothing changed; None when nothing is wrong.
+        The new incident; the same object if nothing changed; None if nothing is wrong.
     """
     bad = sample is not None and sample.begins
     good = sample is None or sample.ends
@@ -268,7 +268,7 @@ def _fitting(reports: list[Report]) -> list[Report]:
 
 
 class Silence(Struct, frozen=True, kw_only=True):
-    """What somebody does not want to hear of for a while.
+    """An alarm that a person has silenced for a while.
 
     Args:
         name: an alarm, `<alarm>/<subject>`, or `*` for all.
@@ -290,7 +290,7 @@ _silences = reader(dict[str, Silence], dict[str, Silence]())
 
 
 def silences(state: State, now_ms: int) -> list[Silence]:
-    """Those that are not over, by name."""
+    """The silences that have not ended, by name."""
     found = state.get([SILENCES])[0]
     kept: Mapping[str, Silence] = {} if found is None else _silences(found.value)
     return [one for _, one in sorted(kept.items()) if now_ms < one.until_ms]
@@ -334,11 +334,11 @@ def encoded(incident: Incident) -> bytes:
     return msgspec.json.encode(incident)
 
 
-# -- who looks -------------------------------------------------------------------------------------------------------
+# -- who evaluates ----------------------------------------------------------------------------------------------------
 
 
 class Leader(Struct, frozen=True):
-    """Which process evaluates the alarms, and until when nobody else does."""
+    """Which process evaluates the alarms, and until when it alone does."""
 
     owner: str
     until_ms: int

@@ -41,7 +41,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "key": "The business key, as a hash unless keys are shown.",
     "tenant": "The tenant of the key; as `key`.",
     "queue": "The queue.",
-    "message_id": "The message. `onefold why MESSAGE_ID` tells its whole story.",
+    "message_id": "The message. `onefold why MESSAGE_ID` shows its whole history.",
     "group": "The message group, on a FIFO queue; as `key`.",
     "attempt": "Which run of the operation this was, from 1; runs after a redrive begin at 1 again.",
     "of": "How many runs there are; of a duplicate or conflict the message that came first.",
@@ -63,7 +63,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "function": "The Lambda function.",
     "log_stream": "The log stream of its container.",
     "aws_request_id": "The invocation.",
-    "answer": "What the job's probe found: done, not done, or that it cannot tell.",
+    "answer": "What the job's probe found: done, not done, or unknown.",
     "by": "Whose dead letter stopped the group: a message id.",
     "by_ms": "How far the clock was set; negative: back.",
     "completed_at_ms": "When the work was done that a duplicate is answered with.",
@@ -130,7 +130,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "waiting": "Operations of the run that wait for their turn.",
     "why": "Why, in words.",
 }
-"""Every field of a line -> what it says, in the order of a line. Each is there where there is something to say."""
+"""Every field of a line and its meaning, in the order of a line. A line has only the fields that have a value."""
 PRIVATE: Final = ("key", "tenant", "group")
 _RENAMED: Final = {
     "owner": "other_owner", "from": "other_owner", "message": "message_id", "in": "queue", "name": "reconciler",
@@ -278,7 +278,7 @@ def _frames(trace: str) -> list[str]:
 
 _FAILURES: Final = {
     "retry": "transient",
-    "dead-letter": None,  # its own reason says which
+    "dead-letter": None,  # its own reason names it
     "quarantine": "quarantine",
     "conflict": "conflict",
     "malformed": "malformed",

@@ -1,7 +1,7 @@
 """The metrics that onefold has, in one table, and `Meter`: the sink that counts them from events, in memory.
 
 `METRICS` is the only place where a metric is named: exporters, the page of the documentation and the tests read it. Counters
-and histograms are counted by a `Meter` from a worker's events; gauges are a look at the engine (`readings.py`), taken when
+and histograms are counted by a `Meter` from a worker's events; gauges are readings of the engine (`readings.py`), taken when
 somebody asks. Names follow the semantic conventions of OpenTelemetry where these have one (messaging, v1.44, development).
 Never here: a format, a server, thresholds. Invariants: labels are `LABELS` and nothing else, so that a key or a body can
 never be one; a time that clocks make negative is counted as 0, and counted.
@@ -30,7 +30,7 @@ Labels = tuple[tuple[str, str], ...]
 
 LABELS: Final = ("job", "queue", "outcome", "failure_class", "state", "operation", "error")
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
-"""Bounds of histograms of times: those that the conventions advise, and on to 15 minutes, as jobs last longer than calls."""
+"""Bounds of histograms of times: the conventions' own, extended to 15 minutes, because jobs last longer than calls."""
 OUTCOMES_MAX: Final = 50  # ours: counters of one job that have a series of their own
 RECEIVES: Final = (1, 2, 3, 5, 10, 100)
 
@@ -40,7 +40,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
     Args:
         name: in OpenTelemetry. prometheus: there. emf, emf_unit: in CloudWatch's embedded metric format, where outcome and
-            state are no dimensions; they stand in the name instead of `*`.
+            state are not dimensions; they replace `*` in the name.
         instrument: how it is counted. unit: of UCUM, as OpenTelemetry writes it. labels: which of `LABELS` it has.
         layer: what it is about: what was triggered, what is travelling, what really happened.
         text: one sentence for people.
@@ -200,7 +200,7 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "dead-letter": "dead", "quarantine": "dead", "conflict": "dead", "malformed": "dead", "untrusted": "dead",
     "no-job": "dead", "group-stopped": "dead", "completion-failed": "unknown",
 }  # fmt: skip
-"""Events that say how a delivery was settled -> its outcome."""
+"""Events that report how a delivery was settled -> its outcome."""
 _TICKS: Final = {"ticked": "sent", "ticks-missed": "missed", "tick-refused": "refused", "tick-dropped": "dropped"}
 _COUNTED: Final = {
     "lease-lost": "onefold.lease.lost",
@@ -235,7 +235,7 @@ class Sample(Struct, frozen=True):
 
 
 class Meter:
-    """A sink that counts `METRICS` from events. It keeps one number for each combination of labels, and waits for nobody."""
+    """A sink that counts `METRICS` from events. It keeps one number for each combination of labels, and never waits."""
 
     is_quick: Final = True  # called where an event happens: there is nothing in it to wait for
 
@@ -322,7 +322,7 @@ def gauge(name: str, value: float, **labels: str) -> Sample:
 
 
 def gauges(readings: Readings) -> Iterator[Sample]:
-    """The gauges of a look at the engine."""
+    """The gauges of one reading of the engine."""
     for queue in readings.queues:
         for state in ("visible", "in_flight", "delayed", "dead", "held"):
             yield gauge("onefold.queue.depth", getattr(queue, state), queue=queue.queue, state=state)

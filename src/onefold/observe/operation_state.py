@@ -1,7 +1,7 @@
 """The state of an operation now, in one sentence, and what a person can do next.
 
-Pure, from the same evidence as the timeline. The words are few and distinct, so that "waiting" never also means "lost" or
-"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease is over, or whose process has
+Pure, from the same evidence as the timeline. The names are few and distinct, so that "waiting" never also means "lost" or
+"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease or process has
 ended), gone, unseen.
 Never here: the story (`timeline.py`), reading anything. Invariant: every operation has exactly one state, and every state
 but done, running and waiting names a next step.
@@ -26,7 +26,7 @@ class OperationState(Struct, frozen=True, kw_only=True):
     """The state of an operation.
 
     Args:
-        state: its name, one word.
+        state: one word.
         text: the sentence.
         todo: commands or advice, in order; empty when nothing is to be done.
     """
@@ -65,7 +65,7 @@ def _done(record: Record, live: list[Peeked], dead: list[Peeked], evidence: Evid
     by_hand = next((row for row in reversed(evidence.rows) if row.event == "settled" and row.detail.get("done")), None)
     if by_hand is not None and by_hand.at_ms >= (record.started_at_ms or 0):
         who = f" by {by_hand.actor.removeprefix('person:')}" if by_hand.actor else ""
-        text = f"Settled by hand as done at {evidence.say(by_hand.at_ms)}{who}"
+        text = f"Settled manually as done at {evidence.say(by_hand.at_ms)}{who}"
     if record.attempts_total:
         text += f", with {counted(record.attempts_total, 'run')}"
     todo: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
 
 
 def _passed_timeout_ms(record: Record, evidence: Evidence) -> int | None:
-    """The timeout that the run under way has passed; None where it has not, or nothing says so."""
+    """The timeout that the run under way has passed; None if it has not, or if that is not known."""
     policy, since_ms = evidence.policy, record.started_at_ms or record.updated_at_ms
     if policy is not None and not policy.is_call:
         return policy.timeout_ms if evidence.now_ms - since_ms >= policy.timeout_ms else None
@@ -183,7 +183,7 @@ def _repeat(record: Record) -> str:
 
 
 def paused_text(process: int) -> str:
-    """What is said of a run whose process lives and does nothing."""
+    """The text about a run whose process is stopped."""
     return f"process {process} is stopped and will finish it once resumed; nothing else runs this key until then"
 
 
@@ -278,7 +278,7 @@ QUEUE_RENAMED = (
     "If the queue was renamed, give it the old name again, or run a worker of the earlier release until it is empty."
 )
 
-_LONG_MS = 60_000  # a visible message that nobody took for this long is worth a question
+_LONG_MS = 60_000  # a visible message that was not received for this long is suspicious
 
 
 def _paused(message: Peeked, until_ms: int, evidence: Evidence) -> OperationState:
@@ -300,7 +300,7 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
     todo = (edit, *both(way_back))
     if way_back.startswith("onefold map"):
         todo = (way_back,)
-    elif reason is not None and reason.kind in ("malformed", "conflict"):  # as it is, it would come back
+    elif reason is not None and reason.kind in ("malformed", "conflict"):  # unchanged, it would come back
         todo = (edit,)
     return OperationState(
         state="dead",
@@ -311,12 +311,12 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
 
 
 def both(redrive: str) -> tuple[str, ...]:
-    """A redrive as next steps: first what it would do; other advice as it is."""
+    """A redrive as next steps: first a dry run; other advice unchanged."""
     return (f"{redrive} --dry-run", redrive) if redrive.startswith("onefold dlq redrive") else (redrive,)
 
 
 def _may_wait(record: Record | None, evidence: Evidence) -> bool:
-    """Whether a message of it may wait where nobody looked: it was sent, and nothing says that the message was deleted."""
+    """Whether one of its messages may wait in a queue that was not read: it was sent, and no event reports its deletion."""
     if is_call(evidence) or any(row.event in ("removed", "purge") for row in evidence.rows):
         return False
     return record.message_id is not None if record is not None else bool(evidence.rows)
@@ -344,7 +344,7 @@ def _again(record: Record | None, evidence: Evidence) -> str:
 
 
 def _lost(evidence: Evidence) -> OperationState:
-    """A run is known to have begun, and its record is not there."""
+    """A run is known to have begun, but its record is gone."""
     text = (
         "Unknown: a run lost its lease or its record, and no record of this key is left (flushed, evicted, deleted, restored"
         " from a backup or expired). It may have taken effect; the next call or message with this key runs it."

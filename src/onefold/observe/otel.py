@@ -2,7 +2,7 @@
 
 Only the API is needed here (extra `otel`). Which SDK, exporter and sampler there are is the program's choice; without an SDK
 every call of the API does nothing. This module is imported when a program makes an `OpenTelemetry`.
-Never here: which metrics there are (`metrics.py`), spans (`spans.py`). Invariant: what is named here is named in `METRICS`.
+Never here: which metrics there are (`metrics.py`), spans (`spans.py`). Invariant: every metric name here is in `METRICS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ with extras.needed("OpenTelemetry", "otel", "; the SDK and an exporter are your 
     from onefold.observe.spans import Spans
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
-_FRESH_MS: Final = 1_000  # gauges of one collection share a look at the engine
+_FRESH_MS: Final = 1_000  # gauges of one collection share one reading of the engine
 _NAMES: Final = {
     "job": "onefold.job",
     "queue": "messaging.destination.name",
@@ -44,7 +44,7 @@ _LOOKED_AT: Final = ("onefold.events.lost",)  # counters that a worker keeps its
 class OpenTelemetry:
     """A sink that records an app's metrics and spans with OpenTelemetry: `App("shop", sinks=[OpenTelemetry()])`.
 
-    Metrics are those of the page Metrics; gauges need a look at the engine, and come from `onefold worker`. Spans are
+    Metrics are those of the page Metrics; gauges need a reading of the engine, and come from `onefold worker`. Spans are
     `send`, `receive`, `process` and `settle`; events that sinks get have their ids.
 
     Args:
@@ -184,7 +184,7 @@ class _Counting(Meter):
         try:
             yield
         finally:
-            with self._reading:  # a look under way needs the engine, which is about to be closed
+            with self._reading:  # a reading in progress needs the engine, which is about to be closed
                 self._samples = self._read_at = None
 
     def _observed(self, metric: Metric) -> Callable[[CallbackOptions], Any]:

@@ -1,7 +1,7 @@
 """Calls to servers of others, each within one deadline: a POST by HTTP, a mail by SMTP, a program.
 
 The timeouts of `urllib`, `http.client` and `smtplib` are of one read or write, so a server that sends a byte now and then
-holds a caller for as long as it likes. Here a thread shuts the connection when the time of the whole call is over:
+can hold a caller indefinitely. Here a thread shuts the connection at the deadline of the whole call:
 connecting, TLS, request and answer together. Not in it is the name's resolution, which the system's resolver limits.
 Never here: what is sent, what is tried again. Invariants: no call lasts longer than its deadline and a name's resolution; of
 an answer a bounded number of bytes is kept; nothing is followed to another host.
@@ -33,7 +33,7 @@ from onefold.threads import thread_beside
 
 _ANSWER_BYTES_MAX: Final = 2_000  # of HTTP, after the headers: read so that the server is not cut off
 _REPLIES_BYTES_MAX: Final = 64 * 1024  # of all lines that a mail server says
-_HERE: Final = ("localhost", "127.0.0.1", "::1")  # nobody listens on the way
+_HERE: Final = ("localhost", "127.0.0.1", "::1")  # the connection cannot be overheard
 
 
 class UnsafeServerError(Exception):
@@ -62,7 +62,7 @@ def url_parts(text: str, schemes: Sequence[str]) -> SplitResult | None:
 
 
 class _Deadline:
-    """Opens connections, and shuts them when the time is over.
+    """Opens connections, and shuts them at the deadline.
 
     Args:
         timeout_s: for everything, from now on.
@@ -84,7 +84,7 @@ class _Deadline:
         """
         left_ms = self._until_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
-            raise TimeoutError("the time for the whole call is over")
+            raise TimeoutError("the time for the whole call is up")
         return left_ms / 1000
 
     def connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
@@ -111,7 +111,7 @@ class _Deadline:
         raise failure
 
     def watch(self) -> None:
-        """Shut the connections when the time is over."""
+        """Shut the connections at the deadline."""
         if not self._clock.wait(self._ended, self._timeout_ms):
             with self._lock:
                 for one in self._open:
@@ -119,7 +119,7 @@ class _Deadline:
                         one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """The call is over."""
+        """The call has ended."""
         self._ended.set()
         with self._lock:
             while self._open:
@@ -175,7 +175,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         url: for which `url_parts` has parts; a login in it is sent as Basic authentication. timeout_s: for everything.
 
     Raises:
-        OSError, http.client.HTTPException, ValueError: nobody answered, or not in time; the text may hold the URL.
+        OSError, http.client.HTTPException, ValueError: no answer, or not in time; the text may hold the URL.
     """
     parts = urlsplit(url)
     named = {**headers, "User-Agent": "onefold"}
@@ -248,7 +248,7 @@ def mail(server: SplitResult, message: EmailMessage, timeout_s: float) -> int:
         server: `smtp://` or `smtps://` with a host, and a login where one is needed. timeout_s: for everything.
 
     Raises:
-        UnsafeServerError: no STARTTLS, but a password. OSError, smtplib.SMTPException: the server has not taken it.
+        UnsafeServerError: no STARTTLS, but a password. OSError, smtplib.SMTPException: the server did not accept it.
     """
     host = server.hostname or ""
     checked = ssl.create_default_context()  # smtplib's own checks neither the certificate nor the name
@@ -277,7 +277,7 @@ def mail(server: SplitResult, message: EmailMessage, timeout_s: float) -> int:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a mail server says that it will never take this, rather than that it does not now."""
+    """Whether a mail server refuses this for good, not only for now."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(code >= 500 for code, _ in error.recipients.values())
     if isinstance(error, smtplib.SMTPResponseException):

@@ -2,9 +2,9 @@
 
 The server is the standard library's, on an address that the user names. On a loopback address it answers only requests that
 name this machine, so that no page in a browser can read it under another name.
-Never here: which metrics there are (`metrics.py`). Invariants: answering changes nothing; a look that fails is said on the
-answer, and the counters are given all the same; however many clients there are and however slow, they take a bounded number
-of threads, bytes and seconds, and nobody who goes away is written about on standard error.
+Never here: which metrics there are (`metrics.py`). Invariants: answering changes nothing; a failed reading is reported in
+the answer, which still has the counters; however many clients there are and however slow, they take a bounded number of
+threads, bytes and seconds, and a client that goes away leaves no line on standard error.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _BoundedServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who goes away, or sends what is no request, is not worth a line; a defect of ours is."""
+        """Clients that go away or send something other than a request are not logged; our own defects are."""
         if not isinstance(sys.exception(), OSError | http.client.HTTPException):
             super().handle_error(request, client_address)
 

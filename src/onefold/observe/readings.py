@@ -1,9 +1,9 @@
-"""What an engine shows when one looks at it: depth and age of queues, paused jobs, how far runs are, what was reconciled.
+"""Readings of an engine: depth and age of queues, paused jobs, progress of runs, reconciliations.
 
-`Readings` is one look, as plain values; metrics, alarms and pages are made of it. A `Reader` takes looks: each part is
-looked at again only when what the last look at it took is a tenth of the time since, so that looking at a large or remote
-engine never becomes its load; between two looks a part is as it was.
-Never here: what a worker counts (events, `metrics.py`), thresholds, output. Invariant: a look changes nothing and receives
+`Readings` is one reading, as plain values; metrics, alarms and pages use it. A `Reader` takes them: each part is
+read again only when ten times the duration of its last read has passed, so that reading a large or remote
+engine never becomes its load; until then the part is reused.
+Never here: what a worker counts (events, `metrics.py`), thresholds, output. Invariant: reading changes nothing and receives
 nothing; labels that come from it are names of queues, jobs, schedules and maps, never keys.
 """
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _PAGE: Final = 5_000  # rows of the history that are read at once
 
 LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
-RUNS_MAX: Final = 200  # runs in one look: the latest of each schedule and map, and open ones
+RUNS_MAX: Final = 200  # runs in one reading: the latest of each schedule and map, and open ones
 _GOOD_LOOKED_AT: Final = 20  # runs of one title in which its last good reconciliation is looked for
 _DONE_MS: Final = 30 * limits.MINUTE_MS
 _LATE_MS: Final = 2_000  # rows of other processes' last moments may still be on their way
@@ -45,7 +45,7 @@ _STATES: Final = {
     "dead-letter": "dead", "quarantine": "dead", "conflict": "dead", "malformed": "dead", "untrusted": "dead",
     "no-job": "dead", "group-stopped": "dead",
 }  # fmt: skip
-"""Rows that say what happened to a job's message -> as a state of its day."""
+"""Events of a job's message -> its state in the day's numbers."""
 
 
 class QueueReading(Struct, frozen=True, kw_only=True):
@@ -102,14 +102,14 @@ class RunReading(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its name. title: the schedule or map that it is a run of. owner: the team that owns a fix.
-        started_at_ms: when it was begun. is_open: nobody has seen yet that nothing of it is left to do.
+        started_at_ms: when it began. is_open: it is not known to be finished.
         failure: why its dispatch stopped; None where it did not.
         expected: operations, so far while it is dispatched.
         completed, failed, dead, held: how many are in that state. unfinished: have no outcome yet.
         reconciled_at_ms: when it was last reconciled; None: not yet.
         agrees: what that found is as it should be. missing, duplicates: operations that it found missing, and completed more
             than once; own_missing, own_duplicates: how much the user's own check found missing, and too often, in the units
-            that it counts. None where nobody looked.
+            that it counts. None if it was not reconciled.
     """
 
     run: str
@@ -136,7 +136,8 @@ class ReconcileReading(Struct, frozen=True, kw_only=True):
     """How up to date the reconciliation of a schedule or map is.
 
     Args:
-        title: of which. good_age_ms: since the last look that agreed; None: there is none among its latest runs.
+        title: of the schedule or map. good_age_ms: since the last good reconciliation; None: none of its latest runs has
+            one.
         waiting_ms: since the start of its oldest run, among the latest, that no look agreed with or came after; 0: none
             waits.
     """
@@ -150,7 +151,7 @@ class DayReading(Struct, frozen=True, kw_only=True):
     """What happened since midnight UTC.
 
     Args:
-        job: a job; or a schedule or map, whose numbers are those of today's runs.
+        job: a job, or a schedule or map with the numbers of today's runs.
         counts: by state: completed, duplicate, failed, dead, held; of a schedule or map expected, completed, failed, dead,
             held and, where one was reconciled, missing and duplicate.
     """
@@ -184,7 +185,7 @@ def read_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[
         queues: only these; None: all.
 
     Raises:
-        NotFoundError: one of `queues` is not there. TransientError, StorageError: the engine could not be asked.
+        NotFoundError: one of `queues` does not exist. TransientError, StorageError: the engine could not be asked.
     """
     if queues is None:
         settings = {one.name: one for one in engine.queues.settings()}
@@ -201,7 +202,7 @@ def read_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[
 
 
 class Reader:
-    """Takes looks at one engine. For one thread at a time.
+    """Takes readings of one engine. For one thread at a time.
 
     Args:
         clock: the engine's.
@@ -226,7 +227,7 @@ class Reader:
         self._jobs = _Kept(clock, self._look_at_jobs)
         self._runs = _Kept(clock, self._look_at_runs)
         self._day = _Kept(clock, _Day(engine).look)
-        self._ended: dict[str, tuple[int, int | None, RunReading]] = {}  # run -> version, reconciled at, as it was
+        self._ended: dict[str, tuple[int, int | None, RunReading]] = {}  # run -> version, reconciled at, reading
 
     def read(self) -> Readings:
         """A look.
@@ -316,7 +317,7 @@ class Reader:
         return found
 
     def _reconcile(self, title: str, names: Sequence[str], at_ms: int) -> ReconcileReading:
-        """The latest runs of one title, newest first, until one is found that a look agreed with."""
+        """The latest runs of one title, newest first, until one with a good reconciliation is found."""
         waiting: list[RunState] = []
         good_ms: int | None = None
         for stored in reversed(runs.read_all(self._engine.state, names)):
@@ -391,7 +392,7 @@ def _days(found: Sequence[RunReading], counts: Mapping[str, Counter[str]], at_ms
 
 
 class _Kept(Generic[T]):
-    """A part of a look, kept for `LOOK_FACTOR` times as long as it took."""
+    """A part of a reading, kept for `LOOK_FACTOR` times the duration of its read."""
 
     def __init__(self, clock: Clock, look: Callable[[int], T]) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""`LogSink`: events as structured log lines, for whoever collects the standard library's logging.
+"""`LogSink`: events as structured log lines, written through the standard library's logging.
 
 One event is one line: JSON with stable field names, plain words, or a short text with the fields beside it for a formatter
 of the user's own. This module is loaded when a sink is made: a program that logs nothing does not pay for `logging`.
@@ -28,13 +28,13 @@ class LogSink:
     """Writes each event as one line to a standard logger.
 
     Args:
-        logger: where lines go; unless given, the logger `onefold`, which gets a handler on `stream` if nobody gave the
+        logger: where lines go; unless given, the logger `onefold`, which gets a handler on `stream` if nothing gave the
             program's logging one.
         form: `json`; `plain` for people; or `fields`: a short text whose record has the fields as attributes, for the
             formatter of your own logging, structlog's too.
         level: the least severe event that is written; the logger's own level applies too.
         stream: for the handler made here; standard error unless given.
-        keys: `hashed`: a hash stands for business keys, tenants and groups; `shown`: they are written as they are. Unless
+        keys: `hashed`: business keys, tenants and groups are replaced by a hash; `shown`: they are written in full. Unless
             given, what ONEFOLD_LOG_KEYS says, and `hashed` without it.
 
     Raises:

@@ -7,8 +7,8 @@
 
 What a message carries stays with it through dead-letter and held queues and redrives. Of messages without it, the context of
 X-Ray's header `AWSTraceHeader` is taken.
-Never here: metrics (`otel.py`), what an outcome means. Invariants: no body and no key is in a span, unless keys were asked
-for; of an exception there is what `kept_text` lets pass; what a message carries is a stranger's word, and only linked to.
+Never here: metrics (`otel.py`), what an outcome means. Invariants: no body and no key is in a span, unless keys were
+requested for; of an exception there is what `kept_text` lets pass; what a message carries is not trusted, only linked to.
 """
 
 from __future__ import annotations

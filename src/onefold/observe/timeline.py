@@ -38,7 +38,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Everything that is known of one operation.
 
     Args:
-        key: the operation. record: as it is now; None where absent or expired.
+        key: the operation. record: the current one; None where absent or expired.
         rows: its history, oldest first.
         messages: sent with this key and still in some queue.
         policy: the job's, where its app is known.
@@ -48,10 +48,10 @@ class Evidence(Struct, frozen=True, kw_only=True):
         owner_dead: the process that has the record is known to have ended. stopped_process: its id if it is stopped.
         owner_is_here: it is a process of this machine, so that it runs unless `owner_dead`; for calls under @once.
         now_ms: the instant of the question.
-        say: how an instant is said inside a sentence; in UTC unless the reader's zone is known.
+        say: formats an instant inside a sentence; in UTC unless the reader's zone is known.
         way_back: the command that sends a dead letter back, or what has to be done before.
-        not_asked: why it is not known whether a message of it waits; empty where it is known.
-        is_blocked: its job is `unique`, and a send goes by the record alone; None where the job is not known.
+        not_asked: why it is not known whether one of its messages waits; empty if known.
+        is_blocked: its job is `unique`, and a send checks the record alone; None if the job is not known.
         is_one_of_many: several operations of its key are held.
         is_declared: the app declares its job, or no app is known. is_received: and on the queue that its message is in.
     """
@@ -142,7 +142,7 @@ def _completed(detail: Detail, evidence: Evidence) -> Description:
 
 
 def lifetime(evidence: Evidence) -> str:
-    """Until when the record of a finished operation answers duplicates; empty where it is not finished."""
+    """Until when the record of a finished operation answers duplicates; empty if it is not finished."""
     record = evidence.record
     if record is None or record.status != "completed" or record.expires_at_ms is None:
         return ""
@@ -295,7 +295,7 @@ def _lease_lost(detail: Detail) -> Description:
 def _record_gone(detail: Detail) -> Description:
     return (
         f"the record of {_run(detail)} was gone from the store while it ran; it was put back, and the run went on",
-        "flushed, evicted, deleted or restored from a backup; nobody else had taken the operation over",
+        "flushed, evicted, deleted or restored from a backup; no other process had taken the operation over",
     )
 
 
@@ -372,7 +372,7 @@ class Line(Struct, frozen=True, kw_only=True):
         text: what happened.
         rule: what decided it; empty where nothing had to be decided.
         message_id, actor: which message, and who did it.
-        source: where it is known from.
+        source: where this is known from.
         trace: where its exception was raised, frames without locals; None where nothing was raised or it is not known.
     """
 
@@ -398,7 +398,7 @@ def lines(evidence: Evidence) -> list[Line]:
 def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
     """The rows with the number of each run in the whole story: sent back, a message may begin at attempt 1 again.
 
-    A run that ended without a word has no row with its number, so the record's count of them decides for the last budget.
+    A run that ended without a report has no row with its number, so the record's count of them decides for the last budget.
     """
     found: list[Row] = []
     before, last, sent_back = 0, 0, False
@@ -550,8 +550,8 @@ def _of_record(evidence: Evidence) -> list[Line]:
 
 
 def _of_messages(evidence: Evidence) -> list[Line]:
-    """When each message that is still there came to where it is, unless a row or the record says so."""
-    record = evidence.record  # that of a send knows the id, and not when it was sent
+    """When each existing message came to its queue, unless a row or the record has that."""
+    record = evidence.record  # the row of a send has the id, but not the time
     by_record = record.message_id if record is not None and record.sent_at_ms is not None else None
     known = {(row.event, row.message_id) for row in evidence.rows}
     lines = []

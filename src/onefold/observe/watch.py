@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onefold.runtime.runtime import Runtime
 
 LOOK_MS: Final = 15 * limits.SECOND_MS  # our choice: an alarm begins at most this long after its condition
-_REST_MS: Final = limits.SECOND_MS  # between two looks, however many events come
+_REST_MS: Final = limits.SECOND_MS  # between two checks, however many events come
 LEADER_MS: Final = 3 * LOOK_MS  # after this long without its leader, another takes over; on one machine at once
 EVENT_NOTES: Final = "alarms/events"
 _INSTANTS_MAX: Final = 10  # of one event and job; more than any threshold
@@ -74,7 +74,7 @@ class EventNotes:
             self.came.set()
 
     def write(self, state: State, now_ms: int) -> None:
-        """Write the remembered events; those that cannot be written are kept for the next call.
+        """Write the remembered events; events that cannot be written are kept for the next call.
 
         Raises:
             TransientError: the engine could not be written to.
@@ -102,7 +102,7 @@ class EventNotes:
 
 
 def _fitting(notes: dict[str, list[int]]) -> dict[str, list[int]]:
-    """As many of the notes as one value of State has room for, those of the latest events first."""
+    """As many notes as fit into one value of State, latest events first."""
     latest = sorted(notes.items(), key=lambda one: -one[1][-1])[:_NOTED_MAX]
     total, kept = 0, {}
     for name, instants in latest:
@@ -155,7 +155,7 @@ class Watch:
         """Evaluate every alarm, unless another process does; returns what was reported.
 
         Raises:
-            TransientError, StorageError: the engine could not be read or written to; the next look continues from there.
+            TransientError, StorageError: the engine could not be read or written to; the next check continues from there.
         """
         state, now_ms = self._runtime.engine.state, self._runtime.steady.now_ms()
         self.notes.write(state, now_ms)
@@ -194,7 +194,7 @@ class Watch:
     def _evaluate(
         self, state: State, before: Mapping[str, tuple[Incident | None, int]], snapshot: Snapshot
     ) -> dict[str, tuple[Incident, int]]:
-        """Advance and write each incident; returns those that owe a report, with the version that was written."""
+        """Advance and write each incident; returns the incidents to report, with the written version."""
         now_ms = snapshot.readings.at_ms
         silences = incidents.silences(state, now_ms)
         known = {(one.alarm, one.subject) for one, _ in before.values() if one is not None}
@@ -247,7 +247,7 @@ class Watch:
 
 @contextmanager
 def beside(watch: Watch, reported: Callable[[Report], None] = lambda _: None) -> Iterator[None]:
-    """Look every `LOOK_MS` in a separate thread while the block runs; a look that fails transiently is repeated later.
+    """Check every `LOOK_MS` in a separate thread while the block runs; a check that fails transiently is repeated later.
 
     Args:
         reported: called with each report, in that thread.

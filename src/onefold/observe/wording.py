@@ -1,4 +1,4 @@
-"""How times, durations and operations are said to people, in logs, timelines and tables alike.
+"""How times, durations and operations are written for people, in logs, timelines and tables.
 
 Pure: integers and strings in, short strings out. Never here: colours, columns, or which zone a person lives in (instants are
 said in UTC here; `cli/render.py` turns them into local time). Invariant: a duration is never said longer than it is by more
@@ -32,7 +32,7 @@ _NEXT_BELOW = {
 
 
 def pause(ms: int) -> str:
-    """A duration in a sentence: `300 ms`, `4.0 s`, and from a minute on as `age` says it."""
+    """A duration in a sentence: `300 ms`, `4.0 s`, and from a minute on as `age` formats it."""
     if ms < limits.SECOND_MS:
         return f"{max(ms, 0)} ms"
     return f"{ms / 1000:.1f} s" if ms < limits.MINUTE_MS else age(ms)
