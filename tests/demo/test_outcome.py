@@ -111,7 +111,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
         (judged(ORDERS[1:]), "never: invoice 1 was not booked"),
         (
             judged((*ORDERS, BookingOrder("2", "ship", -7, "0"))),
-            "unasked: booking 3 is ship -7 at 0 for invoice 2, which asks for no such thing",
+            "unasked: booking 3 is ship -7 at 0 for invoice 2, which asks for nothing like it",
         ),
         (
             judged(seen=replace(SEEN, dead=DEAD[1:])),
@@ -123,7 +123,7 @@ def test_a_right_run_has_no_fault_and_all_its_numbers() -> None:
         ),
         (
             judged(seen=replace(SEEN, hits=(4,))),
-            "1 kill hit a worker with work in hand; at least 2 are asked for",
+            "1 kill hit a worker with work in progress; at least 2 are asked for",
         ),
         (judged(seen=replace(SEEN, held_left=3)), "3 invoices are still held for a person"),
     ],

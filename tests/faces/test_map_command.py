@@ -202,7 +202,7 @@ def test_a_run_that_is_stopped(shell: Shell) -> None:
     shell.work()
     found = shell.json("map", "show", RUN, "mill:app")
     assert (found["status"], found["pending"]) == ("aborted", 100)
-    assert "is over: aborted" in shell("map", "stop", RUN, "mill:app", code=1)
+    assert "has ended: aborted" in shell("map", "stop", RUN, "mill:app", code=1)
 
 
 def test_what_cannot_be_is_said_with_a_way_out(shell: Shell) -> None:

@@ -523,9 +523,9 @@ def test_a_redrive_that_cannot_be(tmp_path: Path) -> None:
         drive(mill, world)
         with pytest.raises(errors.UsageError, match="nothing left to do"):
             maps.redrive(mill.app, RUN)
-        with pytest.raises(errors.UsageError, match="is over: succeeded"):
+        with pytest.raises(errors.UsageError, match="has ended: succeeded"):
             maps.resume(mill.app, RUN)
-        with pytest.raises(errors.UsageError, match="is over: succeeded"):
+        with pytest.raises(errors.UsageError, match="has ended: succeeded"):
             maps.stop(mill.app, RUN)
 
 

@@ -85,7 +85,7 @@ def test_whatever_a_store_raises_leases_are_renewed_a_third_of_a_lease_later(
     assert [until_ms - store.asked[0] for until_ms in store.asked] == [turn * third_ms for turn in range(5)]
     said = [record.getMessage() for record in caplog.records]
     assert sum("could not be renewed; they are tried again" in one for one in said) == 3
-    assert sum("its lease is over while it runs" in one for one in said) == 0
+    assert sum("its lease ended while it runs" in one for one in said) == 0
     assert all(record.exc_info is not None and record.exc_info[1] is error for record in caplog.records)
 
 
@@ -95,7 +95,7 @@ def test_a_lease_that_ends_while_a_store_raises_is_named(caplog: pytest.LogCaptu
     keeper._calls[claimed().hold] = KeptCall(claimed(), None)
     with caplog.at_level(logging.WARNING, logger="onefold"):
         keeper._renew_all()
-    over = [one.getMessage() for one in caplog.records if "is over" in one.getMessage()]
+    over = [one.getMessage() for one in caplog.records if "its lease ended" in one.getMessage()]
     assert over == [f"charge 'o-1': its lease ended while it runs and could not be renewed: {error}"]
 
 

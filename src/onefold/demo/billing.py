@@ -69,7 +69,7 @@ class BillingSettings(Struct, frozen=True, kw_only=True):
 
 
 class Month(Struct, frozen=True, kw_only=True):
-    """One month as the file says it should be, and as it is.
+    """One month: the figures from the file, and the actual ones.
 
     Args:
         month: `2011-03`. expected, made: statements. twice, never: accounts. net_expected, net: in pounds.
@@ -97,7 +97,7 @@ class BillingOutcome(Struct, frozen=True, kw_only=True):
     Args:
         kills: of workers and schedulers. interrupted: dispatches that began again after a kill.
         duplicates: ticks that came again and were answered from their record.
-        faults: in words, empty when all is well.
+        faults: as sentences, empty when all is well.
     """
 
     months: tuple[Month, ...]
@@ -112,7 +112,7 @@ def perform(settings: BillingSettings, folder: Path, on_progress: Draw) -> Billi
     """Do the year in a folder of its own.
 
     Raises:
-        OnefoldError: a process ended by itself, or nothing moved any more.
+        OnefoldError: a process ended unexpectedly, or there was no more progress.
     """
     make_folder(folder)
     expected = _expected()

@@ -107,7 +107,7 @@ def _fall(month: str) -> None:
 
 
 def fire_again() -> None:
-    """Send every tick of the year once more, as a person would who doubts that they were sent.
+    """Send every tick of the year once more, as a person might who doubts that they were sent.
 
     With the fault built in they are a second late, so that their keys are others: the same months count twice.
     """

@@ -88,7 +88,7 @@ class CloudOutcome(Struct, frozen=True, kw_only=True):
         requests: requests for a booking that the partner received; repeated: those for an operation that it had booked
             already.
         expected: bookings that must exist; bookings: that were made; twice, never: invoices booked twice, or never.
-        dead_letters: rows of the file by reason. calls, met: calls through the proxy, and those that failed on purpose.
+        dead_letters: rows of the file by reason. calls, met: calls through the proxy, and calls that failed on purpose.
         redriven: the key of the dead letter that was corrected; None when there was none.
     """
 

@@ -74,7 +74,7 @@ def expected_of(rows: int) -> Figures:
     """The judge's figures for the first rows of the file, from a process that cannot find onefold.
 
     Raises:
-        subprocess.CalledProcessError: the script failed; its own words are on standard error.
+        subprocess.CalledProcessError: the script failed; its output is on standard error.
     """
     command = [sys.executable, "-I", "-S", figures.__file__, str(data.INVOICES), "--rows", str(rows)]
     found = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - our own script
@@ -90,7 +90,7 @@ def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path,
         on_progress: called some times a second with the state.
 
     Raises:
-        OnefoldError: the run came to no end: a worker or the partner ended by itself, or nothing moved any more.
+        OnefoldError: the run came to no end: a worker or the partner ended unexpectedly, or there was no more progress.
     """
     folder.mkdir(parents=True)
     with ExitStack() as stack:
@@ -182,7 +182,7 @@ class _Drill:
             self._check_moving(left)
 
     def _busy(self) -> set[str]:
-        """Owners with work in hand: what is in flight is among the oldest messages."""
+        """Owners with work in progress: messages in flight are among the oldest."""
         return {one.owner for one in self._engine.queues.peek(QUEUE, limit=1_000) if one.owner is not None}
 
     def _report(self, phase: Phase, left: int, *, held: int = 0) -> None:
@@ -321,7 +321,7 @@ class Sending:
                 chunk = self._invoices[self.sent : min(self.sent + CHUNK, self._allowed)]
                 self._job.send_many(chunk)
                 self.sent += len(chunk)
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks whether it is done
+        except BaseException as error:  # noqa: BLE001 - raised again when the result is read
             self._error = error
 
 

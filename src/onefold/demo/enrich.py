@@ -94,7 +94,7 @@ class EnrichOutcome(Struct, frozen=True, kw_only=True):
 
     Args:
         expected, made: invoices in the table. twice, never, unexpected: of these. wrong: with another amount.
-        net_expected, net: in pounds. faults: in words, empty when all is well.
+        net_expected, net: in pounds. faults: as sentences, empty when all is well.
     """
 
     rounds: tuple[Round, ...]
@@ -113,7 +113,7 @@ def perform(settings: EnrichSettings, folder: Path, on_progress: Draw) -> Enrich
     """Do both rounds in a folder of their own.
 
     Raises:
-        OnefoldError: a worker ended by itself, or nothing moved any more.
+        OnefoldError: a worker ended unexpectedly, or there was no more progress.
     """
     make_folder(folder)
     damaged = write_nightly(folder, settings.rows)

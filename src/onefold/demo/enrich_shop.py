@@ -25,7 +25,7 @@ TOLERATED_PERCENT = 2.0
 
 
 class UnknownCountryError(onefold.PermanentError):
-    """The table of countries has no such name."""
+    """The table of countries lacks the name."""
 
 
 class BadDebtError(onefold.PermanentError):
@@ -60,7 +60,7 @@ def _read(file: str, _stamp: int) -> dict[str, str]:
 
 
 def countries() -> dict[str, str]:
-    """The table as it is now: name -> code."""
+    """The current table: name -> code."""
     file = Path(os.environ["ONEFOLD_DEMO_COUNTRIES"])
     return _read(str(file), file.stat().st_mtime_ns)
 

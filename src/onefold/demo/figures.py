@@ -19,7 +19,7 @@ Fulfilment, in this order:
 
 One invoice number is one operation. When rows with different figures share a number, the first to be claimed
 gets the number, booked or refused, and every other row is a conflict. So each of them is an acceptable winner
-and the file alone cannot say which it will be; `what_is_left` says what the rest must be once the winner is
+and the file alone does not decide which; `what_is_left` computes the rest once the winner is
 known. A refused winner leaves nothing booked: that follows from claiming first and checking then, and no
 pair of the shipped file is of that kind (`order_decides` in the output lists them; it is empty).
 
@@ -184,7 +184,7 @@ def billing(file_lines: Iterable[str]) -> dict[str, dict[str, object]]:
 
 
 def enrich(file_lines: Iterable[str]) -> dict[str, object]:
-    """The amount of each invoice that must be in the table, by number and date; and those that must not."""
+    """The amount of each invoice that must be in the table, by number and date; and the ones that must not be."""
     amounts: dict[str, str] = {}
     refused: list[str] = []
     for row in csv.DictReader(file_lines):

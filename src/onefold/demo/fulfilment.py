@@ -145,7 +145,7 @@ Kind = Literal["ship", "ship-free", "refund"]
 
 
 class Invoice(Struct, frozen=True, kw_only=True):
-    """The payload: one invoice as it is in the file; the price is text, so that nothing is rounded."""
+    """The payload: one invoice from the file; the price is text, so that nothing is rounded."""
 
     number: str
     invoice_date: str

@@ -1,4 +1,4 @@
-"""The outcome of a run: its settings, its numbers in one value, and every fault in words.
+"""The outcome of a run: its settings, its numbers in one value, and every fault as a sentence.
 
 The three runs differ in their partner and in what the job does about a run that ended in the middle. The counts come from
 the engine's history at level `full`: a row for each delivery is written in the very transaction that settled it, so a
@@ -59,7 +59,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
         rows: of the file, from the first; 1 or more.
         workers: processes, 2 or more. threads: handlers in flight in each.
         seed: of everything that is left to chance.
-        kills: planned in each run. kills_min: so many at least must hit a worker with work in hand; fewer is a fault.
+        kills: planned in each run. kills_min: at least so many must hit a worker with work in progress; fewer is a fault.
         plant: a fault to be built in, or None.
     """
 
@@ -114,13 +114,13 @@ class HistoryCounts(Struct, frozen=True, kw_only=True):
     """The numbers of a run.
 
     Args:
-        deliveries: receives by workers: settled ones, those of killed workers, and those given back by stopped ones.
+        deliveries: receives by workers: settled ones, killed workers' ones, and ones released by stopped workers.
         duplicates: answered from the record; the handler did not run.
         waited: deliveries that met a run of the same key under way, and came back later.
         takeovers: runs begun again after their worker was killed.
         retries: deliveries that failed for now.
         lost: runs whose lease was lost.
-        taken_over: a key that was taken over and completed later, for those who want to look at one; None if none was.
+        taken_over: a key that was taken over and completed later, as an example; None if there is none.
     """
 
     deliveries: int
@@ -192,7 +192,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     Args:
         seconds: from the first message to the last worker's end. messages: sent.
         counted: from the engine's history. dead: the dead letters. held_left: invoices still held.
-        hits: messages in hand of each killed worker. misses: kills of idle ones. stops: by SIGTERM.
+        hits: messages in flight of each killed worker. misses: kills of idle ones. stops: by SIGTERM.
         settled: what the person said. url: of the engine.
     """
 
@@ -209,16 +209,16 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """The numbers of a run, and in `faults` in words what is wrong with it.
+    """The numbers of a run, and in `faults` what is wrong with it.
 
     Args:
         name, title: which run. plant: the fault that was built in. seconds: as `Observed`.
         messages: sent; `again`: of those, for the second time.
         deliveries, duplicates, waited, takeovers, retries, lost: as `HistoryCounts`.
-        kills: that hit a worker with work in hand; in_hand: how many messages that was in all; misses, stops: as `Observed`.
+        kills: that hit a worker with work in progress; in_hand: how many messages in all; misses, stops: as `Observed`.
         held: invoices that a person settled; held_done: of those, booked already.
         dead_letters: rows of the file by reason; dead_messages: with the copies of rows sent twice.
-        requests: that the partner decided; fences, looks: of those; cut_off: whose caller was dead by then.
+        requests: that the partner decided; fences, looks: of these; cut_off: whose caller was dead by then.
         expected: bookings that there must be; bookings: that the partner made.
         twice, never: invoices booked more than once, or not although they must be.
         taken_over: an invoice that was taken over, to look at; None if none was.
@@ -312,20 +312,20 @@ def outcome(
 
 
 def dead_letter_of(message: Peeked) -> JudgedDeadLetter:
-    """A message of the dead-letter queue as the judge looks at it."""
+    """A message of the dead-letter queue as the judge sees it."""
     invoice = msgspec.json.decode(message.body, type=Invoice)
     kind = message.reason.kind if message.reason is not None else "receives"
     return JudgedDeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
 
 
-# -- faults in words -------------------------------------------------------------------------------------------------
+# -- faults as sentences---------------------------------------------------------------------------------------------
 
 
 def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
     faults = []
     if len(seen.hits) < settings.kills_min:
         faults.append(
-            f"{wording.counted(len(seen.hits), 'kill')} hit a worker with work in hand; at least {settings.kills_min} "
+            f"{wording.counted(len(seen.hits), 'kill')} hit a worker with work in progress; at least {settings.kills_min} "
             "are asked for"
         )
     if seen.held_left:
@@ -334,12 +334,12 @@ def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
 
 
 def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
-    """What is wrong with the bookings, in words; the first few of each kind."""
+    """What is wrong with the bookings; the first few of each kind."""
     twice = [_sent_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
     unasked = [
         f"unasked: booking {one.number} is {one.order.kind} {one.order.quantity} at {one.order.unit_price} for invoice "
-        f"{one.order.reference}, which asks for no such thing"
+        f"{one.order.reference}, which asks for nothing like it"
         for one in effects.unexpected[:SHOWN_MAX]
     ]
     return [
@@ -365,7 +365,7 @@ def _sent_booking(request: RequestRow, first: RequestRow) -> str:
 
 
 def faults_of_letters(letters: DeadLetters) -> list[str]:
-    """What is wrong with the dead letters, in words."""
+    """What is wrong with the dead letters."""
     missing = [
         f"dead letter missing: invoice {one.reference}, {one.quantity} at {one.unit_price}, should be {one.reason}"
         for one in letters.missing[:SHOWN_MAX]

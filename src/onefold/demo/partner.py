@@ -67,7 +67,7 @@ BROKE = PartnerDecision(500, "broke", error="something broke")
 
 
 class MalformedRequest(Exception):
-    """The request cannot be read; the text says why."""
+    """The request cannot be read; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

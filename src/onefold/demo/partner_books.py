@@ -9,11 +9,11 @@ The three modes, which are three kinds of partner that exist:
 - `honours-keys`: a POST that repeats an Idempotency-Key is answered with the first booking; no second one is
   made.
 - `fences`: keys are ignored, each POST that is let in is a new booking, but the partner cancels or reports: a
-  fence at number N answers with the bookings made so far and refuses for ever each later POST of that
-  reference whose `Onefold-Fence` is below N (or missing: an unnumbered request counts as 0). Why a look alone
+  fence at number N answers with the bookings made so far and refuses forever each later POST of that
+  reference whose `Onefold-Fence` is below N (or missing: an unnumbered request counts as 0). Why reading alone
   is not enough: the POST of a worker that is dead may still be on its way. A look that says "nothing there"
   may be wrong a moment later; after a fence at N it stays right, because everything older is refused. The
-  attempt that fenced, N itself, may book. A fence below the highest one is refused too: whoever sends it was
+  attempt that fenced, N itself, may book. A fence below the highest one is refused too: its sender was
   overtaken. The same fence twice is answered alike.
 - `no-keys`: keys are ignored, no fence is checked, each POST is a new booking. One can look.
 

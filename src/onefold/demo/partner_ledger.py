@@ -26,7 +26,7 @@ CREATE TABLE request (
     reference TEXT NOT NULL,         -- invoice number; empty when the request was malformed
     key TEXT,                        -- Idempotency-Key header
     fence INTEGER,                   -- Onefold-Fence header
-    outcome TEXT NOT NULL,           -- what was done; the words are those of partner_books.Decision
+    outcome TEXT NOT NULL,           -- what was done; one of partner_books.PartnerDecision's outcomes
     status INTEGER NOT NULL,         -- what the caller was answered; 500 and "booked": it cannot know
     caller_gone INTEGER NOT NULL     -- 1: the connection was closed before the decision (a killed worker)
 ) STRICT;
@@ -137,7 +137,7 @@ def read_ledger(path: Path) -> PartnerLedger:
     """Read a ledger file; the partner may still be writing to it, then this is what was committed by now.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         sqlite3.DatabaseError: it is not a ledger.
     """
     if not path.exists():

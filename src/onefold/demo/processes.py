@@ -1,6 +1,6 @@
 """The processes of a demo: started, killed, replaced, and ended.
 
-`DemoProcesses` are any `onefold` commands, killed when the demo says so. `Fire` are workers that are killed at random
+`DemoProcesses` are any `onefold` commands, killed on the demo's request. `Fire` are workers that are killed at random
 moments, drawn from the seed as shares of the work that is done, so that a slow machine sees as many kills as a fast one;
 which worker is hit is drawn too. There are two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker
 drains. A kill counts only when the worker had messages in flight. That is read from the engine's history (`owner-dead`, with
@@ -33,7 +33,7 @@ FIRST_SHARE, LAST_SHARE = 0.03, 0.92
 STOPS_PER_KILL = 0.25
 """How many workers are stopped with SIGTERM for each one that is killed."""
 AT_WORK_MS = 100
-"""Whoever has said so long ago that it is ready has received something by now, if there was anything to receive."""
+"""A worker that has been ready for this long has received something by now, if there was anything."""
 LEAVE_S_MAX = 10
 """Seconds that a draining worker may take; its slowest request takes the partner 1.5."""
 EVIDENCE_MS_MAX = 5_000
@@ -41,7 +41,7 @@ EVIDENCE_MS_MAX = 5_000
 
 
 class WorkerFailed(OnefoldError):
-    """A worker ended by itself. Its own words are in the message."""
+    """A worker ended unexpectedly. The message has its output."""
 
     code = "worker-failed"
 
@@ -156,7 +156,7 @@ class Fire:
         self._leaving: list[WorkerProcess] = []
         self._unproved: dict[str, int] = {}  # owner -> when it was killed, wall time
         self.kills_due = 0
-        """Kills whose time has come and that have not hit anybody with work in hand yet."""
+        """Kills that are due and have not hit a worker with work in progress yet."""
         self._stops_due = 0
         self.hits: dict[str, int] = {}
         """Owner -> messages it had in flight when it was killed, 1 or more."""
@@ -172,10 +172,11 @@ class Fire:
     # -- burning -----------------------------------------------------------------------------------------------------
 
     def step(self, share: float, busy: Callable[[], Collection[str]] | None = None) -> None:
-        """Do what is due at this share of the work; replace who is gone.
+        """Do what is due at this share of the work; replace workers that are gone.
 
         Args:
-            busy: owner ids of the workers with work in hand, asked when a kill is due: only they are killed. None: any.
+            busy: returns the owner ids of workers with work in progress, called when a kill is due: only they are killed.
+                None: any.
 
         Raises:
             WorkerFailed: a worker ended that was not asked to.
@@ -238,7 +239,7 @@ class Fire:
     def _check_end(self, worker: WorkerProcess, code: int) -> None:
         if code != 0 or not worker.stopping:
             raise WorkerFailed(
-                f"A worker ended with code {code}, and nobody had killed it.",
+                f"A worker ended with code {code}, and had not been killed.",
                 meaning=self._last_words(),
                 todo="Run the demo again with --keep DIR and see workers.log there.",
             )
@@ -304,7 +305,7 @@ class Fire:
             self._check_end(worker, worker.ended() or 0)
 
     def close(self) -> None:
-        """Kill whoever is left."""
+        """Kill the remaining processes."""
         for worker in (*self._crew, *self._leaving):
             worker.kill()
         self._crew, self._leaving = [], []
@@ -345,10 +346,10 @@ class DemoProcesses:
         self.check()
 
     def check(self) -> None:
-        """Replace who was killed, and see that no other has ended.
+        """Replace killed processes, and check that no other has ended.
 
         Raises:
-            OnefoldError: one has; its words are in the log.
+            OnefoldError: one has; its output is in the log.
         """
         for number, (process, command) in enumerate(zip(self._processes, self._commands, strict=True)):
             if process.poll() == -signal.SIGKILL:
@@ -356,7 +357,7 @@ class DemoProcesses:
                 self._processes[number] = self._start(command)
             elif process.returncode is not None:
                 raise OnefoldError(
-                    f"A {command[0]} ended by itself with exit code {process.returncode}.",
+                    f"A {command[0]} ended unexpectedly with exit code {process.returncode}.",
                     todo="Run the demo again with --keep DIR, and read crew.log there.",
                 )
 

@@ -1,4 +1,4 @@
-"""`onefold demo` on the screen: its runs one after the other, their progress and tables, and the verdict in words.
+"""`onefold demo` on the screen: its runs one after the other, their progress and tables, and the verdict.
 
 On a terminal, progress is a bar that is redrawn; elsewhere it is a plain line every few seconds. It goes to standard
 error and the tables go to standard output, so either can be kept alone. Everything fits in 80 columns.
@@ -77,7 +77,7 @@ def _document(settings: DemoSettings, found: Sequence[RunOutcome], passed: bool)
 LINE_S = 5
 """Seconds between two lines without a terminal."""
 RATE_S = 3
-"""The rate looks back so far."""
+"""The rate covers this much time."""
 
 
 def consoles() -> tuple[Console, Console]:
@@ -145,7 +145,7 @@ def _lines(label: str, console: Console, rate: BookingRate) -> Callable[[DemoPro
 
 
 def opening(settings: DemoSettings, runs: int) -> str:
-    """What is about to happen, for somebody who has never seen it; lines of at most 80 characters."""
+    """What is about to happen, for first-time readers; lines of at most 80 characters."""
     many = "s" if runs > 1 else ""
     lines = [
         f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
@@ -157,7 +157,7 @@ def opening(settings: DemoSettings, runs: int) -> str:
     ]
     if settings.plant is not None:
         lines += [
-            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, the probe only looks.",
+            f"A FAULT IS BUILT IN ({settings.plant}): the guard has no fence, the probe only reads.",
             "The books must show doubles, and the exit code must say so.",
         ]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The environment of a demo: its folder, its progress bar, and its end when a signal comes.
 
 The folder is deleted afterwards unless it was to be kept. The bar is drawn on a terminal's standard error and nowhere
-else. Never here: what a demo does or counts. Invariant: whatever a demo has started is ended before the command is, also by
+else. Never here: what a demo does or counts. Invariant: everything that a demo started ends before the command does, also by
 SIGTERM, and standard output is left to the result.
 """
 
@@ -62,7 +62,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """The processes of a demo have sessions of their own: unless it unwinds, they would go on for ever."""
+    """The processes of a demo have sessions of their own: unless it unwinds, they would run forever."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)

@@ -45,11 +45,11 @@ class Effects:
 
 @dataclass(frozen=True, slots=True, order=True)
 class JudgedDeadLetter:
-    """A dead letter as far as the judge looks at it.
+    """A dead letter as the judge sees it.
 
     Attributes:
         reference: invoice number.
-        reason: "refused" or "conflict"; any other word is a dead letter nobody expects.
+        reason: "refused" or "conflict"; anything else is an unexpected dead letter.
         quantity, unit_price: of the message's payload, the price as the text in the file.
     """
 

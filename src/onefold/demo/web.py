@@ -1,8 +1,8 @@
 """`onefold demo web`: the shop under fire with its page open; alarms begin and end in it, until it is stopped.
 
 Orders arrive a few a second. The partner is slow, refuses and breaks; a worker is killed every so often. In each round some
-orders fail for good, and a bank does not say what it did: alarms begin. After a while somebody corrects the rule, sends the
-dead letters back and settles what is held, with reasons that the page shows, and the alarms end.
+orders fail for good, and a bank does not report what it did: alarms begin. After a while somebody corrects the rule, sends
+the dead letters back and settles what is held, with reasons that the page shows, and the alarms end.
 Here: the command, the processes and that somebody. Never here: the shop (`web_shop.py`), the page (`onefold/web`).
 Invariant: every process that was started here is gone when the command ends.
 """
@@ -71,7 +71,7 @@ class WebDemoOutcome(Struct, frozen=True, kw_only=True):
 
 
 class Demonstration:
-    """The shop, from outside: who orders, who kills, who corrects.
+    """The shop, from outside: orders, kills, corrections.
 
     Args:
         app: the shop. crew: its workers. banks: where to ask what was charged. folder: of the shop.
@@ -157,7 +157,7 @@ class Demonstration:
 
 
 def _invoices() -> tuple[Iterator[Invoice], Iterator[Invoice]]:
-    """Real invoices without end, those that a shop can fulfil and those that it cannot; a repeated one is a new order."""
+    """An endless stream of real invoices, fulfillable or not; a repeated one is a new order."""
     every = [invoice_of(one) for one in data.read_invoices()]
     wrong = [one for one in every if one.quantity < 0 and not one.number.startswith("C")]
     right = [one for one in every if one.quantity >= 0 and not one.unit_price.startswith("-")]
@@ -208,7 +208,7 @@ def has_display() -> bool:
 
 
 EPILOG = """
-Exit codes: 0 it was ended, after --seconds or by Ctrl-C; 1 a process of it ended by itself; 2 wrong usage.
+Exit codes: 0 it was ended, after --seconds or by Ctrl-C; 1 one of its processes ended unexpectedly; 2 wrong usage.
 """
 
 
@@ -292,7 +292,7 @@ def _until(
     while until_ms is None or clock.monotonic_ms() < until_ms:
         if page.poll() is not None:
             raise errors.OnefoldError(
-                f"The page ended by itself with exit code {page.returncode}.",
+                f"The page ended unexpectedly with exit code {page.returncode}.",
                 todo="Run it again with --keep DIR, and see page.log.",
             )
         demonstration.step()

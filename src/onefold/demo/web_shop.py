@@ -1,6 +1,6 @@
 """The shop of `onefold demo web`, as a user would write it: parcels at a slow partner, payments in doubt, a nightly count.
 
-Never here: processes, kills, whoever corrects what went wrong (`web.py`). Invariant: an invoice with a quantity that makes
+Never here: processes, kills, the correction of what went wrong (`web.py`). Invariant: an invoice with a quantity that makes
 no sense fails for good, until the file `returns-allowed` says that it is a return.
 """
 
@@ -18,7 +18,7 @@ from onefold.demo.fulfilment import Booked, Courier, Invoice
 
 FOLDER = Path(os.environ.get("ONEFOLD_DEMO_FOLDER", "."))
 RETURNS_ALLOWED = FOLDER / "returns-allowed"
-_COUNTRIES = 40  # that one count looks at
+_COUNTRIES = 40  # that one count reads
 
 app = onefold.App("shop", url=os.environ.get("ONEFOLD_URL"))
 app.alarms(command=["tee", "-a", str(FOLDER / "alarms.log")], owner="on call")
@@ -60,7 +60,7 @@ def fulfil(invoice: Invoice, ctx: onefold.Context) -> Booked:
 
 @app.job(payments, key="{number}", on_unknown="hold", timeout="60s", owner="billing")
 def charge(invoice: Invoice, ctx: onefold.Context) -> Booked:
-    """Charge a card. The bank knows no keys: where it does not say what it did, a person finds out."""
+    """Charge a card. The bank knows no keys: if it does not report what it did, a person finds out."""
     order: dict[str, str | int] = {
         "reference": invoice.number,
         "kind": fulfilment.kind_of(invoice),

@@ -4,9 +4,9 @@ Prints `ready OWNER` before it receives. Drains on SIGTERM, and stops at once on
 ends, so that no worker outlives the process that started it, however that one ended.
 
 With `--plant no-fence` a fault is built in on purpose, so that the demo can show that its judge would notice: the guard
-without its fence. Whoever claims an operation gets it, whether or not a run of it is under way; nobody learns that an
+without its fence. Every claim of an operation succeeds, even during a run of it; no run learns that an
 earlier run had started, because the fence it started under says so; every write is accepted, because fences are not
-compared; and the probe looks instead of fencing. What was completed is still known, so the fault is the one that many
+compared; and the probe reads instead of fencing. What was completed is still known, so the fault is the one that many
 home-made guards have, not a guard that does nothing.
 
 Here: the worker of `runner/worker_setup.py` with the demo's shop, and wrappers around the real contracts for the fault.
@@ -87,7 +87,7 @@ def without_fence(backend: Backend) -> Backend:
 
 
 def only_looking(courier: Courier, invoice: Invoice, _ctx: onefold.Context) -> Found:
-    """The probe that looks: what is still on its way, it does not see."""
+    """A probe that only reads: it does not see requests that are still on their way."""
     bookings = courier.look(invoice.number).bookings
     return onefold.Done(Booked(bookings[0])) if bookings else onefold.NotDone()
 
@@ -101,7 +101,7 @@ class NoFence:
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - see above
         """Claim as if every lease were over, and forget that a run had started."""
-        answers = self._store.claim(asks, now_ms + DAY_MS)  # a day from now every lease given by now is over
+        answers = self._store.claim(asks, now_ms + DAY_MS)  # a day from now every lease given by now has ended
         return [self._forgetful(answer, now_ms) for answer in answers]
 
     def _forgetful(self, answer: Answer, now_ms: int) -> Answer:
@@ -111,20 +111,20 @@ class NoFence:
         return replace(answer, started=True, doubt=False, crashed=False, attempts=answer.attempts + 1)
 
     def current(self, hold: Hold) -> Hold:
-        """The hold of whoever has the record now, in place of the asker's."""
+        """The hold of the record's current owner, instead of the caller's."""
         record = self._store.read([hold.key], 0)[0]
         return hold if record is None else Hold(hold.key, record.owner, record.fence)
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """Start whoever asks."""
+        """Start any caller."""
         return self._store.start([self.current(hold) for hold in holds], now_ms)
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """Renew whoever asks."""
+        """Renew for any caller."""
         return self._store.renew([self.current(hold) for hold in holds], lease_until_ms)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """Believe whoever writes."""
+        """Accept every write."""
         return self._store.write([(self.current(hold), outcome) for hold, outcome in writes], now_ms)
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
@@ -141,14 +141,14 @@ class NoFence:
 
 
 class NoFenceCommit:
-    """Settlements of whoever asks."""
+    """Settlements of any caller."""
 
     def __init__(self, commit: Commit, store: NoFence) -> None:
         self._commit = commit
         self._store = store
 
     def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
-        """Commit with the record's current hold instead of the asker's; who comes second still has its message settled."""
+        """Commit with the record's current hold instead of the caller's; a second caller's message is still settled."""
         verdicts = self._commit.commit([self._believed(one) for one in settlements], now_ms)
         late = [index for index, verdict in enumerate(verdicts) if not verdict.written]
         settled = self._commit.commit([replace(settlements[index], write=None) for index in late], now_ms)

@@ -37,7 +37,7 @@ _JSON = (
 )
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
-_PAGE_BYTES = 4 * 1024 * 1024  # bytes of bodies: a page that has as many ends early, and `next` says where to continue
+_PAGE_BYTES = 4 * 1024 * 1024  # bytes of bodies: a page ends early at this size, and `next` is where to continue
 _SCAN_MAX = 20_000  # messages looked at for one page of those in one state
 _SCAN_BYTES = 64 * 1024 * 1024  # of their bodies
 _LOOK = 10  # messages of the first read of a queue; later reads depend on the size of the messages
@@ -122,7 +122,7 @@ class AdminApi:
         except ValueError:
             return _json({"error": {"what": "The query string cannot be read."}}, request_id, 400)
 
-    # ----------------------------------------------------------------------------------------------------- who may ask
+    # ----------------------------------------------------------------------------------------------------- access
 
     def _check(self, request: Request, name: str) -> None:
         origin = request.header(b"origin")
@@ -204,7 +204,7 @@ class AdminApi:
 
     def _messages(self, query: Mapping[str, str], state: str | None) -> dict[str, object]:
         queue, limit, after = _queue(query), _limit(query), query.get("after")
-        self._queues.engine.queues.open(queue)  # says when there is none
+        self._queues.engine.queues.open(queue)  # raises if there is none
         found, following = self._page(queue, state, limit, message_id_of(after) if after else None)
         return {"messages": [_shown(one) for one in found], "next": following and message_uuid(following)}
 

@@ -1,7 +1,7 @@
 """The errors of SQS's API: every response that is not a success, with the names, statuses and texts AWS uses.
 
 An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the older code from
-before the JSON protocol; SDKs show their users one or the other. The pairs and statuses are those of the service model and
+before the JSON protocol; SDKs show their users one or the other. The pairs and statuses come from the service model and
 of answers recorded from AWS; texts are AWS's where they are known.
 
 Not here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
@@ -230,7 +230,7 @@ def malformed_input(message: str) -> AwsError:
 
 
 def unknown_operation(name: str) -> AwsError:
-    """There is no operation of that name; an empty name means that none was given (JSON)."""
+    """No operation has that name; an empty name means that none was given (JSON)."""
     text = f"The action {name} is not valid for this endpoint." if name else "The request names no operation."
     return _framework("UnknownOperationException", text, code="InvalidAction")
 
@@ -240,7 +240,7 @@ def malformed_query_string(message: str) -> AwsError:
     return _framework("MalformedQueryString", message)
 
 
-# ------------------------------------------------------------------------------------------------ who is asking
+# ------------------------------------------------------------------------------------------------ authentication
 
 
 def access_denied(message: str) -> AwsError:
@@ -287,5 +287,5 @@ def internal_failure(message: str = "The request processing has failed because o
 
 
 def service_unavailable(message: str = "The request has failed due to a temporary failure of the server.") -> AwsError:
-    """The server cannot serve now; SDKs try again."""
+    """The server cannot answer now; SDKs try again."""
     return _framework("ServiceUnavailable", message, status=503, sender_fault=False)

@@ -54,7 +54,7 @@ def receive_next(
     """How many messages to receive next, and how long to wait for them; None when the batch is to be invoked.
 
     A window longer than the visibility ends with it: a message that waits on would be received again, be twice in the
-    batch, and could be dead-lettered without having been handed over. Lambda does not say what it does then.
+    batch, and could be dead-lettered without having been delivered. Lambda does not say what it does then.
 
     Args:
         count: messages that the batch has. first_at_ms: when it got its first; None while it has none.
@@ -87,7 +87,7 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """What a mapping saw since the last look.
+    """What a mapping saw since the last check.
 
     Args:
         busy: all that may be under way was. messages: received. errors: function errors. throttles: throttled invocations.
@@ -146,7 +146,7 @@ def next_scale(
 
 
 def throttle_pause_ms(tries: int, until_ms: int, now_ms: int, chance: float) -> int | None:
-    """How long to wait before a throttled batch is invoked again; None when its visibility is over: Lambda drops its copy.
+    """How long to wait before a throttled batch is invoked again; None when its visibility has ended: Lambda drops its copy.
 
     Args:
         tries: throttled so far, 1 or more. until_ms: when the first of its messages becomes visible again.
@@ -167,7 +167,7 @@ class BatchVerdict(Struct, frozen=True):
 
     Args:
         kind: `done`: all are deleted; `some`: `failed` stay, the others are deleted; `none`: nothing is deleted.
-        failed: message ids that stay until their visibility is over.
+        failed: message ids that stay until their visibility ends.
         why: one sentence for a person.
     """
 

@@ -110,7 +110,7 @@ class _Control:
         return json.loads(head), self._exactly(int.from_bytes(sizes[4:], "big"))
 
     def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
-        """Write one frame. Ends the process instead when it is not the one that was started, or nobody listens."""
+        """Write one frame. Ends the process if it is not the one that was started, or if nothing listens."""
         _flush()
         if os.getpid() != self._pid:  # the handler forked, and both came back from it: one answers
             os._exit(0)
@@ -350,7 +350,7 @@ def _prepare(code_dir: str) -> _Noted:
     sys.path.insert(0, code_dir)
     # A function's folder is read-only on Lambda; and a compiled file could outlive an edit of the same second.
     sys.dont_write_bytecode = True
-    sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # nobody has replaced it yet
+    sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # not replaced yet
     noted = _Noted()
     handler = logging.StreamHandler()
     handler.addFilter(noted)

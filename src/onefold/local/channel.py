@@ -63,12 +63,12 @@ class Channel:
         except BlockingIOError:
             self._loop.add_writer(self._end.fileno(), self._write)
             return
-        except OSError:  # reading finds the same, and says so
+        except OSError:  # reading finds the same, and reports it
             self._unsent = memoryview(b"")
         self._loop.remove_writer(self._end.fileno())
 
     def pump(self) -> None:
-        """Read what is there, and hand over the frames that are whole."""
+        """Read what has arrived, and pass on complete frames."""
         while self._end.fileno() >= 0:
             try:
                 part = self._end.recv(_READ_BYTES)
@@ -134,7 +134,7 @@ class Output:
         loop.add_reader(descriptor, self.pump)
 
     def pump(self) -> None:
-        """Read what is there, up to a bound, and report the lines that are whole."""
+        """Read what has arrived, up to a bound, and report complete lines."""
         for _ in range(_READS_MAX):
             if self._fd is None:
                 return
@@ -161,7 +161,7 @@ class Output:
             self._on_line(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
 
     def end(self) -> None:
-        """What comes later belongs to something else: read what is there, and report a line that has no end yet."""
+        """Later output belongs to something else: read what has arrived, and report a line that has no end yet."""
         self.pump()
         if self._started:
             started, self._started = self._started, b""

@@ -119,7 +119,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
             8 as escaped base64; Lambda takes 6 MiB.
         held_bytes: of the long bodies of all clients that are here at a time, and of requests of any length that wait
             behind another of their client; more is answered 503, and SDKs try again. As many of answers that clients have
-            not read yet; above it, who has not read for the longest is hung up on.
+            not read yet; above it, the client that has not read for the longest is disconnected.
         connections: how many clients may be connected at a time; one more is hung up on.
         head_bytes: request line and header fields; more is answered 431.
         head_fields: how many header fields.
@@ -145,11 +145,11 @@ class Request:
 
     Attributes:
         method: for example `POST`.
-        path: as it was sent, percent signs and all; begins with `/`.
-        query: what followed the question mark, as it was sent; empty when nothing did.
+        path: as sent, percent-encoding included; begins with `/`.
+        query: what followed the question mark, as sent; may be empty.
         headers: names in lower case; a field that came more than once has its values joined by commas.
         body: all of it.
-        keep_alive: the client wants the connection kept.
+        keep_alive: the client asks to keep the connection.
         gone: the client has hung up.
         abandoned: set by the handler: when the client hangs up, stop handling (an asyncio cancel).
         held_bytes: its part of what is held of all clients' requests.
@@ -180,7 +180,7 @@ class Response(Struct, frozen=True, gc=False):
         status: HTTP's.
         body: may be empty.
         headers: beside Date, Content-Length and Connection. A tuple that comes again is quick: its bytes are kept.
-        request_id: the value of `x-amzn-requestid`; empty where there is none, or where it is one of `headers`.
+        request_id: the value of `x-amzn-requestid`; empty if there is none, or if it is one of `headers`.
     """
 
     status: int
@@ -201,7 +201,7 @@ class HttpHandler(Protocol):
         ...
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer to a request whose handling raised `error`, which is a bug of ours."""
+        """The answer to a request whose handling raised `error`, which is a bug in onefold."""
         ...
 
 
@@ -234,7 +234,7 @@ class ServerConnections:
         self.emptied = asyncio.Event()
 
     def make_room(self) -> None:
-        """Hang up on those who leave their answers unread for the longest, while all these together are too much."""
+        """Disconnect the clients that leave answers unread for the longest, while the unread total is too large."""
         while self.unread_bytes > self.bounds.held_bytes:
             unread = [(one.stalled_at, one) for one in self.connections if one.stalled_at is not None]
             min(unread, key=lambda pair: pair[0])[1].abort()
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         if self._shared.draining:
             transport.close()
         elif len(self._shared.connections) > self._shared.bounds.connections:
-            self._transport.abort()  # without a response: there is no one to read it
+            self._transport.abort()  # without a response: nobody would read it
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """The client has hung up, or we have closed: no one waits for the request that is being handled."""
@@ -392,7 +392,7 @@ class Connection(asyncio.Protocol):
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """The head is there: refuse what is too much before its body comes."""
+        """The head has arrived: refuse too large a request before its body comes."""
         self._in_body = True
         headers, bounds = self._headers, self._shared.bounds
         self._head_held = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))

@@ -57,7 +57,7 @@ _IDLE_LOOK_MS = 500  # after an invocation; then twice as long each time, up to
 _IDLE_LOOK_MS_MAX = 8_000
 _OWN_KIB = 12 * 1024  # what an interpreter needs, until it has said so itself
 _STATUS_BYTES = 4_096
-_GROUP_LOOKS = 5  # every so many looks the memory of what the process has started is summed up: /proc has to be read
+_GROUP_LOOKS = 5  # every so many checks the memory of the process's children is summed up, which reads /proc
 _MEMORY_FILES = ("/memfd:", "/dev/shm/")  # noqa: S108 - looked at, not written
 _SERVERS_OWN = frozenset({"ONEFOLD_ADMIN_TOKEN", "ONEFOLD_SECRET_KEY", "ONEFOLD_ACCESS_KEY"})
 _ENDING_MS = 50  # how long a process that is ending may take from closing its descriptors to its end
@@ -333,7 +333,7 @@ class Container:
         try:
             self._pid_fd = os.pidfd_open(pid)
             self._status_fd = os.open(f"/proc/{pid}/status", os.O_RDONLY)
-        except (ProcessLookupError, FileNotFoundError):  # it has ended, and its supervisor says how
+        except (ProcessLookupError, FileNotFoundError):  # it has ended, and its supervisor reports how
             return
         except OSError as error:  # no descriptors left
             self._broken(f"its memory cannot be watched: {error.strerror}")
@@ -355,7 +355,7 @@ class Container:
             self._condemn(Crashed("signal: killed", "a fault that was asked for"))
 
     def _broken(self, reason: str) -> None:
-        """The conversation is over; when it was closed, as a rule because the process is ending, which then says how."""
+        """The channel has closed, usually because the process is ending; its exit status then says how."""
         self.alive = False
         verdict = Crashed("signal: killed", reason)
         if reason == CLOSED:
@@ -376,7 +376,7 @@ class Container:
         return bool(poll.poll(0))
 
     def _exited(self) -> None:
-        """All of its processes have ended: hear what was said last."""
+        """All of its processes have ended: read their last output."""
         self._loop.remove_reader(self._exit_fd)
         if self._check_timer is not None:
             self._check_timer.cancel()
@@ -458,7 +458,7 @@ class Container:
 def memory_below(supervisor: int) -> int:
     """Memory in KiB of a handler's process and of all it has started, shared pages and files in memory counted once.
 
-    RLIMIT_DATA bounds each process by itself; what a handler starts counts together with it, as in Lambda. 0 while it is
+    RLIMIT_DATA bounds each process alone; a handler and what it starts count together, as in Lambda. 0 while it is
     alone and keeps nothing in files in memory: its own status says the rest.
     """
     below = bootstrap.descendants(supervisor)

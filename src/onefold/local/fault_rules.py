@@ -41,7 +41,7 @@ class Kind(Struct, frozen=True):
         form: how its value is written: a rate, a rate with a time, a whole number, a time, or one or two times.
         fifo: whether it applies to FIFO queues.
         meaning: one line for help and documentation.
-        time_ms: the time that is meant where none is written.
+        time_ms: the default time.
     """
 
     at: At
@@ -78,7 +78,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     Args:
         kind: a name in `KINDS`.
-        value: as it was written.
+        value: as written.
         rate: how often, 0 to 1; 1 for kinds without a rate.
         count: deliver: how many times each message is given, 2 to 100.
         least_ms, most_ms: bounds of its time.

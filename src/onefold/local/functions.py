@@ -4,7 +4,7 @@ A warm container is used before a new one is started, and of several the one tha
 and are ended. Invocations beyond the reserved concurrency are throttled, as on Lambda; those beyond what this machine is
 allowed to run wait. New code or settings mean new containers from the next invocation on, while what runs is finished by the
 old ones.
-Never here: what an invocation is for (`mapping.py`), a container's insides (`containers.py`).
+Never here: who invokes (`mapping.py`), a container's insides (`containers.py`).
 Invariant: `invoke` has exactly one outcome and never raises for what a handler does; no container is left behind by `close`.
 """
 
@@ -258,7 +258,7 @@ class ServedFunction:
             self.reload_on_change()
 
     def reload_on_change(self) -> None:
-        """Reload whenever a `.py` file below the code's folder changes, and say so in the log."""
+        """Reload whenever a `.py` file below the code's folder changes, and log it."""
 
         def changed(paths: list[str]) -> None:
             more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""

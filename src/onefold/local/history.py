@@ -53,7 +53,7 @@ class HistoryEvent(Struct, frozen=True, gc=False):
         message_id: the engine's id (SQS clients see a UUID).
         what: see `What`.
         text: the sentence that was recorded; empty where `MessageHistory.why` makes one.
-        via: who did it: `sqs`, `mapping <uuid>`, `admin`, or empty.
+        via: the cause: `sqs`, `mapping <uuid>`, `admin`, or empty.
         detail: by `what`; see `MessageHistory.record`.
         before: number of the event before this one of the same message; -1 for none.
     """
@@ -95,12 +95,12 @@ class MessageHistory:
 
         Args:
             queue: the queue the message is in; for `dead-lettered` and `moved` where it came from.
-            message_id: the engine's id; for `deduplicated` that of the first message; empty for a fault that met a
+            message_id: the engine's id; for `deduplicated` the first message's; empty for a fault that met a
                 request and no message in particular.
             what: what happened.
             at_ms: when.
             why: one sentence for a person; empty lets `why()` make one from `detail` and the events before.
-            via: who did it.
+            via: the cause.
             **detail: short facts, never a body. What the sentences use: received `receive_count`, `visible_ms`,
                 `copy` (1 for a copy that a fault made);
                 hidden `visible_ms`; sent `delay_ms`, `group`; dead-lettered `to`, `receive_count`, `receives_max`;
@@ -146,7 +146,7 @@ class MessageHistory:
         """Events of all messages, oldest first.
 
         Args:
-            queue: only those that happened in this queue.
+            queue: only events of this queue.
             after: only those with a larger number; None: the newest `limit`.
             limit: how many at most, 1 or more.
         """
@@ -172,7 +172,7 @@ class MessageHistory:
         return sorted({row[2] for row in self._ring if row is not None and row[2]})
 
     def why(self, event: HistoryEvent) -> str:
-        """One sentence that says what happened and why, as far as the events before it are still remembered."""
+        """One sentence about what happened and why, as far as the earlier events are still remembered."""
         return event.text or _sentence(event, self._back_from(event.before))
 
     def clear(self) -> None:
@@ -304,7 +304,7 @@ def _deleted(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 _RECEIPT_STATES = {
     "expired": "the receipt has expired: its visibility was over",
     "superseded": "the message has been received again since: this receipt is not the newest",
-    "visible": "nobody holds the message: its visibility was over",
+    "visible": "nobody holds the message: its visibility had ended",
     "gone": "the message is gone",
 }
 

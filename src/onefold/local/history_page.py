@@ -68,7 +68,7 @@ _TONES: Mapping[str, str] = {
 
 
 class HistoryQuery(Struct, frozen=True, kw_only=True):
-    """Which part of the history somebody wants to see.
+    """Which part of the history to show.
 
     Args:
         queue: only events in this queue; None: all. The story of one message is shown whole, whatever the queue.
@@ -210,7 +210,7 @@ def _ends_ms(event: HistoryEvent, name: str) -> int:
 
 
 class HistoryView:
-    """The part of a history that somebody asked for, as of `now_ms`.
+    """The requested part of a history, at `now_ms`.
 
     Args:
         name_of: the id that clients see for an engine's id.
@@ -247,7 +247,7 @@ class HistoryView:
         return text
 
     def why_after_what(self, event: HistoryEvent) -> str:
-        """The same sentence, to follow the event's kind: without that word where the sentence begins with it."""
+        """The same sentence without the event's kind at its beginning, since the kind stands before it."""
         why = self.why(event)
         if why.startswith(event.what):
             return why[len(event.what) :].lstrip(" ,:")

@@ -90,7 +90,7 @@ def name_of_url(url: str) -> str:
 
 
 def message_uuid(message_id: str) -> str:
-    """The engine's message id in the form of an SQS MessageId; another text is returned as it is."""
+    """The engine's message id in the form of an SQS MessageId; any other text unchanged."""
     token, _, number = message_id.partition("-")
     parts = _parts(token)
     if parts is None or not (number.isascii() and number.isdigit()):
@@ -101,7 +101,7 @@ def message_uuid(message_id: str) -> str:
 
 
 def message_id_of(uuid: str) -> str:
-    """The engine's id of the message whose MessageId is `uuid`; another text is returned as it is."""
+    """The engine's id of the message whose MessageId is `uuid`; any other text unchanged."""
     found = _UUID.fullmatch(uuid)
     if found is None:
         return uuid
@@ -144,7 +144,7 @@ def receipt_of(handle: str, queue: str) -> str:
         raise aws_errors.receipt_handle_is_invalid(handle) from None
     if start == "onefold2" and receipt.endswith("."):
         receipt = receipt[:-1]
-    elif start != "onefold":  # as they were until November 2026
+    elif start != "onefold":  # in the form used until November 2026
         raise aws_errors.receipt_handle_is_invalid(handle)
     if name != queue or not _RECEIPT.fullmatch(receipt):
         raise aws_errors.receipt_handle_is_invalid(handle)
@@ -160,7 +160,7 @@ def body_md5(body: str) -> str:
 
 
 def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
-    """Digest of message attributes; None when there are none, as the answer then has no such member.
+    """Digest of message attributes; None without attributes, since the answer then lacks that member.
 
     Name, data type and value of each, in the order of names, each with its length in 4 bytes before it.
     """

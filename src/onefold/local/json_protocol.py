@@ -37,7 +37,7 @@ def operation_of(model: SqsModel, target: str) -> SqsOperation:
     """The operation that the header `X-Amz-Target` names.
 
     Raises:
-        AwsError: UnknownOperationException: another service, no such operation, or no header ("").
+        AwsError: UnknownOperationException: another service, an unknown operation, or no header ("").
     """
     operation = model.get(target.removeprefix(_TARGET)) if target.startswith(_TARGET) else None
     if operation is None:
@@ -65,7 +65,7 @@ def decode(operation: SqsOperation, body: bytes) -> Any:
 
 
 def _mismatch(text: str) -> str:
-    """AWS's words for a value of a wrong type, and then which member it is, which AWS does not say."""
+    """AWS's text for a value of a wrong type, then the member, which AWS does not name."""
     found = _PATH.search(text)
     where = f" ({found['path']})" if found and found["path"] else ""
     said = _MISMATCH.match(text)
@@ -98,7 +98,7 @@ def _without_none(value: Any) -> Any:
 
 
 def headers(request_id: str) -> Headers:
-    """The headers of every answer; their names in lower case, as ASGI wants them."""
+    """The headers of every answer; their names in lower case, as ASGI requires."""
     return [(b"content-type", CONTENT_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
 
 

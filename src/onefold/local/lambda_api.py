@@ -153,7 +153,7 @@ class LambdaApi:
         return 202, self._shown(entry)
 
     def _known(self, text: str) -> str:
-        """The name of the function to be mapped; Lambda refuses an unknown one with other words than elsewhere."""
+        """The name of the function to be mapped; Lambda refuses an unknown one with another text than elsewhere."""
         name = _name(text)
         if name not in self._registry.functions:
             raise _Refused(400, "InvalidParameterValueException", "Function does not exist")
@@ -365,7 +365,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_members(given: Mapping[str, Any]) -> None:
-    """Refuse what does not go with SQS, and what no version of the call has: it would be lost without a word."""
+    """Refuse what does not go with SQS, and what no version of the call has: it would be ignored silently."""
     for name, value in given.items():
         if name in _OF_OTHERS and value is not None:
             text = (

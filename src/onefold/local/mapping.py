@@ -9,7 +9,7 @@ because no filter takes it.
 
 An event is a list of records, one per delivery. A record is made and encoded once, and the event only puts a frame around
 its records, so the size of an event is known from the sizes of its records when a batch is formed. Everything in a record's
-`attributes` is a string, numbers included. Ids, receipt handles and digests are those of the SQS API (`identifiers.py`), so
+`attributes` is a string, numbers included. Ids, receipt handles and digests have the SQS API's form (`identifiers.py`), so
 a handler sees the same values as a consumer of the queue.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS", the example events for standard and FIFO queues.
@@ -119,8 +119,8 @@ class MappingStats(Struct, frozen=True, kw_only=True):
     """What a mapping has done since it started.
 
     Args:
-        pollers: running now; busy: those of them with a batch; concurrency: how many there may be.
-        received, invoked, deleted, failed, filtered, dropped: messages. `failed` stay until their visibility is over,
+        pollers: running now; busy: the ones with a batch; concurrency: how many there may be.
+        received, invoked, deleted, failed, filtered, dropped: messages. `failed` stay until their visibility ends,
             `dropped` were throttled until then.
         problem: why it does not poll; empty while it does.
     """
@@ -197,7 +197,7 @@ class Mapping:
 
         Args:
             drain: finish the batches in progress, including incomplete ones; otherwise they are abandoned, and come back
-                when their visibility is over.
+                when their visibility ends.
         """
         self._stopping = True
         if self._rescale_timer is not None:
@@ -292,7 +292,7 @@ class Mapping:
                 self._problem = ""
             except (errors.NotFoundError, errors.TransientError, errors.StorageError) as error:
                 self._problem = error.what
-                left = []  # what was received comes back when its visibility is over
+                left = []  # received messages come back when their visibility ends
                 self._pollers[me] = False
                 await self._pause()
                 continue

@@ -184,7 +184,7 @@ def _attribute(name: str, given: Any) -> Attribute:
 
 
 def _stored(attribute: Attribute) -> Attribute:
-    """A Number without leading and trailing zeros, as SQS keeps it; everything else as it is."""
+    """A Number without leading and trailing zeros, as SQS stores it; everything else unchanged."""
     value = attribute.value
     if not attribute.type.startswith("Number") or not isinstance(value, str) or len(value) > rules.NUMBER_CHARS_MAX:
         return attribute
@@ -476,7 +476,7 @@ async def change_message_visibility_batch(sqs: SqsService, params: Any, caller: 
 
 
 async def _why_not(sqs: SqsService, queue: str, handle: str, receipt: str, seconds: int) -> AwsError:
-    """The error that says why a visibility was not changed."""
+    """The error with the reason why a visibility was not changed."""
     admin = sqs.queues.engine.queues
     (standing,) = await sqs.queues.call(lambda: admin.open(queue).receipt_states([receipt]), synced=False)
     if standing == "in-flight" or (standing == "superseded" and not queue.endswith(_FIFO)):

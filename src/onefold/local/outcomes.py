@@ -1,4 +1,4 @@
-"""How an invocation can end: an answer, or one of the ways there is none; and how Lambda words each.
+"""How an invocation can end: an answer, or a way of failing; with Lambda's text for each.
 
 The caller of an invocation decides what its outcome means for the messages. Also here: the lines of a function's log, and
 `LogOutput`, which writes them to a descriptor whose reader may be slow, stop reading, or close it. A program that starts a
@@ -8,7 +8,7 @@ dropped; the number of dropped lines is written once the reader reads again. Whe
 more is written, and the server keeps running.
 
 Never here: running anything, how a line looks (`cli/commands`). Invariants: an invocation has exactly one outcome, and only
-`Answered` and `FunctionError` mean that the handler ended by itself; no write waits longer than the patience for each
+`Answered` and `FunctionError` mean that the handler itself ended; no write waits longer than the patience for each
 `PIPE_BUF` bytes of its line, and not at all while the reader does not read.
 """
 
@@ -181,7 +181,7 @@ class LogOutput:
 
     Args:
         descriptor: written to, never closed; a pipe, a file or a terminal.
-        patience_ms: how long a line waits for a reader that was there for the line before.
+        patience_ms: how long a line waits for a reader that read the previous line.
     """
 
     def __init__(self, descriptor: int, *, patience_ms: int = PATIENCE_MS) -> None:
@@ -221,7 +221,7 @@ class LogOutput:
 
 
 def is_terminal() -> bool:
-    """Whether standard error is one; where it is closed it is none."""
+    """Whether standard error is a terminal; False if it is closed."""
     try:
         return sys.stderr.isatty()
     except (ValueError, AttributeError):  # closed later, or before the start

@@ -60,7 +60,7 @@ CONTENT_TYPE = b"text/xml"
 JSON_TYPE = b"application/json"
 _FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
 _ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # of all of a message and its names
-_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # stays as it is
+_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # is not changed
 _NO_ESCAPES_MAX = 1_000  # no client sends one
 _DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -327,7 +327,7 @@ def _jsonable(shape: Shape, value: Any) -> Any:
 
 
 def headers(request_id: str) -> Headers:
-    """The headers of every answer; their names in lower case, as ASGI wants them."""
+    """The headers of every answer; their names in lower case, as ASGI requires."""
     return [(b"content-type", CONTENT_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
 
 

@@ -83,7 +83,7 @@ class QueueMetadataStore:
     """The metadata of all queues of one engine.
 
     Args:
-        state: where it is stored.
+        state: its store.
     """
 
     def __init__(self, state: State) -> None:
@@ -156,7 +156,7 @@ def apply(base: WantedQueue, attributes: Mapping[str, str], address: QueueAddres
     """The queue with these attributes changed.
 
     Args:
-        base: the queue as it is; for a queue to be created, its defaults.
+        base: the existing queue; the defaults for a new one.
         creates: for CreateQueue, where the type is chosen.
 
     Raises:
@@ -384,7 +384,7 @@ def shown(
     depth: Depth | None,
     names: Collection[str] = ("All",),
 ) -> dict[str, str]:
-    """Attributes as GetQueueAttributes answers them: those that were asked for and that this queue has.
+    """Attributes as GetQueueAttributes answers them: the requested ones that this queue has.
 
     Args:
         depth: None where no count was asked for.

@@ -1,6 +1,6 @@
 """The operations on queues: create, delete, find, list, attributes, purge, tags, permissions, message move tasks.
 
-Tags and permissions change nothing here: it has no users, and what was stored is returned as it was. Move tasks
+Tags and permissions change nothing here: it has no users, and what was stored is returned unchanged. Move tasks
 are carried forward by the engine's maintenance; the handle of a task names the engine's task and its source.
 Not here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
 written when the request is refused; the handle of a move task is shown while the task runs, and only then.

@@ -235,7 +235,7 @@ class LocalQueues:
         """Accept messages; as `Queue.send`.
 
         Args:
-            via: who calls, for the history.
+            via: the caller, for the history.
 
         Raises:
             NotFoundError: the queue does not exist. StorageBusy: nothing was accepted.
@@ -305,7 +305,7 @@ class LocalQueues:
         Args:
             visible_ms: how long the messages are hidden; None: the queue's setting.
             wait_ms: 0 asks once.
-            via: who calls, for the history.
+            via: the caller, for the history.
             gone: whether the caller has left; checked before a message is received for it, and before it is returned.
 
         Raises:

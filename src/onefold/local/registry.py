@@ -35,7 +35,7 @@ _PREFIX = "lambda/mapping/"
 
 
 class _Stored(Struct, frozen=True):
-    """A mapping as it is stored."""
+    """A mapping in stored form."""
 
     settings: MappingSettings
     changed_at_ms: int
@@ -143,7 +143,7 @@ class FunctionRegistry:
     # -- mappings ------------------------------------------------------------------------------------------------------
 
     def entries(self, *, queue: str | None = None, function: str | None = None) -> list[MappingEntry]:
-        """Mappings, by uuid; only those of one queue or function where one is named."""
+        """Mappings, by uuid; with a queue or a function, only its own."""
         return [
             one
             for _, one in sorted(self._entries.items())
@@ -169,7 +169,7 @@ class FunctionRegistry:
             settings: other members of `MappingSettings`.
 
         Raises:
-            NotFoundError: no such function. ConflictError: they are mapped already, names the mapping.
+            NotFoundError: the function does not exist. ConflictError: they are mapped already; names the mapping.
             UsageError: what Lambda refuses: an unknown queue, values out of range, a visibility below the timeout.
         """
         made = MappingSettings(uuid=self._new_uuid(), queue=queue, function=function, **settings)

@@ -2,7 +2,7 @@
 
 SQS requests come as JSON (`X-Amz-Target`) or in the older query protocol (a form, or the query string); Lambda's paths begin
 with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. Any other exception is a bug
-of ours: the response is InternalFailure, and the traceback goes to standard error.
+in onefold: the response is InternalFailure, and the traceback goes to standard error.
 
 Not here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
 Invariants: an operation runs only for a request that was signed as this server demands; a page of another site in the
@@ -193,7 +193,7 @@ class RequestHandler:
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
     def _in_region(self, region: str, url: str | None) -> SqsService:
-        """SQS of the region that a request is for: its signature's, or that of the queue's URL where it is unsigned."""
+        """SQS of the region that a request is for: its signature's, or the queue URL's if it is unsigned."""
         named = region_of_url(url) if url else ""
         if named and region and named != region:
             raise aws_errors.invalid_address(str(url))
@@ -241,14 +241,14 @@ class RequestHandler:
     def _check_host(self, request: Request) -> None:
         """Refuse, where no signature is asked for, a name that a page may have pointed at this machine.
 
-        Such a page is no other site to its browser: it may set any header, and a GET of it has no Origin.
+        For the browser such a page is the same site: it may set any header, and its GET has no Origin.
         """
         if self._is_open and request.method != "GET":
             return  # under whatever name others know this machine; a page that POSTs has an Origin
         host = host_of(request.header(b"host"))
         if not (is_loopback(host) or (host.lower().endswith(_DOCKER) and request.method != "GET")):
             raise aws_errors.access_denied(
-                f"{'GET requests' if self._is_open else 'Requests'} that nobody signed are answered under a name of this "
+                f"{'GET requests' if self._is_open else 'Requests'} without a signature are answered under a name of this "
                 "machine only, such as localhost. Start the server with --access-key and --secret-key to use another."
             )
 
@@ -309,10 +309,10 @@ def _is_in_127(host: str) -> bool:
 
 
 def aws_error(error: errors.OnefoldError, *, query: bool) -> AwsError:
-    """The AWS error for an error of onefold, where an operation has not chosen a better one.
+    """The AWS error for an error of onefold, unless an operation chooses a better one.
 
     Raises:
-        OnefoldError: `error` itself, where it is a bug.
+        OnefoldError: `error` itself, if it is a bug.
     """
     if isinstance(error, errors.NotFoundError):
         return aws_errors.queue_does_not_exist(query=query)

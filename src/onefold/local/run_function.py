@@ -44,8 +44,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     Args:
         data: the file that holds the queue.
         function, mapping: of each other's names.
-        create_queue: make the queue when it is not there, with six times the function's timeout as its visibility.
-        reload: use new code as soon as it is saved.
+        create_queue: create a missing queue, with six times the function's timeout as its visibility.
+        reload: load changed code as soon as it is saved.
         once: end when the queue is empty.
         faults: injected.
     """
@@ -79,7 +79,7 @@ def read_env_file(path: str) -> dict[str, str]:
     """Environment variables from a file of `KEY=VALUE` lines; `#` begins a comment, quotes around a value are taken off.
 
     Raises:
-        NotFoundError: there is no such file. UsageError: it cannot be read, or a line has another form.
+        NotFoundError: the file does not exist. UsageError: it cannot be read, or a line has another form.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -126,7 +126,7 @@ def _check_files(settings: RunSettings) -> None:
     if not Path(settings.data).exists() and not settings.create_queue:
         raise errors.NotFoundError(
             f"There is no data file {settings.data}.",
-            meaning="The queue is looked for where `onefold serve` keeps it.",
+            meaning="The queue is expected in the database of `onefold serve`.",
             todo="Start the server once, name its file with --data, or make file and queue with --create-queue.",
         )
 
@@ -146,7 +146,7 @@ def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:
     """The mapping's queue, or the one to be created.
 
     Raises:
-        NotFoundError: it is not there; in Lambda's words.
+        NotFoundError: it does not exist; with Lambda's text.
     """
     name = settings.mapping.queue
     found = next((one for one in engine.queues.settings() if one.name == name), None)
@@ -223,7 +223,7 @@ class FunctionRun:
             function.reload_on_change()
         address = identifiers.QueueAddresses(settings.function.account, settings.function.region, "127.0.0.1")
         mapping = mappings.Mapping(settings.mapping, queues, function, addresses=address, entropy=self._entropy)
-        self._engine.queues.create(queue)  # does nothing where it is there: it was just read
+        self._engine.queues.create(queue)  # does nothing if it exists: it was just read
         await queues.start()
         self._queues, self._mapping = queues, mapping
         mapping.start()

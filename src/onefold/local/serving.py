@@ -1,8 +1,8 @@
 """A local SQS from plain settings: engine, queues, functions and HTTP server, built, started, and stopped in order.
 
 `Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own.
-Never here: what a request means, what the command prints (`cli/`). Invariant: what was started is stopped, in reverse order,
-also when a later step of the start fails.
+Never here: what a request means, what the command prints (`cli/`). Invariant: everything that was started is stopped, in
+reverse order, also when a later step of the start fails.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class DataFileLock:
             ) from None
 
     def say(self, url: str) -> None:
-        """Write down who serves the file and where, for the error of the next one."""
+        """Record which process serves the file, and its address, for a second server's error."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"process {os.getpid()} at {url}\n".encode(), 0)
 
@@ -471,7 +471,7 @@ def run(
 
 
 def as_json(serving: Serving) -> bytes:
-    """One line for a program that started the server: where it is."""
+    """One line with the address, for a program that started the server."""
     settings = serving.settings
     facts = {
         "url": serving.url,

@@ -1,6 +1,6 @@
 """The settings of a function and of an event source mapping, and which of them Lambda would refuse.
 
-Limits are here with their sources; an error's first sentence is Lambda's own where it is known, so that what is refused
+Limits are here with their sources; an error's first sentence is Lambda's own if known, so that what is refused
 here is recognised there. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
 Never here: running anything, the language of filter patterns (`events/patterns.py`).
 Invariant: Lambda accepts settings that passed `check_function` and `check_mapping`.
@@ -66,7 +66,7 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
         code_dir: where its modules are; the folder it runs in.
         timeout_ms: 1 to 900 s; an invocation that takes longer is killed.
         memory_mib: 128 to 10,240; an invocation that needs more is killed.
-        env: environment variables, beside those of this process.
+        env: environment variables, in addition to this process's.
         region, account: as it sees them.
         reserved_concurrency: most invocations at a time, from 0; above it they are throttled. None: the account's 1,000.
     """
@@ -208,7 +208,7 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
 
 
 def _within(name: str, value: int, least: int, most: int, *, per: int = 1) -> None:
-    """Refuse a value out of its range, in Lambda's words for a member that breaks its constraint."""
+    """Refuse a value out of its range, with Lambda's text for a violated constraint."""
     if least <= value <= most:
         return
     bound, word = (least, "greater") if value < least else (most, "less")

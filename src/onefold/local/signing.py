@@ -1,7 +1,7 @@
 """AWS Signature Version 4, the server's side: was this request signed with this key, and not too long ago?
 
 Both forms: the `Authorization` header, and a presigned query (`X-Amz-Signature=...`). The steps and their names are
-those of the IAM user guide, "Create a signed AWS API request". Written out instead of taken from botocore.auth, which
+as in the IAM user guide, "Create a signed AWS API request". Written out instead of taken from botocore.auth, which
 costs 90 ms to import and leaves out header fields that other SDKs sign.
 
 Not here: whether a server asks for signatures at all, what a key may do. Invariant: a signature is compared in constant
@@ -75,7 +75,7 @@ def verify(request: Request, key: Key, now_ms: int) -> None:
     Raises:
         AwsError: AccessDenied: not signed. IncompleteSignature: it cannot be read. InvalidClientTokenId: another access key.
             SignatureDoesNotMatch: another secret, another request, another scope, or too old or new; RequestExpired: a
-            presigned query that is over.
+            presigned query that has expired.
     """
     parameters = _pairs(request.query)
     claim = _claim(request.headers, dict(parameters))
@@ -87,7 +87,7 @@ def verify(request: Request, key: Key, now_ms: int) -> None:
     names = claim.signed_headers.split(";")
     if "host" not in names:
         raise aws_errors.signature_does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
-    if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # it says what is to be done
+    if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # its text says what to do
         raise aws_errors.signature_does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
     canonical = _canonical(request, parameters, names)
     to_sign = "\n".join((_ALGORITHM, claim.stamp, scope, sha256(canonical.encode("latin-1")).hexdigest()))

@@ -180,7 +180,7 @@ class SqsService:
         """The metadata of a queue.
 
         Raises:
-            NotFoundError: there is no such queue (not checked again once its metadata is cached).
+            NotFoundError: the queue does not exist (not checked again once its metadata is cached).
         """
         known = self.metadata_store.known(queue)
         if known is None:

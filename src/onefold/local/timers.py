@@ -1,7 +1,7 @@
 """Time for one event loop: timers at instants of a clock, real or manual.
 
-With the system clock, timers are the event loop's own. With a manual clock no time passes by itself: after the clock was
-advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` says how far the next step may go.
+With the system clock, timers are the event loop's own. With a manual clock time does not pass by itself: after the clock was
+advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` is how far the next step may go.
 Not here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled. Used on
 the loop's thread only.
 """

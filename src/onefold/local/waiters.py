@@ -26,7 +26,7 @@ class WaitingReceiver:
     Args:
         answer: what it gets.
         count_max, visible_ms: what it asked for.
-        via: who it is, for the history.
+        via: the waiter, for the history.
         gone: whether it has hung up; None when it cancels its wait instead.
     """
 
@@ -93,7 +93,7 @@ class Waiters:
         return queue in self._waiters
 
     async def wait(self, queue: str, waiter: WaitingReceiver, wait_ms: int) -> list[Delivery]:
-        """Wait until there is a message, or until the time is over: then the answer is empty.
+        """Wait until there is a message, or until the time is up: then the answer is empty.
 
         `wait_ms` is real time. On a manual clock it also ends after as much of that clock, whichever is first: a client that
         waits for its own answer before it moves the clock cannot hang.

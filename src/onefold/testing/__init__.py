@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "ManualClock", "SeededEntropy", "World", "inline", "sqs"]
 
-# Loaded when they are first used, so that tests of jobs do not need the extra `serve`.
+# Loaded at their first use, so that tests of jobs do not need the extra `serve`.
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__, {"Endpoint": "onefold.testing.endpoint", "sqs": "onefold.testing.endpoint"}
 )

@@ -347,7 +347,7 @@ def drill(alarm: str, targets: AlarmTargets | None = None) -> DrillResult:
         targets: where the reports are sent, marked as a test; None: nowhere.
 
     Raises:
-        NotFoundError: no such alarm, or one that only AWS evaluates. InvariantBroken: it did not come, or did not go.
+        NotFoundError: an unknown alarm, or one that only AWS evaluates. InvariantBroken: it did not begin, or did not end.
     """
     make = DRILLS.get(alarm)
     if make is None:

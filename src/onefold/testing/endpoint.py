@@ -116,7 +116,7 @@ class Endpoint:
 
         async def look() -> list[Peeked]:
             admin = self._serving.queues.engine.queues
-            admin.open(queue)  # says when there is none
+            admin.open(queue)  # raises if there is none
             return [
                 structs.replace(one, message_id=message_uuid(one.message_id)) for one in admin.peek(queue, limit=limit)
             ]
@@ -254,7 +254,7 @@ def sqs(
         admin_token: what `/_onefold` asks for; needed there when `host` lets others in.
 
     Raises:
-        UsageError: a fault or function that cannot be, or the extra `serve` is not installed.
+        UsageError: an invalid fault or function, or the extra `serve` is not installed.
     """
     manual = ManualClock(_START_MS) if clock == "virtual" else None
     options = [*faults, *([] if seed is None else [f"seed={seed}"])]

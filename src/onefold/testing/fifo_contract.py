@@ -425,7 +425,7 @@ class FifoContract(QueueHarness):
         assert int(delivery.sequence or 0) < int(after.sequence or 0)
 
     def test_a_scheduled_message_stands_before_what_is_sent_after_it_was_due(self) -> None:
-        """A rule of onefold: its position is that of its instant, even if the queue was not read since then."""
+        """A rule of onefold: its position depends on its instant, even if the queue was not read since then."""
         queue = self.fifo()
         self.needs(queue.capabilities.run_at, "run_at")
         self.send(queue, "late", group="a", run_at_ms=self.clock.now_ms() + HOUR)

@@ -1,4 +1,4 @@
-"""What every Ledger must do, as tests: append, find by operation, run and time, in order, and never forget by itself.
+"""What every Ledger must do, as tests: append, find by operation, run and time, in order, and never forget on its own.
 
 Subclass `LedgerContract` and set `self.ledger` to an empty ledger before each test. Never here: what rows mean.
 Invariant: rows of one instant come back in the order in which they were appended.

@@ -1,4 +1,4 @@
-"""What every Queue must do, as tests: run for each of ours, and by anyone who writes another.
+"""What every Queue must do, as tests: run for each of ours, and for any other implementation.
 
 Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin that uses it for the time, with
 no queue yet) before each test. Time passes by the clock alone. Each rule names its source: SQS's developer guide
@@ -314,7 +314,7 @@ class QueueContract(FifoContract, ServingContract):
         assert not self.hide(queue, delivery, 0)
 
     def test_waiting_can_be_uncounted(self) -> None:
-        """A rule of onefold: waiting for another's run is not a receive; receipts stay new all the same."""
+        """A rule of onefold: waiting for another's run is not a receive; receipts are still new."""
         queue, dead = self.pair(receives_max=1)
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")
@@ -448,7 +448,7 @@ class QueueContract(FifoContract, ServingContract):
         gone, held = self.send(queue, "gone", "held")
         received = {one.message_id: one for one in self.receive(queue)}
         self.delete(queue, received[gone.message_id])
-        self.hide(queue, received[held.message_id], HOUR)  # who is at work with it extends it
+        self.hide(queue, received[held.message_id], HOUR)  # a process at work on it extends it
         (later,) = self.send(queue, "later", delay_ms=MINUTE)
         (there,) = self.send(queue, "there")
         ids = [held.message_id, later.message_id, there.message_id, gone.message_id, "no such id"]

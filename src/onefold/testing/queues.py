@@ -31,13 +31,13 @@ WRONG = Reason(kind="permanent", summary="the address does not exist", error="Ad
 
 
 class QueueHarness:
-    """Queues with few words."""
+    """Short calls for tests of queues."""
 
     queues: QueueAdmin
     clock: ManualClock
 
     def queue(self, name: str = "orders", **settings: Any) -> Queue:
-        """A new standard queue, or FIFO when its name says so (skipped where there are none)."""
+        """A new standard queue, or FIFO when its name says so (skipped if the engine has none)."""
         fifo = name.endswith(".fifo")
         if fifo:
             self.needs(self.queue("probe").capabilities.fifo, "fifo")

@@ -1,6 +1,6 @@
 """Records for tests: claims and outcomes with their usual values, and a harness that handles one of them at a time.
 
-Used by the contract suites of this package and by whoever tests against a Store. All instants derive from NOW.
+Used by the contract suites of this package, and by other tests of a Store. All instants derive from NOW.
 Never here: assertions about a store. Invariant: building the same value twice gives equal values.
 """
 
@@ -93,7 +93,7 @@ class StoreHarness:
     ledger: Ledger  # of the same place; only suites of a store with `notes_claims` need it
 
     def end_owner(self, owner: str) -> None:
-        """Let the store know that this owner is dead; only suites of a store with `proves_death` need to say how."""
+        """Let the store know that this owner is dead; only suites of a store with `proves_death` define it."""
         raise AssertionError(
             f"The store says that it proves_death, but {type(self).__name__} cannot end {owner!r}: define end_owner()."
         )

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ServingContract(QueueHarness):
-    """Operations that a local server needs besides those of a worker."""
+    """Operations that a local server needs in addition to a worker's."""
 
     # -- when to look again --------------------------------------------------------------------------------------
 
     def ready_in(self, queue: Queue) -> int | None:
-        """How long from now the queue says that time brings something."""
+        """How long from now until time alone makes a message visible, by the queue's answer."""
         at_ms = self.queues.next_ready_ms(queue.name)
         return None if at_ms is None else at_ms - self.clock.now_ms()
 
@@ -36,7 +36,7 @@ class ServingContract(QueueHarness):
         self.needs(queue.capabilities.inspectable, "inspectable")
         assert self.ready_in(queue) is None
         self.send(queue, "now")
-        assert self.ready_in(queue) is None  # it is there: a receive that did not give it has another reason than time
+        assert self.ready_in(queue) is None  # it exists: if a receive did not return it, time is not the reason
         self.send(queue, "soon", delay_ms=10 * SECOND)
         self.send(queue, "later", delay_ms=MINUTE)
         held = self.one(queue, 20 * SECOND)
@@ -72,7 +72,7 @@ class ServingContract(QueueHarness):
     # -- why a receipt holds nothing -----------------------------------------------------------------------------
 
     def test_how_a_message_stands_with_a_receipt_of_a_standard_queue(self) -> None:
-        """DG sqs-visibility-timeout; a server answers each of these in its own words."""
+        """DG sqs-visibility-timeout; a server has its own text for each of these."""
         queue = self.queue()
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
@@ -152,7 +152,7 @@ class ServingContract(QueueHarness):
     # -- what went to another queue ------------------------------------------------------------------------------
 
     def test_dead_letters_are_told_once(self) -> None:
-        """ISS localstack#8234: the receive that moves it gives nothing, so somebody must say where it went."""
+        """ISS localstack#8234: the receive that moves it gives nothing, so its destination must be reported."""
         queue, dead = self.pair(receives_max=2)
         self.needs(queue.capabilities.inspectable, "inspectable")
         (sent,) = self.send(queue, "a")
@@ -270,7 +270,7 @@ class ServingContract(QueueHarness):
         assert not self.queues.moving()
 
     def test_giving_back_in_vain_changes_nothing(self) -> None:
-        """A rule of onefold: who left is as if they had not received, unless somebody else has it since."""
+        """A rule of onefold: a consumer that left counts as if it had not received, unless another has the message since."""
         queue = self.queue()
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")

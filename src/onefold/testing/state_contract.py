@@ -65,7 +65,7 @@ class StateContract:
         assert self.put("a", None, version)
         assert self.get("a") is None
         assert not self.put("a", None, version)
-        assert self.put("a", None, 0)  # deleting what is not there
+        assert self.put("a", None, 0)  # deleting an absent value
         assert self.get("a") is None
 
     def test_no_old_version_fits_a_name_that_came_back(self) -> None:

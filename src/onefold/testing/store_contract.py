@@ -1,4 +1,4 @@
-"""What every Store must do, as tests: run for each of ours, and by anyone who writes another.
+"""What every Store must do, as tests: run for each of ours, and for any other implementation.
 
 Subclass `StoreContract` and set `self.store` to an empty store before each test; a store that proves death also gives
 `move_aside`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no clock, so

@@ -1,7 +1,7 @@
 """Threads for tests: many threads that start the same work at the same time.
 
 They are for finding races, which show in the values that the threads return; so only those are collected.
-Never here: the work itself, assertions. Invariant: no thread waits for ever, and an exception that is not one of onefold's
+Never here: the work itself, assertions. Invariant: no thread waits forever, and an exception that is not one of onefold's
 own errors is raised where the threads were started.
 """
 
@@ -39,7 +39,7 @@ def at_once(count: int, work: Callable[[int], T]) -> list[T | OnefoldError]:
         except BaseException as error:  # noqa: BLE001 - raised where the answer is asked for
             answers[number].set_exception(error)
 
-    for number in range(count):  # daemons: who hangs keeps neither the test nor the interpreter
+    for number in range(count):  # daemons: a hanging thread blocks neither the test nor the interpreter
         threading.Thread(target=run, args=(number,), name=f"at-once-{number}", daemon=True).start()
     _, hanging = wait(answers, PATIENCE_S)
     if hanging:

@@ -88,7 +88,7 @@ class Wire:
         self._thread.join()
 
     def draw(self, action: str) -> Fault | None:
-        """Count a request, and say what happens to it."""
+        """Count a request, and return what happens to it."""
         with self._lock:
             self.calls[action] += 1
             if self._entropy.fraction() >= self.rate:

@@ -1,6 +1,6 @@
 """The page: queues, dead letters, held operations, runs and single operations, for people; the same as JSON for programs.
 
-`page` makes an ASGI application that FastAPI, Starlette and Django mount; `onefold web` serves it by itself. A face: it
+`page` makes an ASGI application that FastAPI, Starlette and Django mount; `onefold web` serves it alone. A face: it
 calls `admin/` and draws. Needs the extra `web`.
 """
 

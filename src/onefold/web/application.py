@@ -1,9 +1,9 @@
-"""The page as a bare ASGI application: from a request to who asks, to what answers, to an answer that is safe to show.
+"""The page as a bare ASGI application: from a request to its user, to its view, to an answer that is safe to show.
 
 Engine calls block, so each request is answered in a thread of its own. An error of onefold becomes a page with its three
 parts; any other exception one that says nothing of its inside. Under `/api` both are JSON.
 Never here: what a page shows (`pages.py`), what a change does (`changes.py`), sockets (`serving.py`).
-Invariant: no path but the style sheet, the script, `/healthz` and `/readyz` is answered to somebody who may not ask.
+Invariant: no path but the style sheet, the script, `/healthz` and `/readyz` is answered without access.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Page:
         return await self._answer_somebody(request, scope, receive)
 
     async def _answer_somebody(self, request: WebRequest, scope: Scope, receive: Receive) -> WebAnswer:
-        """Find out who asks and what they may do, and answer what only they may see."""
+        """Identify the user and their role, and answer accordingly."""
         actor = safety.who(self._access, request, scope)
         if actor is None:
             return self._refused(request, _NOBODY)
@@ -241,10 +241,10 @@ _NOBODY: Final = Refusal(
 _NO_ROLE: Final = Refusal(
     status=403,
     what="You have no role here.",
-    meaning="The proxy that signed you in names groups of yours that have no role on this page.",
-    todo="Ask whoever runs the page: onefold web --role viewer=GROUP.",
+    meaning="The proxy that signed you in names only groups that have no role on this page.",
+    todo="Ask the person who runs the page: onefold web --role viewer=GROUP.",
 )
-_NO_METHOD: Final = Refusal(status=405, what="There is no such method.", meaning="", todo="Use GET or POST.")
+_NO_METHOD: Final = Refusal(status=405, what="The method is not supported.", meaning="", todo="Use GET or POST.")
 
 
 _DEFECT: Final = Refusal(
@@ -256,7 +256,7 @@ _DEFECT: Final = Refusal(
 
 
 def _check_role(request: WebRequest) -> Refusal | None:
-    """Refuse a change by somebody who may only look."""
+    """Refuse a change by a user who may only read."""
     if request.role != "viewer":
         return None
     return Refusal(
@@ -299,7 +299,7 @@ def _plain(status: int, text: str) -> WebAnswer:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Answer a server that says when it starts and ends; the engine belongs to who opened it."""
+    """Answer a server's startup and shutdown messages; the engine belongs to the code that opened it."""
     while True:
         event = await receive()
         await send({"type": f"{event['type']}.complete"})
@@ -326,17 +326,17 @@ def page(
 
     Args:
         app: opened by this, if it is not open.
-        actor: who acts, as the history names them, where only a token says that it is somebody.
+        actor: the name for the history if only a token identifies the user.
         token: opens it (`?token=` once, then a cookie), 16 characters or more.
         hosts: names that it answers to beside `localhost`; `*` for any, where a proxy or framework checks the Host header.
         trust_header: a header with the person's name that a proxy sets, for example `X-Forwarded-User`.
-        identify: the person of an ASGI scope, None for nobody: how the application that mounts it knows its users. With a
+        identify: the person of an ASGI scope, None for nobody: how the mounting application identifies its users. With a
             role where they may not do everything: `("grace", "operator")`.
         read_only: nothing can be changed.
-        base_path: where it is mounted, for example `/onefold`; FastAPI and Starlette say so themselves.
+        base_path: where it is mounted, for example `/onefold`; FastAPI and Starlette report it themselves.
         hide_payloads: bodies, attributes and results are not shown.
         hide_fields: names of fields of these that are not shown: `email`, `card.number`.
-        roles_header: a header with the groups of whoever `trust_header` names; without it everybody is an admin.
+        roles_header: a header with the groups of the user that `trust_header` names; without it everybody is an admin.
         roles: group -> `viewer`, `operator` or `admin`; a group may also be called like a role.
 
     Raises:

@@ -3,7 +3,7 @@
 Each change is two requests: a GET that shows what it would touch, and a POST that carries what was seen. Where that is not
 so any more, nothing is changed and the page says what differs. All of a queue needs its name typed; every change needs a
 reason, which goes to the history with the person's name. The work itself is `admin/`'s.
-Never here: who may change something (`safety.py`), when a redrive stops (`admin/redrive.py`).
+Never here: permissions (`safety.py`), when a redrive stops (`admin/redrive.py`).
 Invariant: a form that is older than what it shows changes nothing.
 """
 
@@ -30,7 +30,7 @@ from onefold.web.pages import is_filtered, name_of, of_its_queue, selected, show
 from onefold.web.view import Redirect, Shown, View
 
 SENT_MAX: Final = 10_000  # dead letters that one redrive of the page sends back
-FORESEEN: Final = 500  # of them for which the preview says what each would do
+FORESEEN: Final = 500  # of them for which the preview shows what each would do
 _REASON_CHARS_MAX: Final = 500
 _SETTLED_MAX: Final = 200  # operations of one form
 
@@ -39,7 +39,7 @@ _SETTLED_MAX: Final = 200  # operations of one form
 
 
 def reason_of(view: View) -> str:
-    """Why somebody wants a change.
+    """The reason for a change.
 
     Raises:
         UsageError: they did not say.
@@ -155,7 +155,7 @@ def _fields(select: Select) -> list[tuple[str, str]]:
 
 
 def redrive(view: View, queue: str) -> Shown | Redirect:
-    """Send the selected dead letters back, as they were seen in the preview."""
+    """Send back the selected dead letters, as seen in the preview."""
     if elsewhere := of_its_queue(view, queue):
         return elsewhere
     select, form = selected(view, queue), view.request.form
@@ -164,7 +164,7 @@ def redrive(view: View, queue: str) -> Shown | Redirect:
     chosen = _chosen(view, select)
     if chosen.digest(view) != form["seen"]:
         raise changed_meanwhile(
-            f"The selection has {counted(len(chosen.messages), 'dead letter')} now, not those that you have seen, or not as"
+            f"The selection has {counted(len(chosen.messages), 'dead letter')} now, not the ones that you have seen, or not as"
             " you have seen them.",
             "Look at the preview again.",
         )
@@ -332,7 +332,7 @@ def _settle_page(view: View, judged: Sequence[_Judged], outcomes: Sequence[Settl
 
 
 def settle(view: View) -> Shown:
-    """Settle each chosen operation by a person's word, and say what became of each. All of the form is read before."""
+    """Settle each chosen operation as the person decided, and report the result of each. All of the form is read before."""
     form, judged = view.request.form, _judged(view)
     if "done" not in form:
         return _settle_page(view, judged)

@@ -1,7 +1,7 @@
 """What a person changes on the page beside messages: silence an alarm, send a tick, pause a schedule, drain a worker.
 
 Each change is a GET that shows what it would do, and a POST with a reason that does it if it is still so. The work itself is
-`admin/`'s. Never here: dead letters and held operations (`changes.py`), who may change something (`safety.py`).
+`admin/`'s. Never here: dead letters and held operations (`changes.py`), permissions (`safety.py`).
 Invariant: a form that is older than what it shows changes nothing.
 """
 
@@ -108,7 +108,7 @@ def pause_preview(view: View, name: str) -> Shown:
         says = [f"{name} sends no ticks until it is resumed. What it has sent goes on.{comes}"]
     else:
         says = [
-            f"{name} goes on with its first tick after now; those of the pause are passed over.",
+            f"{name} resumes with its first tick after now; ticks of the pause are skipped.",
             "Running schedulers see it within ten seconds. A tick of the pause can be sent one by one, by its time.",
         ]
     word = "Pause" if pauses else "Resume"

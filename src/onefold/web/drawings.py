@@ -2,7 +2,7 @@
 
 Numbers and texts go in, escaped markup comes out. Colours are classes in the style sheet, so that both colour
 schemes have their own and nothing is styled inline. Never here: reading data.
-Invariant: every picture has a text that says the same to people who cannot see it.
+Invariant: every picture has an equivalent text for people who cannot see it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A request and an answer of the page, as values: read from ASGI within bounds, written to ASGI.
 
-Path segments are taken from the path as it was sent and decoded one by one, because a business key may hold a slash.
-Never here: who may ask (`safety.py`), what a path means (`application.py`).
+Path segments are taken from the raw path and decoded one by one, because a business key may hold a slash.
+Never here: access (`safety.py`), what a path means (`application.py`).
 Invariant: nothing of a body is kept beyond its bound.
 """
 
@@ -41,7 +41,7 @@ class WebRequest(Struct, frozen=True, kw_only=True):
         many: every value of each field of the form.
         headers: names in lower case.
         base: what all links begin with; empty, or `/ops` without a slash at its end.
-        actor: who asks, as the ledger names them; empty while that is not known. role: what they may do.
+        actor: the user, as named in the ledger; empty until known. role: what they may do.
         wants_json: it is asked for under `/api`.
     """
 

@@ -112,7 +112,7 @@ def editable(text: str) -> str:
 
 
 def body(text: str) -> str:
-    """A payload to be read: JSON is laid out, its numbers digit by digit as they were sent; secret fields are masked."""
+    """A payload to be read: JSON is indented, its numbers exactly as sent; secret fields are masked."""
     head = text[:_BODY_CHARS_MAX]
     if head == text:
         try:

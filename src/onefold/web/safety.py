@@ -1,10 +1,10 @@
-"""Who may ask the page, and from where a change may come.
+"""Who may use the page, and from where a change may come.
 
 The page can send payments again, so it is closed unless somebody opens it: a token, a name that a trusted proxy puts into a
 header, or a function of the application that mounts it. A change must come from the page itself: browsers say so in
-Sec-Fetch-Site, older ones in Origin; a program says it with the token in its Authorization header, which no other site's
-page can set. A Host that nobody allowed is refused, because a stranger's name may point at this machine.
-Never here: what a page shows. Invariant: a request that is refused has changed nothing.
+Sec-Fetch-Site, older ones in Origin; a program sends the token in its Authorization header, which no other site's
+page can set. A Host that is not allowed is refused, because a stranger's name may point at this machine.
+Never here: what a page shows. Invariant: a refused request has changed nothing.
 Sources: Fetch Metadata Request Headers (W3C), RFC 6265bis section 4.1.2.7 (SameSite), CSP Level 3.
 """
 
@@ -43,7 +43,7 @@ HEADERS: Final = (
 """Every answer has these. No inline script or style is allowed, and none is used."""
 
 Role = Literal["viewer", "operator", "admin"]
-"""A viewer looks. An operator sends dead letters back, edits, settles, silences an alarm, sends a tick. An admin also does
+"""A viewer reads. An operator sends dead letters back, edits, settles, silences an alarm, sends a tick. An admin also does
 what touches all: redrive a whole queue, silence all alarms, pause schedules, drain workers."""
 ROLES: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")
 _GROUPS_MAX: Final = 1_000  # of a header
@@ -56,14 +56,14 @@ class Access(Struct, frozen=True, kw_only=True):
 
     Args:
         token: opens it, in the first URL (`?token=`) or as `Authorization: Bearer`; None: nothing does.
-        hosts: names that the page answers to beside those of this machine; `*` for any.
+        hosts: host names that the page accepts in addition to this machine's; `*` for any.
         trust_header: a header with the person's name, for example `X-Forwarded-User`; only for a page that nobody reaches
             but through the proxy that sets it.
         roles_header: a header of the same proxy with the groups of the person, with commas between; None: everybody is an
             admin. roles: group -> role; a group that is called like a role gives it unless this says otherwise.
-        identify: of an application that mounts the page: the person of a request, with or without a role, None for nobody.
+        identify: from an application that mounts the page: the person of a request, with or without a role, None for nobody.
         read_only: nothing can be changed.
-        actor: who acts, where only the token says that it is somebody.
+        actor: the user's name if only the token identifies them.
     """
 
     token: str | None = None
@@ -84,12 +84,12 @@ class Access(Struct, frozen=True, kw_only=True):
         if self.token is None and self.trust_header is None and self.identify is None:
             raise errors.UsageError(
                 "The page has neither a token, a trusted header nor identify=.",
-                meaning="Whoever reaches it could send messages again. Nothing was started.",
+                meaning="Anyone who reaches it could send messages again. Nothing was started.",
                 todo="Give token= (16 characters or more), trust_header= behind a proxy, or identify= of your application.",
             )
         if self.roles_header is not None and self.trust_header is None:
             raise errors.UsageError(
-                f"Roles are read from {self.roles_header}, and no header says who asks.",
+                f"Roles are read from {self.roles_header}, and no header names the user.",
                 meaning="Roles come from the proxy that signs people in.",
                 todo="Give --trust-header too.",
             )
@@ -113,7 +113,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def check_host(access: Access, request: WebRequest) -> Refusal | None:
-    """Refuse a Host header that nobody allowed."""
+    """Refuse a Host header that is not allowed."""
     host = _name(request.headers.get("host", ""))
     if "*" in access.hosts or host in _LOCAL or host.endswith(".localhost") or host in access.hosts:
         return None
@@ -133,7 +133,7 @@ def _name(host: str) -> str:
 
 
 def who(access: Access, request: WebRequest, scope: Scope) -> str | None:
-    """Who asks, as the ledger names them; None for nobody who may."""
+    """The user, as named in the ledger; None without access."""
     if access.identify is not None:
         found = access.identify(scope)
         name = found[0] if isinstance(found, tuple) else found
@@ -151,7 +151,7 @@ def who(access: Access, request: WebRequest, scope: Scope) -> str | None:
 
 
 def role_of(access: Access, request: WebRequest, scope: Scope) -> Role | None:
-    """What somebody who asks may do; None where a proxy says their groups and none of these has a role."""
+    """The role of a user; None if a proxy names their groups and none of these has a role."""
     if access.identify is not None:
         found = access.identify(scope)
         role = found[1] if isinstance(found, tuple) else "admin"

@@ -1,11 +1,11 @@
 """`onefold web`: the page on our own HTTP server, until it is stopped.
 
-SIGTERM, SIGINT and SIGHUP end it in good order, unless whoever started it has them ignored: `nohup` does that, and a
+SIGTERM, SIGINT and SIGHUP end it in good order, unless it was started with them ignored: `nohup` does that, and a
 shell for what it runs in the background, where a Ctrl-C is meant for something else.
 
 A request that the server has read whole is handed to the ASGI application, and what that sends is one answer. Sizes, times
 and the number of clients are bounded by the server (`local/connection.py`).
-Never here: who may ask, what is shown. Invariant: nothing is printed as running before the first request can come.
+Never here: access, what is shown. Invariant: nothing is printed as running before requests are accepted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run(page: Page, *, host: str, port: int, clock: Clock, ready: Callable[[str]
         UsageError: the port is taken, the host is not of this machine, or the extra `web` is not installed.
     """
     with extras.needed("The page", "web"):
-        import httptools  # noqa: F401 - looked for here, so that its absence is said before anything was started
+        import httptools  # noqa: F401 - imported here, so that its absence is reported before anything is started
         import uvloop
 
     async def main() -> str:

@@ -67,7 +67,7 @@ class View(Struct, frozen=True, kw_only=True):
             raise RightsError(
                 f"This needs the role {role}, and yours is {self.role}.",
                 meaning="Nothing was changed.",
-                todo=f"Ask somebody whose role is {role}, or whoever gives out roles.",
+                todo=f"Ask somebody whose role is {role}, or the person who assigns roles.",
             )
 
     def link(self, *segments: str) -> str:
@@ -80,7 +80,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
     Args:
         template: draws it. title: of the page. value: plain, for JSON. more: what only the drawing needs.
-        refreshes: it changes while somebody looks at it.
+        refreshes: it changes while it is shown.
     """
 
     template: str
