@@ -164,7 +164,7 @@ def redrive(view: View, queue: str) -> Shown | Redirect:
     chosen = _chosen(view, select)
     if chosen.digest(view) != form["seen"]:
         raise changed_meanwhile(
-            f"The selection has {counted(len(chosen.messages), 'dead letter')} now, not the ones that you have seen, or not as"
+            f"The selection has {counted(len(chosen.messages), 'dead letter')} now, not the ones you have seen, or not as"
             " you have seen them.",
             "Look at the preview again.",
         )
