@@ -70,7 +70,7 @@ endef
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) $(TOOLS)/.ready ## The environments with pinned packages, and servers for tests; called when needed
@@ -129,6 +129,18 @@ example-django: $(READY) ## examples/django-shop: an order and its task in one t
 .PHONY: example-fastapi
 example-fastapi: $(READY) ## examples/fastapi-orders: the same with FastAPI and SQLAlchemy
 	@$(BIN)/python examples/fastapi-orders/run.py
+
+.PHONY: example-flask
+example-flask: $(READY) ## examples/flask-orders: the same with Flask
+	@$(BIN)/python examples/flask-orders/run.py
+
+.PHONY: example-celery
+example-celery: $(READY) ## examples/celery-side-by-side: a Celery project in which one task has moved
+	@$(BIN)/python examples/celery-side-by-side/run.py
+
+.PHONY: example-powertools
+example-powertools: $(READY) ## examples/powertools: the idempotency decorator of Powertools on a store of onefold
+	@$(BIN)/python examples/powertools/run.py
 
 .PHONY: test
 test: $(READY) $(TOOLS)/.ready browser ## Every test that gates; some 25 minutes on two cores

@@ -1,6 +1,7 @@
 """Settings of the shop; SHOP_DATABASE says where its database is."""
 
 import os
+import tempfile
 from pathlib import Path
 
 SECRET_KEY = "only-for-this-example"
@@ -14,6 +15,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", Path(__file__).parent / "db.sqlite3"),
         "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+        "TEST": {"NAME": Path(tempfile.gettempdir()) / f"test-shop-{os.getpid()}.sqlite3"},  # a queue is not in memory
     }
 }
 TASKS = {

@@ -2,8 +2,8 @@
 
 These are the names that people start with. The other public ones are in `onefold.schedules`, `onefold.maps`,
 `onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing`, `onefold.aws` and those for
-other frameworks (`onefold.django`, `onefold.sqlalchemy`), which `import onefold` finds too. Everything else is private: it
-may change with any release.
+other frameworks (`onefold.django`, `onefold.powertools`, `onefold.sqlalchemy`), which `import onefold` finds too. Everything
+else is private: it may change with any release.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ MOVED = {
 }
 
 _ROOMS = ("admin", "aws", "errors", "events", "maps", "observe", "reconcile", "schedules", "testing", "web")
-_FOR_FRAMEWORKS = {"django": "onefold.django", "sqlalchemy": "onefold.sqlalchemy"}  # each imports its framework
+_FOR_FRAMEWORKS = {
+    "django": "onefold.django",
+    "powertools": "onefold.powertools",
+    "sqlalchemy": "onefold.sqlalchemy",
+}  # each imports its framework
 
 _later = lazy.attributes(
     __name__,

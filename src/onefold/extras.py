@@ -20,6 +20,8 @@ _PACKAGES: Final = {
     "redis": ("redis",),
     "otel": ("opentelemetry",),
     "web": ("httptools", "uvloop", "jinja2", "markupsafe"),
+    "powertools": ("aws_lambda_powertools",),
+    "sqlalchemy": ("sqlalchemy",),
 }
 
 

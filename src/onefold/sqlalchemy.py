@@ -18,15 +18,17 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import NullPool
-
+from onefold import extras
 from onefold.engines.urls import driver_of
 from onefold.runner.context import Context
+
+with extras.needed("onefold.sqlalchemy", "sqlalchemy"):
+    from sqlalchemy import Engine, create_engine
+    from sqlalchemy.dialects import registry
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+    from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+    from sqlalchemy.orm import Session
+    from sqlalchemy.pool import NullPool
 
 __all__ = ["session"]
 

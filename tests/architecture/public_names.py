@@ -23,6 +23,7 @@ PUBLIC_MODULES = (
     "onefold.events",
     "onefold.maps",
     "onefold.observe",
+    "onefold.powertools",
     "onefold.reconcile",
     "onefold.schedules",
     "onefold.sqlalchemy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -22,11 +23,24 @@ before the worker: {before}
 after it: {after}
 orders: ['o-1', 'o-2'] parcels: 2
 """
+OVER_HTTP = SHOP.format(refused=422, before="['waiting', 'waiting', 'absent']", after="['done', 'done', 'absent']")
 SAID = {
     "django-shop": SHOP.format(refused=500, before="['READY', 'READY']", after="['SUCCESSFUL', 'SUCCESSFUL']"),
-    "fastapi-orders": SHOP.format(
-        refused=422, before="['waiting', 'waiting', 'absent']", after="['done', 'done', 'absent']"
-    ),
+    "fastapi-orders": OVER_HTTP,
+    "flask-orders": OVER_HTTP,
+    "celery-side-by-side": """\
+o-1 receipt-o-1
+o-2 receipt-o-2
+charged o-1
+charged o-2
+mailed o-1
+mailed o-2
+""",
+    "powertools": """\
+[{'charged': 'o-1'}, {'charged': 'o-1'}, {'charged': 'o-1'}] charged: ['o-1']
+the late run: the bank did not answer
+[{'charged': 'o-2'}] charged: ['o-1', 'o-2', 'o-2']
+""",
 }
 
 
@@ -35,9 +49,9 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
-def run(folder: Path, *words: str) -> str:
+def run(folder: Path, *words: str, **more: str) -> str:
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment(), text=True, capture_output=True, check=False
+        [sys.executable, *words], cwd=folder, env=environment() | more, text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -64,27 +78,41 @@ def test_each_example_has_its_command_its_page_and_its_test() -> None:
         assert f"examples/{name}" in (ROOT / "docs" / page).read_text()
 
 
+def stories(folder: Path, name: str, what: str) -> list[dict[str, int]]:
+    """What is there after each kill; the last was killed after the commit, or not at all."""
+    said = run(ROOT, "-W", "ignore", "-m", "tests.examples.killed", name, what, str(folder))
+    return [json.loads(line) for line in said.splitlines()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["django", "fastapi"])
-def test_killed_anywhere_it_leaves_an_order_and_its_job_or_neither(tmp_path: Path, name: str) -> None:
-    said = run(ROOT, "-W", "ignore", "-m", "tests.examples.killed", name, str(tmp_path))
-    *killed, last = [json.loads(line) for line in said.splitlines()]
+def test_a_request_that_is_killed_leaves_an_order_and_its_job_or_neither(tmp_path: Path, name: str) -> None:
+    *killed, last = stories(tmp_path, name, "request")
     assert len(killed) > 8, "a request has fewer statements than it needs"
-    assert all(story["died"] and (story["orders"], story["messages"]) == (0, 0) for story in killed), killed
-    assert last == {"status": 0, "died": False, "orders": 1, "messages": 1}
-    work(tmp_path, name)
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as look:
-        (parcels,) = look.execute(f"SELECT count(*) FROM {'shop_parcel' if name == 'django' else 'parcels'}").fetchone()
-    assert parcels == 1
+    assert {(story["status"], story["orders"], story["messages"]) for story in killed} == {(signal.SIGKILL, 0, 0)}
+    assert (last["status"], last["orders"], last["messages"]) == (0, 1, 1)
 
 
-def work(folder: Path, name: str) -> None:
-    """A worker, as the example's page says."""
-    more = {"SHOP_DATABASE": f"{folder}/shop.db", "ORDERS_DATABASE": f"{folder}/shop.db"}
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["django", "fastapi"])
+def test_a_worker_that_is_killed_leaves_a_parcel_and_its_record_or_neither_and_one_in_the_end(
+    tmp_path: Path, name: str
+) -> None:
+    *killed, last = stories(tmp_path, name, "worker")
+    assert len(killed) > 5, "a run has fewer statements than it needs"
+    assert {(story["parcels"], story["records"], story["messages"]) for story in killed} == {(0, 0, 1)}
+    assert (last["parcels"], last["records"], last["messages"]) == (1, 1, 0)
+    more = {"SHOP_DATABASE": f"{tmp_path}/shop.db", "ORDERS_DATABASE": f"{tmp_path}/shop.db"}
     words = ["-m", "onefold", "worker", "orders:jobs"] if name == "fastapi" else ["manage.py", "onefold_worker"]
-    done = subprocess.run(
-        [sys.executable, *words, "--until-empty", "--no-progress"],
-        env=environment() | more, check=False, capture_output=True, text=True,
-        cwd=ROOT / "examples" / ("fastapi-orders" if name == "fastapi" else "django-shop"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder = ROOT / "examples" / ("fastapi-orders" if name == "fastapi" else "django-shop")
+    run(folder, *words, "--until-empty", "--no-progress", **more)
+    query = "SELECT count(*), count(DISTINCT order_id) FROM shop_parcel"
+    if name == "fastapi":
+        query = "SELECT count(*), count(DISTINCT number) FROM parcels"
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as look:
+        assert look.execute(query).fetchall() == [(len(killed) + 1, len(killed) + 1)]
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_django_example_pass(tmp_path: Path) -> None:
+    run(ROOT / "examples" / "django-shop", "manage.py", "test", SHOP_DATABASE=f"{tmp_path}/shop.db")

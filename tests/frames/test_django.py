@@ -116,6 +116,15 @@ def test_settings_that_cannot_work_are_reported_by_check(tmp_path: Path) -> None
         assert all(one.startswith(number) and says in one for one in told[name]), (name, told[name])
 
 
+@pytest.mark.slow
+def test_a_database_in_memory_is_a_warning_until_a_task_is_enqueued(tmp_path: Path) -> None:
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    told = story("in_memory", environment(tmp_path, ADOPTED, database), tmp_path)
+    assert told["check"] == ["onefold.W004"]
+    assert told["enqueue"].startswith("InMemoryError")
+    assert '["TEST"] = {"NAME": "test.sqlite3"}' in told["enqueue"]
+
+
 def manage(environment: dict[str, str], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "django", *words],

@@ -159,6 +159,8 @@ class OnefoldBackend(BaseTaskBackend):
         if not any(one.number.startswith("E") for one in found):
             try:
                 self._jobs()
+            except settings.InMemoryError:
+                return  # it was said above
             except InvalidTask as error:
                 yield settings.Problem("E008", str(error), "Correct the options of its @task.").message(self.alias)
 

@@ -31,6 +31,10 @@ _TAKES: Final[Mapping[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
+class InMemoryError(ImproperlyConfigured):  # type: ignore[misc]  # Django ships no types
+    """The database is in memory, as in most tests: everything works but `enqueue`."""
+
+
 class Options(Struct, frozen=True, kw_only=True):
     """What OPTIONS may say.
 
@@ -108,7 +112,7 @@ def problems(given: Mapping[str, Any], queues: set[str]) -> list[Problem]:
         app = make_app(options, queues)
     except ImproperlyConfigured as error:
         what, _, todo = str(error).partition(" To do: ")
-        return [Problem("E006", what, todo)]
+        return [Problem("W004" if isinstance(error, InMemoryError) else "E006", what, todo)]
     found = []
     way = way_of(options, app)
     alias = options.database
@@ -237,9 +241,9 @@ def engine_file(options: Options) -> str:
             'Set "url" for the queues, and for PostgreSQL "outbox": True.',
         )
     if ":memory:" in name or "mode=memory" in name:
-        raise wrong(
-            f"Database {options.database!r} is in memory, where no worker would find its tasks.",
-            'In tests, set DATABASES[...]["TEST"] = {"NAME": "test.sqlite3"}, or another BACKEND in TASKS.',
+        raise InMemoryError(
+            f"Database {options.database!r} is in memory, where no worker would find its tasks: none can be enqueued."
+            ' To do: In tests, set DATABASES[...]["TEST"] = {"NAME": "test.sqlite3"}, or another BACKEND in TASKS.'
         )
     return f"sqlite:///{os.path.abspath(name)}?adopt=yes"
 

@@ -177,6 +177,14 @@ def admin() -> dict[str, Any]:
     return told
 
 
+def in_memory() -> dict[str, Any]:
+    """The database of most tests."""
+    return {
+        "check": [one.id for one in task_backends["default"].check()],
+        "enqueue": refused(partial(tasks.ship.enqueue, "o-1")),
+    }
+
+
 def joining() -> dict[str, Any]:
     """On PostgreSQL: rows and tasks in one transaction, by the outbox that the migration has made."""
 
@@ -201,6 +209,6 @@ def joining() -> dict[str, Any]:
 
 if __name__ == "__main__":
     call_command("migrate", run_syncdb=True, verbosity=0)
-    programs = {one.__name__: one for one in (all_kinds, crashing, checking, declaring, admin, joining)}
+    programs = {one.__name__: one for one in (all_kinds, crashing, checking, declaring, admin, in_memory, joining)}
     answer = programs[sys.argv[1]]()
     sys.stdout.write(json.dumps(answer, default=str))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onefold import errors
 from onefold.engines.sqlite import migrations
-from onefold.engines.sqlite.connection import FileConnection, identity
+from onefold.engines.sqlite.connection import FileConnection, is_adopted, version_in
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, inode
 from onefold.engines.sqlite.refusals import primary, translate
@@ -44,6 +44,7 @@ class CallersDatabase(Database):
     def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
         super().__init__(path, clock, settings=settings)
         self._identity: tuple[int, str] | None = None
+        self._adopted = False
         self._here = _OfThread()
 
     @contextmanager
@@ -89,11 +90,12 @@ class CallersDatabase(Database):
 
     def _check_identity(self, connection: sqlite3.Connection) -> None:
         if self._identity is None:
-            self._identity = migrations.latest(), super().read(_identity_in)[1]
+            self._adopted = super().read(is_adopted)
+            self._identity = migrations.latest(), super().read(self._identity_in)[1]
         try:
             # First a write: a transaction that has only read cannot write any more once another process has written.
             connection.execute("UPDATE onefold_file SET last_id = last_id")
-            found = _identity_in(connection)
+            found = self._identity_in(connection)
         except sqlite3.Error as error:
             raise self._as_callers(error) from error
         if found != self._identity:
@@ -102,6 +104,11 @@ class CallersDatabase(Database):
                 meaning="A newer onefold has used the file, or it was replaced. Nothing was sent.",
                 todo="Restart this process, with the version of onefold that the other processes on this file use.",
             )
+
+    def _identity_in(self, connection: sqlite3.Connection) -> tuple[int, str]:
+        """The schema's version, and the token that no other file has."""
+        token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
+        return version_in(connection, adopted=self._adopted), token
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -166,13 +173,6 @@ class CallersDatabase(Database):
         if isinstance(error, sqlite3.ProgrammingError):
             return unusable(error)
         return self._file.as_ours(error)
-
-
-def _identity_in(connection: sqlite3.Connection) -> tuple[int, str]:
-    """The schema's version, and the token that no other file has."""
-    _, version, _ = identity(connection)
-    token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
-    return version, token
 
 
 @contextmanager

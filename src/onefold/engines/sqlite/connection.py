@@ -412,14 +412,21 @@ def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
     In a file that was adopted both numbers of its header stay its program's; ours are in a table.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    adopted, tables = connection.execute(
-        "SELECT count(CASE WHEN type = 'table' AND name = 'onefold_adopted' THEN 1 END), count(*) FROM sqlite_master"
-    ).fetchone()
-    if adopted:
-        application = APPLICATION_ID
-        (version,) = connection.execute("SELECT ifnull(max(version), 0) FROM onefold_adopted").fetchone()
-    return application, version, tables
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    adopted = is_adopted(connection)
+    return APPLICATION_ID if adopted else application, version_in(connection, adopted=adopted), tables
+
+
+def is_adopted(connection: sqlite3.Connection) -> bool:
+    """Whether the file is another program's, with onefold's tables in it."""
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'onefold_adopted'").fetchone()[0])
+
+
+def version_in(connection: sqlite3.Connection, *, adopted: bool) -> int:
+    """The version of the schema. `adopted`: as `is_adopted` says."""
+    query = "SELECT ifnull(max(version), 0) FROM onefold_adopted" if adopted else "PRAGMA user_version"
+    found: int = connection.execute(query).fetchone()[0]
+    return found
 
 
 def data_version(connection: sqlite3.Connection) -> int:

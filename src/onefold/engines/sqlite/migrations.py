@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import APPLICATION_ID, identity, refuse_foreign
+from onefold.engines.sqlite.connection import APPLICATION_ID, identity, is_adopted, refuse_foreign
 from onefold.engines.sqlite.database import Database
 
 _STEPS: Final = Path(__file__).parent / "sql"
@@ -91,7 +91,7 @@ def _apply(connection: sqlite3.Connection, steps: list[Path], *, adopts: bool) -
     for step in steps[done:]:
         for statement in _statements(step.read_text(encoding="utf-8")):
             connection.execute(statement)
-    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'onefold_adopted'").fetchone()[0]:
+    if is_adopted(connection):
         connection.execute("UPDATE onefold_adopted SET version = ?", (len(steps),))
         return
     connection.execute(f"PRAGMA user_version={len(steps)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
+from onefold.cli import main
 from onefold.django.backend import app_of
 
 
@@ -37,10 +38,6 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run it; the process ends with the worker's exit code."""
-        try:
-            from onefold.cli import main  # click and rich come with the extra
-        except ModuleNotFoundError as error:
-            raise CommandError(f"{error}. Install them: pip install 'onefold[django]'") from error
         app_of(options["backend"])
         quiet = ["--no-progress"] if options["verbosity"] == 0 else []
         code = main.run(["worker", f"onefold.django.child:{options['backend']}", *quiet, *options.get("rest", [])])
