@@ -17,6 +17,7 @@ _OF: Final = {
     "queue": "queue", "job": "job", "schedule": "schedule", "runs": "schedule or map", "function": "function",
     "group": "group of schedules", "map": "map", "rule": "rule of an event bus",
     "table": "table",
+    "worker": "worker",
 }  # fmt: skip
 _SIDES: Final = {"embedded": "onefold", "cloudwatch": "CloudWatch", "prometheus": "Prometheus"}
 

@@ -106,6 +106,8 @@ CASES: list[tuple[str, Series, list[int], list[int]]] = [
         ('onefold_message_receives_bucket{queue="orders",job="book",le="5"}', "0+2x60"),
         ('onefold_message_receives_bucket{queue="orders",job="book",le="+Inf"}', "0+2x60"),
     ], [30], [5]),
+    ("engine-unreachable", [('onefold_engine_failing_age_seconds{instance="a"}', "0x9 60+60x20 0x5")], [12, 28],
+     [9, 10, 33]),
     ("breaker-open", [('onefold_breaker_open{job="book"}', "0x5 1x20")], [12], [5, 9]),
     ("missing", [(RUN % "missing", "0x5 3x20 0x5")], [10], [5, 28]),
     ("duplicate-effects", [(RUN % "duplicate", "0x5 1x20 0x5")], [10], [5, 28]),

@@ -166,7 +166,7 @@ def test_a_job_that_a_stranger_names_is_no_label() -> None:
 
 
 def test_every_metric_of_the_table_is_counted_by_somebody() -> None:
-    """The two that only a worker knows are in `cli/measuring.py`."""
+    """The three that only a worker knows are in `cli/measuring.py`."""
     meter = Meter()
     for name in EVENTS:
         meter.emit(event(name, took_ms=1, wait_ms=-1, detail={"late_ms": 1, "schedule": "s", "count.parcels": 1}))
@@ -175,7 +175,7 @@ def test_every_metric_of_the_table_is_counted_by_somebody() -> None:
         there.world.run_for(10_000)
         shown = {one.metric.name for one in gauges(Reader(there.session.engine, there.clock, jobs=["book"]).read())}
     of_runs = {"onefold.run.items", "onefold.runs", "onefold.reconcile.age"}
-    of_workers = {"onefold.worker.progress.age", "onefold.events.lost"}
+    of_workers = {"onefold.worker.progress.age", "onefold.engine.failing.age", "onefold.events.lost"}
     of_spans = {name for name in METRICS if name.startswith("messaging.client.")}  # see test_otel.py
     assert {one.metric.name for one in meter.samples()} | shown | of_runs | of_workers | of_spans == set(METRICS)
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
+import onefold
+from onefold import errors
+from onefold.cli.measuring import Measures
 from onefold.clock import Never, SystemClock
 from onefold.observe import prometheus
 from onefold.observe.metrics import METRICS, Sample
 from onefold.observe.prometheus import CLIENTS_MAX, MetricsServer
+from onefold.observe.readings import Reader
+from onefold.runner.reports import Snapshot
+from onefold.runtime.events import Event
 
 GET = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
 
@@ -128,3 +137,47 @@ def test_a_client_that_goes_away_is_not_written_about(
     with scraped.connect() as served:
         served.sendall(GET)
         assert status_of(served) == b"HTTP/1.0 200"
+
+
+# -- a worker whose engine fails -------------------------------------------------------------------------------------
+
+NUMBERS = Snapshot(
+    received=0, started=0, completed=0, duplicates=0, retried=0, dead_lettered=0, held=0, given_back=0, lost=0, in_hand=0,
+    running=0, per_second=0.0, engine_failing_ms=120_000, engine_failure="transient",
+)  # fmt: skip
+
+
+class Failing:
+    """A worker, as far as it is measured."""
+
+    def snapshot(self) -> Snapshot:
+        return NUMBERS
+
+
+def test_while_the_engine_fails_its_gauges_are_missing_and_everything_else_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole answer was a 503: of a worker that cannot work, nothing was known at all."""
+    app = onefold.App("shop", url=f"sqlite:///{tmp_path / 'shop.db'}")
+    app.job(app.queue("orders"), key="{id}", name="ship")(lambda order: None)
+
+    def refuse(_: Reader) -> None:
+        raise errors.TransientError("The credentials are over.")
+
+    monkeypatch.setattr(Reader, "read", refuse)
+    measures = Measures(app, ["orders"], address=":0", emf=False)
+    measures.sinks[0].emit(Event(at_ms=0, name="engine-unreachable"))
+    with measures.of(Failing()):  # type: ignore[arg-type]
+        (url,) = [word for word in capsys.readouterr().err.split() if word.startswith("http://")]
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text = answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url.replace("/metrics", "/readyz"), timeout=60)
+    app.close()
+    assert "onefold_engine_failing_age_seconds 120.0" in text
+    assert "onefold_worker_progress_age_seconds 0.0" in text
+    assert "onefold_queue_messages" not in text
+    with caught.value as answer:
+        assert (answer.code, answer.read()) == (
+            503, b"the engine has not answered for 2m (transient); the log says more\n",
+        )  # fmt: skip

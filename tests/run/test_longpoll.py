@@ -137,6 +137,10 @@ def test_a_failed_receive_is_said_once_and_asked_again(desk: Desk) -> None:
         desk.queue.receive(1, 30_000)
     assert desk.queue.receive(1, 30_000) == []
     desk.server.until_asked(2)
+    assert desk.queue.is_failing  # that nothing was received says nothing of the server
+    desk.server.answer([delivery(1)])
+    desk.wait()
+    assert not desk.queue.is_failing
 
 
 def test_what_has_lain_for_long_is_extended_or_dropped(desk: Desk) -> None:

@@ -181,7 +181,7 @@ def test_a_user_who_may_not_run_scripts_or_touch_other_names(server: str) -> Non
         )
     for user in ("reader", "other"):
         books = open_books(server.replace("redis://", f"redis://{user}:pw@"))
-        with pytest.raises(errors.StorageError, match=r"may not do this.*ACL SETUSER"):
+        with pytest.raises(errors.StorageError, match=rf"user '{user}' may not do this.*ACL SETUSER"):
             books.store.claim([ask()], NOW)
         books.close()
     with opened(server.replace("redis://", "redis://other:pw@") + "?prefix=other:", empty=False) as books:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from onefold import errors, limits
 from onefold.app import App
 from onefold.cli import render
+from onefold.interrupts import let_through
 from onefold.observe import prometheus
 from onefold.observe.emf import EVERY_MS, EmfSink
 from onefold.observe.metrics import METRICS, Meter, Sample, gauges
@@ -81,7 +82,11 @@ class Measures:
         late_ms = max((job.policy.timeout_ms for job in self._jobs), default=0) + _READY_MS
 
         def trouble() -> str | None:
-            age_ms = worker.snapshot().progress_age_ms
+            now = worker.snapshot()
+            if now.engine_failing_ms > _READY_MS:
+                since = age(now.engine_failing_ms)
+                return f"the engine has not answered for {since} ({now.engine_failure}); the log says more"
+            age_ms = now.progress_age_ms
             return f"no progress for {age(age_ms)}, and there is work" if age_ms > late_ms else None
 
         def samples() -> list[Sample]:
@@ -102,10 +107,7 @@ class Measures:
         sink, clock, ended = self._emf, self._app.runtime().steady, threading.Event()
 
         def write() -> None:
-            try:
-                found = self._gauges(worker)
-            except errors.OnefoldError:  # the worker has the same trouble, and reports it
-                found = []
+            found = self._gauges(worker)
             sink.flush((one for one in found if one.metric.instrument == "gauge"), clock.now_ms())
 
         def run() -> None:
@@ -119,15 +121,16 @@ class Measures:
             write()
 
     def _gauges(self, worker: Worker) -> list[Sample]:
-        """Of this moment.
-
-        Raises:
-            TransientError, StorageError: the engine could not be asked.
-        """
+        """Of this moment: of the worker, and of its engine where that answers."""
         snapshot = worker.snapshot()
         own = [
             Sample(METRICS["onefold.worker.progress.age"], (), snapshot.progress_age_ms / limits.SECOND_MS),
+            Sample(METRICS["onefold.engine.failing.age"], (), snapshot.engine_failing_ms / limits.SECOND_MS),
             Sample(METRICS["onefold.events.lost"], (), snapshot.sink_failures),
         ]
-        with self._reading:
-            return [*own, *gauges(self._reader.read())]
+        try:
+            with self._reading:
+                return [*own, *gauges(self._reader.read())]
+        except errors.OnefoldError as error:  # the worker has the same trouble, and reports it
+            let_through(error)
+            return own

@@ -80,6 +80,10 @@ def rules(registry: Registry, now_ms: int) -> Iterator[Rule]:
         for_ms=ALARMS["receives"].for_ms,
     )
     yield Rule(
+        alarm="engine-unreachable",
+        expression=f"max by (instance) (onefold_engine_failing_age_seconds) >= {alarms.UNREACHABLE_MS // limits.SECOND_MS}",
+    )
+    yield Rule(
         alarm="breaker-open",
         expression="max by (job) (onefold_breaker_open) >= 1",
         for_ms=ALARMS["breaker-open"].for_ms,
@@ -192,10 +196,11 @@ def prometheus(registry: Registry, *, target: str, now_ms: int) -> str:
     lines = ["groups:", f"- name: {_text('onefold ' + registry.name)}", "  rules:"]
     for one in rules(registry, now_ms):
         alarm = ALARMS[one.alarm]
-        subject = one.subject or ("{{ $labels.queue }}" if alarm.of == "queue" else "{{ $labels.job }}")
+        label = {"queue": "queue", "worker": "instance"}.get(alarm.of, "job")
+        subject = one.subject or f"{{{{ $labels.{label} }}}}"
         labels = {"severity": alarm.severity, "alarm": alarm.name, "app": registry.name}
         if one.subject:
-            labels["queue" if alarm.of == "queue" else "job"] = one.subject
+            labels[label] = one.subject
         labels |= {"owner": owner} if owner else {}
         notes = {
             "summary": f"{alarm.name} of {subject}",

@@ -22,7 +22,7 @@ from onefold import limits
 
 Severity = Literal["page", "ticket", "info"]
 Side = Literal["embedded", "cloudwatch", "prometheus"]
-Subject = Literal["queue", "job", "schedule", "runs", "function", "group", "map", "rule", "table"]
+Subject = Literal["queue", "job", "schedule", "runs", "function", "group", "map", "rule", "table", "worker"]
 
 MINUTE_MS: Final = limits.MINUTE_MS
 AGAIN_MS: Final = 30 * MINUTE_MS  # two reports of one alarm that begins, or goes on, are never closer than that
@@ -38,6 +38,7 @@ LEASES_LOST_MAX: Final = 3  # in an hour; more are a page
 REFUSED_MIN: Final = 3  # ticks that their queue did not take, in 15 minutes
 RECEIVES: Final = 3  # how often 1 of 100 messages is received
 ERRORS_PERCENT: Final = 1
+UNREACHABLE_MS: Final = 2 * MINUTE_MS  # ours: a failover is over by then
 FAILING_RATIO: Final = 0.5  # of the invocations
 DURATION_PERCENT: Final = 80  # of the timeout
 CONCURRENCY_PERCENT: Final = 80  # of what its mapping may run at one time
@@ -247,6 +248,20 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             aws="`ReceiveCount` (p99) of each job of the queue, in 3 periods of 5 minutes, where an `EmfSink` writes it: "
             "a sink of the app, or `ONEFOLD_EMF=on` in the function's environment. SQS itself has no such metric",
             sides=("cloudwatch", "prometheus"),
+        ),
+        Alarm(
+            name="engine-unreachable", severity="page", of="worker",
+            condition="time for which every call of the engine by a worker has failed", threshold="2 minutes",
+            clear="a call succeeds",
+            meaning="A worker is there and does nothing: its engine refuses it, or cannot be reached. It tries on for ever.",
+            causes="Credentials that expired and were not renewed, a role or password that was changed, a network rule, a "
+            "server that is gone.",
+            first="onefold status {app}",
+            steps="Run it on the worker's own host, as its user: the error names what refuses. Renew the login, or give the "
+            "role its rights back; the worker goes on by itself, and needs no restart unless its login is in its URL.",
+            aws="not there: who has no credentials cannot tell AWS. The worker's log says `engine-unreachable`, its "
+            "`/readyz` answers 503, `EngineFailingAge` of `--emf` goes up; `stalled` of the queue begins after half an hour",
+            sides=("prometheus",),
         ),
         Alarm(
             name="errors", severity="ticket", of="function",

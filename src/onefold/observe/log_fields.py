@@ -81,6 +81,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "expected": "Operations that the run should have.",
     "expires_in_ms": "Until the first of the queue's messages is gone.",
     "expression": "The schedule's expression.",
+    "failing_ms": "For how long every call of the engine has failed.",
     "from_ms": "The first of the ticks.",
     "given_back": "Messages that were not begun.",
     "given_up_in_ms": "Until the message goes to the dead-letter queue.",

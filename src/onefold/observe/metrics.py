@@ -151,6 +151,11 @@ METRICS: Final[Mapping[str, Metric]] = {
             "1 while the job is paused by its circuit breaker, else 0.",
         ),
         _metric(
+            "onefold.engine.failing.age gauge s - transport onefold_engine_failing_age_seconds EngineFailingAge Seconds",
+            "For how long every call of the engine by this worker has failed: an outage, or a login that nobody renews. "
+            "0 while it answers.",
+        ),
+        _metric(
             "onefold.worker.progress.age gauge s - transport onefold_worker_progress_age_seconds ProgressAge Seconds",
             "Since this worker last got on with something, or had nothing to do.",
         ),

@@ -38,6 +38,9 @@ class LongPoll:
         queue: whose receives wait.
         clock: for the age of the messages.
         wake: called, from a thread, when something arrived.
+
+    Attributes:
+        is_failing: the last receive failed. `receive` raises that once; until one succeeds, returning nothing means nothing.
     """
 
     def __init__(self, queue: WaitingQueue, *, clock: Clock, wake: Callable[[], None]) -> None:
@@ -54,6 +57,7 @@ class LongPoll:
         self._visible_ms: int | None = None
         self._is_fifo = queue.name.endswith(".fifo")
         self._failure: Exception | None = None
+        self.is_failing = False
         self._ended = False
         self._threads: list[threading.Thread] = []
 
@@ -137,6 +141,7 @@ class LongPoll:
                 failure = error
             with self._changed:
                 self._under_way -= count
+                self.is_failing = failure is not None
                 ended = self._ended
                 self._wait_ms = WAIT_FIRST_MS if arrived else min(2 * self._wait_ms, WAIT_MS)
                 self._wanted = max(self._wanted - len(arrived), 0)

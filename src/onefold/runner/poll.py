@@ -128,6 +128,11 @@ class Poller:
         self._blocked: tuple[int, int] | None = None  # how many were received, and since when
         self.not_taken: dict[str, int] = {}
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last receive of a queue that is asked in the background failed."""
+        return any(poll.is_failing for poll in self._polls)
+
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
         """The feed whose turn it is (`feeds`: at least one): over many turns, each as often as its weight, evenly spread."""
         for feed in feeds:

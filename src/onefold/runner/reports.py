@@ -19,6 +19,7 @@ from onefold.record import attempt as script
 from onefold.record.error_text import error_name, trace_of
 from onefold.runner.handlers import run_of
 from onefold.runtime.events import EVENTS, Event, kept, kept_text
+from onefold.runtime.outage import Outage
 
 _KEPT: Final = frozenset(
     {"failed", "unknown", "held", "lease-lost", "record-gone", "takeover", "probe", "completion-failed"}
@@ -183,6 +184,10 @@ class Reports:
         detail: Detail = {"thread": name, "error": type(error).__name__, "summary": kept_text(error)}
         self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)
 
+    def outage(self) -> Outage:
+        """What a worker tells of an engine that fails it."""
+        return Outage(self._clock, self.of_process)
+
     def busy(self, error: errors.OnefoldError, **where: str | int) -> None:
         """Report that the backend could not do something for now."""
         self.of_process("engine-busy", {**where, "error": error.code, "summary": str(error)[:500]}, error)
@@ -270,6 +275,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         in_hand: received, not yet settled. running: passed to a lane, not yet settled.
         per_second: completed, over the last 5 s. sink_failures: events that a sink raised on or was too slow for.
         progress_age_ms: time since the worker last made progress, or had nothing to do.
+        engine_failing_ms: for how long every call of the engine has failed; 0: they do not. engine_failure: the code of the
+            last error of these.
     """
 
     received: int
@@ -286,6 +293,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     per_second: float
     sink_failures: int = 0
     progress_age_ms: int = 0
+    engine_failing_ms: int = 0
+    engine_failure: str = ""
 
 
 class ExitReport(Struct, frozen=True, kw_only=True):

@@ -21,8 +21,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from onefold import errors, forks
-from onefold.interrupts import ignored, let_through
+from onefold.interrupts import ignored
 from onefold.options import WorkerSettings
 from onefold.runner.context import watch_pools
 from onefold.runner.execution import Execution
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 _PAUSE_MS_MAX = 1_000  # the loop checks its flags at least this often, in case a wake-up is missed
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
-_CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the backend failed: 50 ms x 2^n, at most 5 s
 
 
 class Worker:
@@ -99,7 +100,8 @@ class Worker:
         self._numbers = Numbers(self._in_flight, self._clock)
         self.draining = self._stopping = self._gave_back = self._idle = False  # draining: it was asked to end
         self._grace_end_ms: int | None = None
-        self._calm_until_ms = self._failures = 0
+        self._calm_until_ms = 0
+        self._outage = runner.reports.outage()
         self._beside = Beside(runner, executors, settings.lease_ms, maintain, self.drain, mark)
 
     def drain(self, at_most_ms: int | None = None) -> None:
@@ -125,7 +127,8 @@ class Worker:
 
     def snapshot(self) -> Snapshot:
         """The numbers of this moment. From any thread."""
-        return self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
+        found = self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
+        return replace(found, engine_failing_ms=self._outage.age_ms(), engine_failure=self._outage.code)
 
     def run(self) -> ExitReport:
         """Work until asked to end. In the thread that calls; once.
@@ -196,15 +199,11 @@ class Worker:
                     closed = self._runner.closer.check(turns=False)
                     self.draining = not closed and self._is_empty()
                     busy = True
-                self._failures = 0
+                if not self._poller.is_failing:
+                    self._outage.answered()
             except errors.TransientError as error:  # leave the backend alone for a while
-                let_through(error)
-                calm_ms = min(_CALM_MS << min(self._failures, 10), _CALM_MS_MAX)
-                self._calm_until_ms = self._clock.monotonic_ms() + calm_ms
-                self._failures += 1
-                if self._failures == 1:
-                    self._runner.reports.busy(error)
-        if busy or not (self._failures or len(self._in_flight)):
+                self._calm_until_ms = self._clock.monotonic_ms() + self._outage.failed(error)
+        if busy or not (self._outage.count or len(self._in_flight)):
             self._numbers.progressed()
         return busy
 

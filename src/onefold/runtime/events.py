@@ -98,6 +98,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "worker-draining": Meaning("info", "brief", "a worker stopped receiving and finishes what it has"),
     "worker-stopped": Meaning("info", "brief", "a worker process ended"),
     "engine-busy": Meaning("error", "brief", "the engine could not be written for now; the worker goes on when it can"),
+    "engine-unreachable": Meaning(
+        "critical",
+        "brief",
+        "every call of the engine has failed for a minute or longer: nothing is received or recorded",
+    ),
     "answer-ignored": Meaning(
         "critical",
         "brief",

@@ -30,9 +30,9 @@ from msgspec import Struct
 from onefold import errors
 from onefold.contracts.outbox import OutboxRow, RowId
 from onefold.contracts.state import Change, Versioned, bounded_name
-from onefold.interrupts import let_through
 from onefold.runtime import outbox
 from onefold.runtime.events import Event, Sinks, kept_text
+from onefold.runtime.outage import Outage
 from onefold.runtime.outgoing import send_all, transaction
 from onefold.threads import thread_beside
 
@@ -97,17 +97,14 @@ class Relay:
     def run(self, ended: threading.Event) -> None:
         """Pass on what is committed until `ended`; what cannot be done now is reported and tried again."""
         clock = self._runtime.steady
-        is_reported = False
+        outage = Outage(clock, self._report)
         while not ended.is_set():
             try:
                 if not self.check():
                     self._table.wait(lambda ms: clock.wait(ended, ms), REST_MS)
-                is_reported = False
+                outage.answered()
             except errors.OnefoldError as error:
-                let_through(error)
-                if not is_reported:
-                    self._emit("relay-failed", {"error": type(error).__name__, "summary": kept_text(error)})
-                is_reported = True
+                outage.failed(error)
                 clock.wait(ended, _CALM_MS)
         self._table.close()
 
@@ -180,6 +177,9 @@ class Relay:
         self._one_by_one = max(self._one_by_one - 1, 0)
         self._table.refuse(rows[0].id.number, kept_text(error))
         self._emit("outbox-refused", {"row": rows[0].id.number, "in": rows[0].queue, "summary": kept_text(error)})
+
+    def _report(self, name: str, detail: dict[str, str | int | bool | None], _error: BaseException) -> None:
+        self._emit("relay-failed" if name == "engine-busy" else name, detail)
 
     def _emit(self, name: str, detail: dict[str, str | int | bool | None]) -> None:
         runtime = self._runtime

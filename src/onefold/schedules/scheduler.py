@@ -35,6 +35,7 @@ from onefold.runner.runs import send_reconciliations
 from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sinks
 from onefold.runtime.names import take
+from onefold.runtime.outage import Outage
 from onefold.runtime.outgoing import Outgoing
 from onefold.runtime.runtime import Runtime
 from onefold.schedules import ticks, undelivered
@@ -54,7 +55,6 @@ SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only
 TURN: Final = 500  # schedules of one transaction, which holds the file of an embedded engine for some 50 ms
 _READ: Final = 1_000  # values read or registered together at the start
 _SWEEP_MS: Final = limits.HOUR_MS  # how often runs of long ago are removed
-_CALM_MS, _CALM_MS_MAX = 50, 5_000  # after the engine failed: 50 ms x 2^n, at most
 _TRIES: Final = 20
 
 _state_of = msgspec.json.Decoder(ScheduleState).decode
@@ -119,18 +119,15 @@ class Scheduler:
             ConflictError: a schedule of that name belongs to another app on this engine.
             StorageError: the engine cannot be used.
         """
-        failures = 0
+        outage = Outage(self._clock, lambda name, detail, _: self._writer.report_own(name, detail))
         while not self._stopping:
             try:
                 self.start()
                 busy = self.turn()
             except errors.TransientError as error:
-                failures += 1
-                if failures == 1:
-                    self._writer.report_own("engine-busy", {"error": error.code, "summary": str(error)[:500]})
-                self._clock.wait(self._bell, min(_CALM_MS << min(failures, 10), _CALM_MS_MAX))
+                self._clock.wait(self._bell, outage.failed(error))
                 continue
-            failures = 0
+            outage.answered()
             if not busy:
                 if resting is not None:
                     resting()

@@ -57,13 +57,13 @@ def is_lost(error: psycopg.Error | OSError) -> bool:
     return error.sqlstate in _GONE
 
 
-def translate(error: psycopg.Error | OSError, server: str, schema: str) -> errors.OnefoldError:
+def translate(error: psycopg.Error | OSError, server: str, schema: str, role: str = "") -> errors.OnefoldError:
     """Our error for an error of psycopg.
 
     Args:
         error: as psycopg raised it; system errors that it passes on count as a lost connection.
         server: the database as people may see it, without a password.
-        schema: where the tables are.
+        schema: where the tables are. role: whose login it has, where that is known.
     """
     state = None if isinstance(error, OSError) else error.sqlstate
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -94,12 +94,13 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str) -> error
             " default_transaction_read_only.",
         )
     if state == "42501":
+        to = role or "ROLE"
         return errors.StorageError(
             f"{server} refuses: {said}",
-            meaning="The role that the URL names lacks a permission. Nothing was changed.",
-            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO ROLE; and, to look, as status and why do,"
-            f" GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO ROLE; for workers, calls and what changes something,"
-            f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO ROLE.",
+            meaning=f"{f'The role {role!r}' if role else 'The role of this login'} lacks a permission. Nothing was changed.",
+            todo=f"Run as the owner: GRANT USAGE ON SCHEMA {schema} TO {to}; and, to look, as status and why do,"
+            f" GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {to}; for workers, calls and what changes something,"
+            f" GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {to}.",
         )
     if state in _ABSENT:
         return absent(server, schema, f"The server says: {said}")
@@ -229,6 +230,7 @@ class PostgresAddress:
         # What the URL leaves out is libpq's to say: PGHOST, PGPORT, PGDATABASE, PGUSER, a service.
         known = {one.keyword.decode(): one.val.decode() for one in Conninfo.get_defaults() if one.val} | given
         host, port, database = (known.get(one) for one in ("host", "port", "dbname"))
+        self.role = str(known.get("user") or "")
         self.shown = f"postgresql://{host or 'localhost'}:{port or 5432}/{database or known.get('user') or ''}"
 
 
@@ -364,7 +366,7 @@ class PostgresServer:
             yield
         except (psycopg.Error, OSError) as error:
             let_through(error)
-            raise translate(error, self.address.shown, self.address.schema) from error
+            raise translate(error, self.address.shown, self.address.schema, self.address.role) from error
 
     def close(self) -> None:
         """Close all connections; harmless twice."""

@@ -193,8 +193,8 @@ def missing(server: str) -> errors.StorageError:
     )
 
 
-def failed(error: psycopg.Error | OSError, server: str) -> errors.OnefoldError:
-    """An error of a statement on the tables."""
+def failed(error: psycopg.Error | OSError, server: str, role: str = "") -> errors.OnefoldError:
+    """An error of a statement on the tables; `role`: whose login it was, where `server` does not say so."""
     state = getattr(error, "sqlstate", None)
     if state == "42P01":
         _known.discard(server)
@@ -203,11 +203,11 @@ def failed(error: psycopg.Error | OSError, server: str) -> errors.OnefoldError:
         return aborted()
     if state == "42501":
         return errors.StorageError(
-            f"The role may not use the outbox tables in {server}: {str(error).strip()}",
+            f"The role {f'{role!r} ' if role else ''}may not use the outbox tables in {server}: {str(error).strip()}",
             meaning="Nothing was sent; PostgreSQL has aborted the transaction.",
             todo="GRANT SELECT, INSERT ON onefold_outbox, onefold_outbox_version TO it; a relay needs UPDATE, DELETE too.",
         )
-    return translate(error, server, "public")
+    return translate(error, server, "public", role)
 
 
 # -- for a relay -------------------------------------------------------------------------------------------------------
@@ -302,4 +302,4 @@ class PostgresOutbox:
         except (psycopg.Error, OSError) as error:
             let_through(error)
             self.close()
-            raise failed(error, self._address.shown) from error
+            raise failed(error, self._address.shown, self._address.role) from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import redis
 from msgspec import Struct
@@ -58,7 +58,7 @@ _CAUSES: Final = (
     _Cause(
         kinds=(redis.exceptions.NoPermissionError, redis.exceptions.AuthorizationError),
         words=("executing the script can't run this command", "executing the script can't access"),
-        meaning="The user that the URL names may not do this.",
+        meaning="The user {user} may not do this.",
         todo="Give it, with ACL SETUSER, on the names of the prefix ('~{of:}*' unless the URL says another): to look, as"
         " status and why do, +@read +@connection; for workers, calls and what changes something, +@read +@write +@scripting"
         " +@connection +time +info +config|get.",
@@ -141,15 +141,15 @@ _CAUSES: Final = (
 )
 
 
-def translate(error: Exception, at: str) -> errors.OnefoldError:
+def translate(error: Exception, at: str, user: str) -> errors.OnefoldError:
     """Our error for an error of redis-py.
 
     Args:
-        error: what was raised. at: the server's URL without user and password.
+        error: what was raised. at: the server's URL without user and password. user: whose login it has.
     """
     cause = next(cause for cause in _CAUSES if cause.fits(error))
     text = str(error).rstrip(".") or type(error).__name__
-    return cause.make(f"Redis at {at}: {text}.", meaning=cause.meaning, todo=cause.todo)
+    return cause.make(f"Redis at {at}: {text}.", meaning=cause.meaning.replace("{user}", repr(user)), todo=cause.todo)
 
 
 CONNECT_TIMEOUT_S: Final = (
@@ -171,6 +171,7 @@ class RedisAddress:
 
     Attributes:
         server: the URL without its options, for redis-py. shown: the same without user and password, for messages.
+        user: whose login it has.
 
     Raises:
         UsageError: anything else.
@@ -196,6 +197,7 @@ class RedisAddress:
         if self.cluster and parts.path not in ("", "/", "/0"):
             raise _bad_url("A Redis cluster has the database 0 only.")
         self.server = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+        self.user = unquote(parts.username or "") or "default"  # Redis's name of who names no user
         self.shown = urlunsplit((parts.scheme, f"{parts.hostname}:{port}", parts.path, "", ""))
 
 
@@ -308,7 +310,7 @@ class RedisServer:
                 let_through(error)  # redis-py takes one that is an OSError for the server's
                 tries -= 1
                 if tries == 0 or not isinstance(error, _ANSWER_LOST):
-                    raise translate(error, self._address.shown) from error
+                    raise translate(error, self._address.shown, self._address.user) from error
 
     def node(self, tag: str) -> Any:
         """The client of the one server that keeps the names with this hash tag."""
