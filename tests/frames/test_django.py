@@ -117,6 +117,12 @@ def test_settings_that_cannot_work_are_reported_by_check(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_connection_that_is_too_old_is_closed_around_each_handler(tmp_path: Path) -> None:
+    first, second = story("connecting", environment(tmp_path, ADOPTED), tmp_path)["connections"]
+    assert second == first + 1  # CONN_MAX_AGE is 0: each has one of its own
+
+
+@pytest.mark.slow
 def test_a_database_in_memory_is_a_warning_until_a_task_is_enqueued(tmp_path: Path) -> None:
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     told = story("in_memory", environment(tmp_path, ADOPTED, database), tmp_path)
@@ -159,6 +165,8 @@ def test_tasks_whose_options_cannot_work_are_invalid(tmp_path: Path) -> None:
     assert "nowhere" in told["queue"]
     assert "attempts=99" in told["retry"]
     assert told["good"] == "nothing"
+    assert told["others"] == "nothing"
+    assert told["check"] == ["onefold.E008"] * 4
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ class OnefoldBackend(BaseTaskBackend):
         with self._of.lock:
             options = settings.options_of(self.options)
             jobs = self._of.jobs
-            if jobs is not None and jobs.options == options:
+            if jobs is not None and (jobs.options, jobs.queues) == (options, self.queues):
                 if not options.adopt or jobs.app.url == settings.engine_file(options):
                     return jobs
                 jobs.app.close()
@@ -89,7 +89,8 @@ class OnefoldBackend(BaseTaskBackend):
             handler = partial(running.handler_of, self.alias, type(self))
             self._of.jobs = jobs = TaskJobs(options, self.queues, handler, self._prepare)
             for task in self._of.tasks.values():
-                jobs.add(task)
+                with suppress(InvalidTask):  # `jobs.refused` has it: said by `check`, and when it is enqueued
+                    jobs.add(task)
             return jobs
 
     # -- the contract --------------------------------------------------------------------------------------------------
@@ -158,10 +159,10 @@ class OnefoldBackend(BaseTaskBackend):
         yield from (one.message(self.alias) for one in found)
         if not any(one.number.startswith("E") for one in found):
             try:
-                self._jobs()
+                refused = self._jobs().refused
             except settings.InMemoryError:
                 return  # it was said above
-            except InvalidTask as error:
+            for error in refused.values():
                 yield settings.Problem("E008", str(error), "Correct the options of its @task.").message(self.alias)
 
     def _prepare(self, app: App) -> None:

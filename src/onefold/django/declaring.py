@@ -122,6 +122,9 @@ class Place(NamedTuple):
 class TaskJobs:
     """The app of one backend, and the jobs of its tasks.
 
+    Attributes:
+        refused: tasks whose options cannot work, by their paths; the others are not kept from anything by them.
+
     Args:
         alias: in TASKS. options, queues: its OPTIONS and QUEUES.
         handler: makes the handler of a task.
@@ -138,8 +141,9 @@ class TaskJobs:
         self.app = settings.make_app(options, queues)
         prepare(self.app)
         self.way: settings.Way = settings.way_of(options, self.app)
+        self.queues = queues
+        self.refused: dict[str, InvalidTask] = {}
         self._handler = handler
-        self._queues = queues
         self._jobs: dict[tuple[str, str], Job[Call, Any]] = {}
         self._rules: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], str]] = {}
         self._by_id: dict[str, Place] = {}
@@ -158,10 +162,12 @@ class TaskJobs:
             try:
                 if task.key is not None:
                     self._rules[task.module_path] = rule_of(task, task.key, "key")
-                for queue in sorted(self._queues, key=lambda one: one != task.queue_name):
+                for queue in sorted(self.queues, key=lambda one: one != task.queue_name):
                     self._declare(task, queue)
             except (errors.OnefoldError, TypeError, NameError) as error:
-                raise InvalidTask(f"{task.module_path}: {error}") from error
+                self.refused[task.module_path] = InvalidTask(f"{task.module_path}: {error}")
+                raise self.refused[task.module_path] from error
+            self.refused.pop(task.module_path, None)
 
     def _declare(self, task: OnefoldTask, queue: str) -> None:
         name = task.module_path if queue == task.queue_name else f"{task.module_path}@{queue}"
@@ -189,6 +195,8 @@ class TaskJobs:
             InvalidTask: it cannot be sent there.
         """
         found = self._jobs.get((task.module_path, task.queue_name))
+        if task.module_path in self.refused:
+            raise self.refused[task.module_path]
         if found is None:
             raise InvalidTask(f"{task.module_path} has no group=, which queue {task.queue_name!r} needs.")
         return found

@@ -154,6 +154,8 @@ def declaring() -> dict[str, Any]:
         "queue": declared(queue_name="nowhere"),
         "retry": declared(retry=onefold.Retry(attempts=99)),
         "good": declared(key=lambda number: f"k-{number}"),
+        "others": refused(partial(tasks.ship.enqueue, "o-1")),
+        "check": [one.id for one in task_backends["default"].check()],
     }
 
 
@@ -175,6 +177,13 @@ def admin() -> dict[str, Any]:
             answer.headers.get("Location"),
         ]  # fmt: skip
     return told
+
+
+def connecting() -> dict[str, Any]:
+    """Two handlers of one thread, one after the other."""
+    results = [tasks.connects.enqueue() for _ in range(2)]
+    work("--threads", "1")
+    return {"connections": sorted(tasks.connects.get_result(one.id).return_value for one in results)}
 
 
 def in_memory() -> dict[str, Any]:
@@ -209,6 +218,8 @@ def joining() -> dict[str, Any]:
 
 if __name__ == "__main__":
     call_command("migrate", run_syncdb=True, verbosity=0)
-    programs = {one.__name__: one for one in (all_kinds, crashing, checking, declaring, admin, in_memory, joining)}
+    programs = {
+        one.__name__: one for one in (all_kinds, crashing, checking, declaring, admin, connecting, in_memory, joining)
+    }
     answer = programs[sys.argv[1]]()
     sys.stdout.write(json.dumps(answer, default=str))

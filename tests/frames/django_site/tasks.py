@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.backends.signals import connection_created
 from django_tasks import task
 
 import onefold
@@ -62,6 +63,16 @@ def crashes_and_asks(number: str) -> str:
 @task
 def where() -> int:
     return os.getpid()
+
+
+made: list[str] = []
+connection_created.connect(lambda connection, **_: made.append(connection.alias), weak=False)
+
+
+@task
+def connects() -> int:
+    Order.objects.count()
+    return len(made)
 
 
 @task(retry=onefold.Retry(attempts=3, base="0s"))
