@@ -86,8 +86,16 @@ class _OfOperators:
     def __get__(self, app: App | None, owner: type[App]) -> Admin | _OfOperators:
         if app is None:
             return self
-        from onefold.admin.api import admin_of  # the one name above this floor: the app only hands it out
-
+        try:
+            from onefold.admin.api import admin_of  # the one name above this floor: the app only hands it out
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("onefold.admin"):
+                raise
+            raise errors.UsageError(
+                "app.admin is not in a function's package.",
+                meaning="`onefold package` leaves out what handlers do not need.",
+                todo="Call it from a program with the whole onefold installed.",
+            ) from None
         return admin_of(app)
 
 

@@ -19,6 +19,7 @@ _PACKAGES: Final = {
     "postgres": ("psycopg", "psycopg_binary", "psycopg_pool"),
     "redis": ("redis",),
     "otel": ("opentelemetry",),
+    "mcp": ("mcp",),
     "web": ("httptools", "uvloop", "jinja2", "markupsafe"),
     "powertools": ("aws_lambda_powertools",),
     "sqlalchemy": ("sqlalchemy",),

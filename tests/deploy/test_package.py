@@ -127,13 +127,16 @@ def test_onefold_comes_without_the_rooms_no_function_needs(root: Path) -> None:
 
 def test_nothing_that_an_app_leads_to_is_left_out() -> None:
     gone = {f"onefold.{room.removesuffix('.py')}" for room in sources.LEFT_OUT_ROOMS}
-    # The root loads this room when somebody asks for `onefold.testing`; nothing that a function needs may.
-    files = {name: path for name, path in modules().items() if not name.startswith("onefold.testing")}
+    # These rooms are loaded when somebody asks for `onefold.testing` or `app.admin`; nothing that a function needs may.
+    asked_for = ("onefold.testing", "onefold.admin")
+    files = {name: path for name, path in modules().items() if not name.startswith(asked_for)}
     led_to = reached({"onefold", "onefold.app"}, files)
     assert "onefold.runner.runner" in led_to
     assert [name for name in led_to if any("onefold.testing" in one for one in mentions(files[name], modules()))] == [
         "onefold"
     ]
+    admin = [name for name in led_to if any("onefold.admin" in one for one in mentions(files[name], modules()))]
+    assert admin == ["onefold.app"]
     assert not {name for name in led_to if ".".join(name.split(".")[:2]) in gone}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import onefold
@@ -38,6 +40,12 @@ def test_it_looks(there: Open, admin: Admin) -> None:
     assert admin.check_payloads().fits
     with pytest.raises(errors.NotFoundError):
         admin.run("nightly/2026")
+
+
+def test_in_a_function_it_is_said_to_be_left_out(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onefold.admin.api", None)
+    with pytest.raises(errors.UsageError, match="not in a function's package"):
+        there.office.app.admin.held()
 
 
 def test_a_redrive_is_planned_and_carried_out(there: Open, admin: Admin) -> None:

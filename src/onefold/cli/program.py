@@ -76,6 +76,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "map": ("onefold.cli.commands.map_", "command", "Map runs over a file: start, show, resume, redrive, stop."),
     "demo": ("onefold.demo.command", "demo", "25,943 real invoices under fire, each fulfilled once."),
     "web": ("onefold.cli.commands.web", "command", "A web page: look, redrive, edit and settle in a browser."),
+    "mcp": ("onefold.cli.commands.mcp", "command", "Tools for an agent: look, and redrive and settle by plan."),
     "serve": ("onefold.cli.commands.serve", "command", "A local SQS, with Lambda event source mappings."),
     "check": (
         "onefold.cli.commands.check",

@@ -29,7 +29,9 @@ _LEFT_OUT_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "tests"})
 _LEFT_OUT_SUFFIXES: Final = (".pyc", ".pyo")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 # Rooms of onefold that no function needs: commands, local servers, test suites, and what deploys it.
-LEFT_OUT_ROOMS: Final = frozenset({"__main__.py", "admin", "check", "cli", "demo", "deploy", "local", "testing"})
+LEFT_OUT_ROOMS: Final = frozenset(
+    {"__main__.py", "admin", "agents", "check", "cli", "demo", "deploy", "local", "testing"}
+)
 
 
 class Sources(Struct, frozen=True, kw_only=True):
