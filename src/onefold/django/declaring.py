@@ -24,8 +24,8 @@ from onefold.app import App
 from onefold.django import settings
 from onefold.django.contract import InvalidTask, Task
 from onefold.record.keys import KeyRule, key_rule
+from onefold.runner.call_arguments import fields_of
 from onefold.runner.handlers import Found, Job
-from onefold.runner.once_reports import fields_of
 
 _OPTIONS: Final = (
     "on_unknown", "retry", "timeout", "effect", "after_failure", "keep", "owner", "unique", "transient", "permanent",

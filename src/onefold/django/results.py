@@ -31,7 +31,8 @@ from onefold.django.contract import (
 from onefold.django.declaring import Call, OnefoldTask, Stored, TaskJobs, id_of
 from onefold.engines.urls import open_outbox
 from onefold.runner.context import Context
-from onefold.runner.handlers import Job, Known
+from onefold.runner.handlers import Job
+from onefold.runner.lookup import Known
 from onefold.runtime import outbox
 from onefold.runtime.runtime import Runtime
 

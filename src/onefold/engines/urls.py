@@ -78,15 +78,14 @@ def open_engine(
     """
     scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
     if scheme == "sqlite":
-        from onefold.engines.sqlite.engine import SqliteEngine
-        from onefold.engines.sqlite.file import FOR_WORKERS, adopts, path_of
-
-        if adopts(url):
-            file = replace(file or FOR_WORKERS, adopts=True)
-        return SqliteEngine(
-            path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
-            settings=file or FOR_WORKERS, read_only=read_only,
+        of_file = part("sqlite.file")
+        if of_file.adopts(url):
+            file = replace(file or of_file.FOR_WORKERS, adopts=True)
+        opened: Engine = part("sqlite.engine").SqliteEngine(
+            of_file.path_of(url, rest), clock=clock, entropy=entropy, owner=owner, url=url,
+            settings=file or of_file.FOR_WORKERS, read_only=read_only,
         )  # fmt: skip
+        return opened
     if scheme == "aws":
         return _open_aws(url, clock, entropy)
     if scheme in STORES and records_alone:
@@ -147,9 +146,7 @@ def _location(url: str) -> str | None:
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
         return url
-    from onefold.engines.sqlite.file import path_of
-
-    path = path_of(url, rest)
+    path: str = part("sqlite.file").path_of(url, rest)
     return None if path == ":memory:" else os.path.realpath(path)
 
 
@@ -225,10 +222,8 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
             layout=parsed.layout,
         )
     if scheme == "sqlite":
-        from onefold.engines.sqlite.engine import FileBooks
-
         engine = open_engine(url, clock=clock, entropy=entropy, owner=entropy.token())
-        return FileBooks(engine), lambda: engine.maintain(_ignored)
+        return part("sqlite.engine").FileBooks(engine), lambda: engine.maintain(_ignored)
     raise errors.UsageError(
         f"{redact.shown_url(url)}: there is no record store {scheme!r}.",
         meaning=f"Known schemes: {', '.join(dict.fromkeys((*ENGINES, *STORES)))}.",

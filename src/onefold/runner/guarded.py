@@ -14,9 +14,8 @@ raises an exception between any two steps.
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -25,7 +24,7 @@ from msgspec.structs import replace
 
 from onefold import duration, errors, forks, owner_process
 from onefold.clock import Never, SteadyClock, until_ms
-from onefold.codec import digest, outline, payload_type
+from onefold.codec import payload_type
 from onefold.contracts import store as records
 from onefold.contracts.queue import Delivery
 from onefold.contracts.store import Ask, Claimed, Complete, Completed, Conflict, Held, Running, Unknown, Unreadable
@@ -35,10 +34,11 @@ from onefold.record import decisions, guard
 from onefold.record.attempt import Commit, Facts
 from onefold.record.delivery import Backoff, Failed, NotStarted, Outcome, Policy, Success, Unstorable, completion
 from onefold.record.failures import classify
-from onefold.record.keys import KeyFunction, key_rule
+from onefold.record.keys import KeyFunction
 from onefold.record.lease import trusted_until_ms
 from onefold.runner import once_reports
 from onefold.runner.admission import Admission
+from onefold.runner.call_arguments import CallArguments, hints_of
 from onefold.runner.call_leases import KeptCall, LeaseKeeper, owner_of_calls
 from onefold.runner.execution import Execution
 from onefold.runner.handlers import Job, Rules
@@ -123,14 +123,10 @@ class GuardedFunction:
         self.clock = clock
         self.on_running = on_running
         self.never: Waiter = Never()
-        hints = once_reports.hints_of(function)
-        self.context_parameter = once_reports.context_parameter(hints)
+        hints = hints_of(function)
+        self._arguments = CallArguments(function, hints, name=name, key=key, tenant=tenant, ignore=ignore)
+        self.context_parameter = self._arguments.context_parameter
         self._lease_from_ms = clock.fresh_ms if isinstance(clock, SteadyClock) else clock.now_ms
-        self._read_parameters(function, ignore, name)
-        fields = Any if self._open else once_reports.fields_of(name, self._signature, hints)
-        self._key = key_rule(key, fields, what=f"key of {name}", parameters=True)
-        self._tenant = key_rule(tenant, fields, what=f"tenant of {name}", parameters=True) if tenant else None
-        once_reports.warn_of_volatile_key(name, self._key, function)
         returned = hints.get("return", Any)
         self._result = payload_type(Any, result=returned)
         self._replays = once_reports.Replays(function, name) if returned in (Any, object) else None
@@ -143,7 +139,8 @@ class GuardedFunction:
             on_unknown="probe" if callable(on_unknown) else on_unknown, after_failure="skip", timeout_ms=1,
             keep_ms=keep_ms,
         )  # fmt: skip
-        rules = Rules(payload=self._result, key=self._key, tenant=self._tenant, group=None, source="json")
+        key_rule, tenant_rule = self._arguments.key_rule, self._arguments.tenant_rule
+        rules = Rules(payload=self._result, key=key_rule, tenant=tenant_rule, group=None, source="json")
         self.job = _Calls(name, self._policy, rules, on_unknown if callable(on_unknown) else None)
         self._sinks = sinks
         self._runner = self._make_runner()
@@ -153,20 +150,6 @@ class GuardedFunction:
         self._asking: dict[object, records.RecordKey] = {}  # of calls whose claim is being made
         self.generation = forks.generation()
         forks.in_child(self._start_anew)
-
-    def _read_parameters(self, function: Callable[..., Any], ignore: object, name: str) -> None:
-        self._signature = once_reports.signature_of(function, self.context_parameter)
-        parameters = self._signature.parameters
-        self._names = tuple(parameters)
-        self._plain = all(
-            parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.default is inspect.Parameter.empty
-            for parameter in parameters.values()
-        )
-        self._ignored = once_reports.fingerprinted(function, self._signature, ignore, name)
-        if self.context_parameter is not None:
-            self._ignored |= {self.context_parameter}
-        self._defaults = once_reports.defaults_of(self._signature)
-        self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
 
     def _make_runner(self) -> Runner:
         ledger: Ledger | None = getattr(self.store, "ledger", None)
@@ -216,15 +199,10 @@ class GuardedFunction:
         """
         if not self._is_named:
             self._take_name()
-        given, named = self._bound(args, kwargs)
-        given = {one: value for one, value in given.items() if one not in self._ignored} if self._ignored else given
-        try:
-            fingerprint = digest(outline(given))
-        except errors.PayloadError as error:
-            raise once_reports.without_form(self.name, given, error) from None
+        key, fingerprint, given = self._arguments.identify(args, kwargs)
         now_ms = self._lease_from_ms()
         ask = Ask(
-            key=records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named)),
+            key=key,
             fingerprint=fingerprint,
             owner=self._owner,
             lease_until_ms=until_ms(self.clock, now_ms, self._lease_ms),
@@ -237,9 +215,7 @@ class GuardedFunction:
         self._asking[call] = ask.key
         try:
             found = self._ask(ask, now_ms) if self._is_noted else self.store.claim((ask,), now_ms)[0]
-            if isinstance(found, Conflict) and once_reports.is_alike(
-                given, fingerprint, found.fingerprint, self._defaults
-            ):
+            if isinstance(found, Conflict) and self._arguments.is_alike(given, fingerprint, found.fingerprint):
                 ask = replace(ask, fingerprint=found.fingerprint)
                 found = self._ask(ask, now_ms)
             if isinstance(found, Claimed):
@@ -383,7 +359,7 @@ class GuardedFunction:
     def with_context(self, begun: Begun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The keyword arguments of a call, and its context where the function takes one that the caller has not given."""
         name = self.context_parameter
-        if name is None or not isinstance(begun, Execution) or name in kwargs or self._names.index(name) < len(args):
+        if name is None or not isinstance(begun, Execution) or not self._arguments.lacks_context(args, kwargs):
             return kwargs
         return {**kwargs, name: begun.ctx}
 
@@ -564,36 +540,22 @@ class GuardedFunction:
         """
         waits, now_ms = self.on_running == "wait", self.clock.monotonic_ms()
         if since_ms is None and self._sinks:
-            self._emit_answer(self._key_of(args, kwargs), found, self.clock.now_ms())
+            self._emit_answer(self._arguments.key_of(args, kwargs), found, self.clock.now_ms())
         if waits and since_ms is None and owner_process.ended([found.owner]):
             left_ms = max(found.until_ms - self.clock.now_ms(), 0)
             text = "%s %r waits up to %s: the process of the call that had the key, owner %s, has ended. Its lease has not."
-            key = self._key_of(args, kwargs).key
+            key = self._arguments.key_of(args, kwargs).key
             _log.warning(text, self.name, key, duration.to_text(left_ms), found.owner)
         since_ms = now_ms if since_ms is None else since_ms
         if not waits or now_ms - since_ms >= self._wait_ms:
             waited_ms = self._wait_ms if waits else None
             own = found.owner == self._owner
-            key = self._key_of(args, kwargs).key
+            key = self._arguments.key_of(args, kwargs).key
             raise once_reports.running(self.name, key, found, self.clock.now_ms(), waited_ms=waited_ms, own=own)
         return since_ms
 
     def _unknown(self, key: records.RecordKey, now_ms: int) -> errors.OutcomeUnknown:
         return once_reports.held(self.name, self.store.read([key], now_ms)[0], key)
-
-    def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> records.RecordKey:
-        _, named = self._bound(args, kwargs)
-        return records.RecordKey(self._tenant.of(named) if self._tenant else "", self.name, self._key.of(named))
-
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The arguments by parameter, and as key rules see them: with each of **kwargs under its own name too."""
-        if self._plain and not kwargs and len(args) == len(self._names):
-            arguments: Mapping[str, Any] = dict(zip(self._names, args, strict=True))
-            return arguments, arguments
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments = bound.arguments
-        return arguments, {**arguments[self._open], **arguments} if self._open else arguments
 
 
 def _nothing(asked: object) -> Any:

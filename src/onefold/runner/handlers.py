@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -35,8 +35,9 @@ from onefold.record.decisions import ProbeAnswer
 from onefold.record.delivery import Failed, Outcome, Policy
 from onefold.record.keys import KeyRule
 from onefold.record.rate import Limit
-from onefold.runner import context
+from onefold.runner import context, lookup
 from onefold.runner.hooks import HookSet
+from onefold.runner.lookup import Known
 from onefold.runtime import outgoing
 from onefold.runtime.events import kept_text
 from onefold.runtime.outgoing import Outgoing, Receipt, keep
@@ -78,30 +79,6 @@ class StillUnknown(Struct, frozen=True):
 
 
 Found = Done | NotDone | StillUnknown
-
-
-class Known(Struct, Generic[R], frozen=True, kw_only=True):
-    """What is known of an operation.
-
-    Args:
-        job, key: which.
-        state: `absent` (nothing is known: never sent, or forgotten), `waiting` (to be run, or run again), `running`, `done`,
-            `held` (a person decides), or `dead` (in a dead-letter queue, or its attempts are used up).
-        result: what the handler returned; None unless it is done.
-        attempts: runs so far, of the budget that counts.
-        changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
-        why: what the last failure said, on one line; None where there is none.
-        expires_at_ms: when its record expires; None if it does not, or there is no record.
-    """
-
-    job: str
-    key: str
-    state: Literal["absent", "waiting", "running", "done", "held", "dead"]
-    result: R | None = None
-    attempts: int = 0
-    changed_at_ms: int | None = None
-    why: str | None = None
-    expires_at_ms: int | None = None
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -336,9 +313,7 @@ class Job(Generic[P, R]):
             PayloadError: the stored result is not of the type that the handler returns.
             TransientError: the engine cannot be read now.
         """
-        from onefold.runner import lookup  # few functions ask; the cold start is measured
-
-        return lookup.look(self._runtime, self, key, tenant)
+        return lookup.look(self._runtime, self._looked_at(), key, tenant)
 
     async def alook(self, key: str, *, tenant: str = "") -> Known[R]:
         """As `look`, from a coroutine: nothing stops the loop."""
@@ -352,9 +327,7 @@ class Job(Generic[P, R]):
         Raises:
             UsageError: the engine finds no message by its key (SQS).
         """
-        from onefold.runner import lookup  # few functions ask; the cold start is measured
-
-        return lookup.cancel(self._runtime, self, key, tenant)
+        return lookup.cancel(self._runtime, self._looked_at(), key, tenant)
 
     async def acancel(self, key: str, *, tenant: str = "") -> bool:
         """As `cancel`, from a coroutine: nothing stops the loop."""
@@ -369,9 +342,7 @@ class Job(Generic[P, R]):
         Raises:
             TransientError: it is not by then. Others as `look`.
         """
-        from onefold.runner import lookup  # few functions ask; the cold start is measured
-
-        return lookup.wait(self._runtime, self, key, tenant, timeout)
+        return lookup.wait(self._runtime, self._looked_at(), key, tenant, timeout)
 
     async def await_end(
         self,
@@ -381,9 +352,16 @@ class Job(Generic[P, R]):
         tenant: str = "",
     ) -> Known[R]:
         """As `wait`, from a coroutine: nothing stops the loop. A task that is cancelled changes nothing."""
-        from onefold.runner import lookup  # few functions ask; the cold start is measured
+        return await lookup.await_end(self._runtime, self._looked_at(), key, tenant, timeout)
 
-        return await lookup.await_end(self._runtime, self, key, tenant, timeout)
+    def _looked_at(self) -> lookup.JobView[R]:
+        return lookup.JobView(
+            name=self.name,
+            aliases=self.aliases,
+            queue=self.policy.queue,
+            payload=self.rules.payload,
+            tenant=self.rules.tenant,
+        )
 
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None

@@ -7,21 +7,25 @@ Never here: output, other jobs' operations. Invariant: a lookup changes nothing;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from onefold import duration, errors
-from onefold.contracts.admin import Peeked
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import JOB_ATTRIBUTE
 from onefold.contracts.store import Record, RecordKey
 from onefold.record.aliases import chosen, other_names
-from onefold.runner.handlers import Job, Known
 from onefold.runtime.outgoing import known_of, transaction
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from onefold.codec import PayloadCodec
+    from onefold.contracts.admin import Peeked
     from onefold.contracts.verbs import Store
+    from onefold.record.keys import KeyRule
     from onefold.runtime.runtime import Runtime
 
 R = TypeVar("R")
@@ -31,37 +35,77 @@ _AGAIN_MS: Final = 50
 _ENDS: Final = frozenset({"done", "dead", "held"})
 
 
-def look(runtime: Runtime, job: Job[Any, R], key: str, tenant: str) -> Known[R]:
+class Known(Struct, Generic[R], frozen=True, kw_only=True):
+    """What is known of an operation.
+
+    Args:
+        job, key: which.
+        state: `absent` (nothing is known: never sent, or forgotten), `waiting` (to be run, or run again), `running`, `done`,
+            `held` (a person decides), or `dead` (in a dead-letter queue, or its attempts are used up).
+        result: what the handler returned; None unless it is done.
+        attempts: runs so far, of the budget that counts.
+        changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
+        why: what the last failure said, on one line; None where there is none.
+        expires_at_ms: when its record expires; None if it does not, or there is no record.
+    """
+
+    job: str
+    key: str
+    state: Literal["absent", "waiting", "running", "done", "held", "dead"]
+    result: R | None = None
+    attempts: int = 0
+    changed_at_ms: int | None = None
+    why: str | None = None
+    expires_at_ms: int | None = None
+
+
+class JobView(Generic[R]):
+    """What a lookup needs to know of a job, or of a guarded function.
+
+    Args:
+        name: of the job. aliases: its earlier names. queue: where its messages are; empty for calls.
+        payload: how its results are read. tenant: how a payload names its scope; None: there are no tenants.
+    """
+
+    def __init__(
+        self, *, name: str, aliases: Collection[str], queue: str, payload: PayloadCodec[Any], tenant: KeyRule | None
+    ) -> None:
+        self.name, self.aliases, self.queue = name, aliases, queue
+        self.names = (name, *aliases)
+        self.payload, self.tenant = payload, tenant
+
+
+def look(runtime: Runtime, job: JobView[R], key: str, tenant: str) -> Known[R]:
     """As `Job.look`."""
     return _look(runtime, job, _recorded(runtime, job, RecordKey(tenant, job.name, key)))
 
 
-def _recorded(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> RecordKey:
+def _recorded(runtime: Runtime, job: JobView[Any], key: RecordKey) -> RecordKey:
     """The key of an operation's record, under whichever name of the job it is."""
     if not job.aliases:
         return key
     return chosen(key, runtime.engine.store.read([key, *other_names(key, job.names)], runtime.steady.now_ms()))
 
 
-def _look(runtime: Runtime, job: Job[Any, R], key: RecordKey) -> Known[R]:
+def _look(runtime: Runtime, job: JobView[R], key: RecordKey) -> Known[R]:
     (record,) = runtime.engine.store.read([key], runtime.steady.now_ms())
     if record is None:
         found = _messages(runtime, job, key)
-        alive = any(one.queue == job.policy.queue for one in found)
+        alive = any(one.queue == job.queue for one in found)
         return Known(job=job.name, key=key.key, state="waiting" if alive else "dead" if found else "absent")
     known = _known(job, record, key)
-    if known.state == "dead" and any(one.queue == job.policy.queue for one in _messages(runtime, job, key)):
+    if known.state == "dead" and any(one.queue == job.queue for one in _messages(runtime, job, key)):
         return replace(known, state="waiting")  # it was sent back
     return known
 
 
-def look_at_call(store: Store, job: Job[Any, R], key: RecordKey, now_ms: int) -> Known[R]:
+def look_at_call(store: Store, job: JobView[R], key: RecordKey, now_ms: int) -> Known[R]:
     """As `observe.look`: `job` reads what the calls of one guarded function return."""
     (record,) = store.read([key], now_ms)
     return Known(job=job.name, key=key.key, state="absent") if record is None else _known(job, record, key)
 
 
-def _known(job: Job[Any, R], record: Record, key: RecordKey) -> Known[R]:
+def _known(job: JobView[R], record: Record, key: RecordKey) -> Known[R]:
     state: Any = known_of(record)
     if state == "failed" or (state == "waiting" and record.budget_closed):
         state = "dead" if record.budget_closed else "waiting"
@@ -70,7 +114,7 @@ def _known(job: Job[Any, R], record: Record, key: RecordKey) -> Known[R]:
         job=job.name,
         key=key.key,
         state=state,
-        result=job.rules.payload.decode_result(record.result) if done and record.result is not None else None,
+        result=job.payload.decode_result(record.result) if done and record.result is not None else None,
         attempts=record.attempts,
         changed_at_ms=record.updated_at_ms,
         why=None if state == "done" else _why(record),
@@ -83,7 +127,7 @@ def _why(record: Record) -> str | None:
     return None if failure is None else f"{failure.error}: {failure.summary}"
 
 
-def _messages(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> list[Peeked]:
+def _messages(runtime: Runtime, job: JobView[Any], key: RecordKey) -> list[Peeked]:
     """The operation's messages, wherever they are; none if the queues cannot be read."""
     if runtime.engine.commit is None:
         return []
@@ -91,12 +135,12 @@ def _messages(runtime: Runtime, job: Job[Any, Any], key: RecordKey) -> list[Peek
     return [one for one in found if _is_of(job, one)]
 
 
-def _is_of(job: Job[Any, Any], message: Peeked) -> bool:
+def _is_of(job: JobView[Any], message: Peeked) -> bool:
     named = message.attributes.get(JOB_ATTRIBUTE)
     return named is not None and named.value in job.names
 
 
-def cancel(runtime: Runtime, job: Job[Any, Any], key: str, tenant: str) -> bool:
+def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
     """As `Job.cancel`."""
     record_key = _recorded(runtime, job, RecordKey(tenant, job.name, key))
     if runtime.engine.commit is None:
@@ -112,7 +156,7 @@ def cancel(runtime: Runtime, job: Job[Any, Any], key: str, tenant: str) -> bool:
         waiting = [
             one
             for one in _messages(runtime, job, record_key)
-            if one.queue == job.policy.queue and one.state != "in_flight" and _scope_of(job, one) == tenant
+            if one.queue == job.queue and one.state != "in_flight" and _scope_of(job, one) == tenant
         ]
         removed = runtime.engine.queues.remove([one.message_id for one in waiting])
         rows = [
@@ -130,17 +174,17 @@ def cancel(runtime: Runtime, job: Job[Any, Any], key: str, tenant: str) -> bool:
     return transaction(runtime.engine, remove)
 
 
-def _scope_of(job: Job[Any, Any], message: Peeked) -> str | None:
+def _scope_of(job: JobView[Any], message: Peeked) -> str | None:
     """The tenant of a message; None where its body cannot be read."""
-    if job.rules.tenant is None:
+    if job.tenant is None:
         return ""
     try:
-        return job.rules.tenant.of(job.rules.payload.decode(message.body))
+        return job.tenant.of(job.payload.decode(message.body))
     except errors.PayloadError:
         return None
 
 
-def wait(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, timeout: duration.Duration) -> Known[R]:
+def wait(runtime: Runtime, job: JobView[R], key: str, tenant: str, timeout: duration.Duration) -> Known[R]:
     """As `Job.wait`."""
     clock, never = runtime.steady, runtime.never()
     until_ms = clock.monotonic_ms() + duration.to_ms(timeout, "timeout")
@@ -152,7 +196,7 @@ def wait(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, timeout: dur
         clock.wait(never, min(left_ms, _AGAIN_MS))
 
 
-async def await_end(runtime: Runtime, job: Job[Any, R], key: str, tenant: str, within: duration.Duration) -> Known[R]:
+async def await_end(runtime: Runtime, job: JobView[R], key: str, tenant: str, within: duration.Duration) -> Known[R]:
     """As `Job.await_end`."""
     clock = runtime.steady
     until_ms = clock.monotonic_ms() + duration.to_ms(within, "timeout")

@@ -28,8 +28,9 @@ from onefold.outside import Clock, Entropy
 from onefold.record.keys import KeyFunction
 from onefold.runner.execution import Execution
 from onefold.runner.guarded import Begun, GuardedFunction, inside
-from onefold.runner.handlers import Found, Known
+from onefold.runner.handlers import Found
 from onefold.runner.hooks import Hooks, checked_hooks
+from onefold.runner.lookup import JobView, Known, look_at_call
 from onefold.runner.sink_queues import QueuedSinks
 from onefold.runtime.events import Sink, checked_sinks
 from onefold.runtime.names import declare
@@ -197,9 +198,8 @@ def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[A
             f"look was given {function!r:.120}, which is not guarded by onefold.once.",
             todo="Pass the decorated function; of a job, ask job.look(key).",
         )
-    from onefold.runner import lookup  # few programs ask
-
-    return lookup.look_at_call(guard.store, guard.job, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
+    viewed: JobView[Any] = JobView(name=guard.name, aliases=(), queue="", payload=guard.job.rules.payload, tenant=None)
+    return look_at_call(guard.store, viewed, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
 
 
 @overload

@@ -1,86 +1,24 @@
-"""Reading the signature of a function under `@once`, and the errors of its calls.
+"""The errors and warnings of calls under `@once`: each function returns one or raises it, and changes no record.
 
-Annotations, parameters and keys are refused here when the function is decorated, arguments and results without a form when
-it is called; each function returns an error or raises one, and changes no record.
-Never here: records, when a call is refused (`guarded.py`), what may be decorated (`once.py`). Invariant: an error says what
-happened to the call, and what state its key is in afterwards.
+Never here: records, when a call is refused (`guarded.py`), arguments (`call_arguments.py`), what may be decorated
+(`once.py`). Invariant: an error says what happened to the call, and what state its key is in afterwards.
 """
 
 from __future__ import annotations
 
-import difflib
-import functools
 import inspect
-import typing
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any, Final
 
 from onefold import codec, duration, errors, owner_process, payload_errors, redact
-from onefold.codec import outline
 from onefold.contracts.store import Claimed, Record, RecordKey, Running
 from onefold.interrupts import let_through
-from onefold.record.keys import KeyRule
-from onefold.runner.context import Context
+from onefold.runner.call_arguments import where_defined
 from onefold.runtime.events import kept_text
 
 LAZY = (Iterator, AsyncIterator, Awaitable)
 """Types of results whose work is not done yet."""
-
-
-def fingerprinted(
-    function: Callable[..., Any], signature: inspect.Signature, ignore: object, name: str
-) -> frozenset[str]:
-    """The parameters whose values do not identify an operation: the ignored ones, and `self` or `cls` of a method.
-
-    Raises:
-        UsageError: not a list of names, or a name that is not a parameter.
-    """
-    names = list(signature.parameters)
-    if isinstance(ignore, str) or not isinstance(ignore, Iterable):
-        raise errors.UsageError(
-            f"ignore={ignore!r:.80} is not a list of parameters.", todo=f"Write for example ignore=({ignore!r:.80},)."
-        )
-    ignored = frozenset(ignore)
-    for one in ignored - set(names):
-        near = difflib.get_close_matches(str(one), names, n=1)
-        raise errors.UsageError(
-            f"ignore={one!r:.80}: {name} has no parameter of that name.",
-            meaning=f"It has {', '.join(names) or 'none'}.",
-            todo=f"Did you mean {near[0]!r}?" if near else "Name its parameters, as they are called in its definition.",
-        )
-    own = names[:1] if "." in getattr(function, "__qualname__", "") and names[:1] in (["self"], ["cls"]) else ()
-    return ignored.union(own)
-
-
-def defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
-    """The defaults of the parameters."""
-    left: dict[Any, object] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
-    given = {one.name: left.get(one.kind, one.default) for one in signature.parameters.values()}
-    return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
-
-
-def is_alike(arguments: Mapping[str, Any], own: str, first: str, defaults: Mapping[str, object]) -> bool:
-    """Whether two fingerprints are of the same arguments, apart from omitted defaults."""
-    from onefold import payload_defaults  # imports dataclasses; needed only when two fingerprints of one key differ
-
-    return payload_defaults.is_alike(arguments, own, first, defaults)
-
-
-def without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:
-    """The error for arguments without a JSON form; names the argument."""
-    for parameter, value in arguments.items():
-        try:
-            outline(value)
-        except errors.PayloadError:
-            return errors.PayloadError(
-                f"The argument {parameter} of {name} cannot be fingerprinted: {error.what}",
-                meaning=f"Calls with one key are compared by their arguments: another amount is noticed. {error.meaning}",
-                todo="If it does not say what is done (a connection, a request), write"
-                f' @onefold.once(ignore=("{parameter}",), ...);'
-                " else pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
-            )
-    return error
 
 
 def check_crashes(crashes: object) -> None:
@@ -93,79 +31,6 @@ def check_crashes(crashes: object) -> None:
         raise errors.UsageError(f"crashes is {crashes!r}.", todo="Give the number of calls that may die: 1 or more.")
 
 
-def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The types in a function's annotations.
-
-    Raises:
-        UsageError: its annotations name something that is not defined.
-    """
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    try:
-        return typing.get_type_hints(function)
-    except NameError as error:
-        raise errors.UsageError(
-            f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
-            todo="Define the types of a function under @once at module level.",
-        ) from error
-
-
-def context_parameter(hints: Mapping[str, Any]) -> str | None:
-    """The parameter that takes the call's `Context`: the one annotated with `Context` or `Context | None`."""
-    for name, kind in hints.items():
-        if name != "return" and (kind is Context or Context in typing.get_args(kind)):
-            return name
-    return None
-
-
-def signature_of(function: Callable[..., Any], context: str | None) -> inspect.Signature:
-    """A function's signature for its callers, who may leave out the context.
-
-    Raises:
-        UsageError: the context comes before other parameters.
-    """
-    signature = inspect.signature(function)
-    found = signature.parameters.get(context) if context is not None else None
-    if found is None or found.default is not inspect.Parameter.empty:
-        return signature
-    given = [one.replace(default=None) if one is found else one for one in signature.parameters.values()]
-    try:
-        return signature.replace(parameters=given)
-    except ValueError:
-        raise errors.UsageError(
-            f"The context {context} of {getattr(function, '__qualname__', function)} comes before other parameters.",
-            meaning="onefold.once passes it, so its callers leave it out.",
-            todo=f"Make it the last one: {context}: onefold.Context | None = None.",
-        ) from None
-
-
-def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> Any:
-    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` without an annotation."""
-    various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    kinds = {
-        one.name: Any if one.kind in various else hints.get(one.name, Any) for one in signature.parameters.values()
-    }
-    return typing.TypedDict(f"The call of {name}", kinds)  # type: ignore[operator]
-
-
-def warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) -> None:
-    """Warn, at the function, of a key that differs at every call."""
-    if key.volatile:
-        text = (
-            f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
-        )
-        text += " the same operation."
-        warnings.warn_explicit(text, UserWarning, *_where_defined(function, name))
-
-
-def _where_defined(function: Callable[..., Any], name: str) -> tuple[str, int]:
-    """A function's file and line."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if code is not None else (name, 0)
-
-
 class Replays:
     """Warns if a function without a return annotation answers repeated calls with another type than the first.
 
@@ -176,7 +41,7 @@ class Replays:
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._file, self._line = _where_defined(function, name)
+        self._file, self._line = where_defined(function, name)
         self._name = name
         self.same: Collection[type] = {type(None), bool, int, float, str}
         self.is_over = False

@@ -1,0 +1,228 @@
+"""The arguments of a guarded function's calls: which operation a call is, by its key, and whether two are the same.
+
+Annotations, parameters and key rules are read, and refused, when the function is decorated; arguments without a JSON form
+when it is called.
+Never here: records, results, when a call is refused. Invariant: the same arguments give the same key and the same
+fingerprint, however they are passed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from onefold import errors, payload_defaults
+from onefold.codec import digest, outline
+from onefold.contracts.store import RecordKey
+from onefold.record.keys import KeyFunction, KeyRule, key_rule
+from onefold.runner.context import Context
+
+
+class CallArguments:
+    """How the calls of one function are told apart.
+
+    Args:
+        name: of the operation. hints: of the function, by `hints_of`. key, tenant, ignore: as of `once`.
+
+    Attributes:
+        context_parameter: the parameter that takes the call's context; None: there is none.
+        key_rule, tenant_rule: what `key` and `tenant` were read as.
+
+    Raises:
+        UsageError: the context is not the last parameter, `ignore` names none, or a rule is not of these parameters.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        hints: Mapping[str, Any],
+        *,
+        name: str,
+        key: str | KeyFunction,
+        tenant: str | KeyFunction | None,
+        ignore: object,
+    ) -> None:
+        self._name = name
+        self.context_parameter = _context_parameter(hints)
+        self._signature = _signature_of(function, self.context_parameter)
+        parameters = self._signature.parameters
+        self._names = tuple(parameters)
+        self._plain = all(
+            parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and parameter.default is inspect.Parameter.empty
+            for parameter in parameters.values()
+        )
+        self._ignored = _fingerprinted(function, self._signature, ignore, name)
+        if self.context_parameter is not None:
+            self._ignored |= {self.context_parameter}
+        self._defaults = _defaults_of(self._signature)
+        self._open = next((one.name for one in parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD), None)
+        fields = Any if self._open else fields_of(name, self._signature, hints)
+        self.key_rule = key_rule(key, fields, what=f"key of {name}", parameters=True)
+        self.tenant_rule = key_rule(tenant, fields, what=f"tenant of {name}", parameters=True) if tenant else None
+        _warn_of_volatile_key(name, self.key_rule, function)
+
+    def identify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[RecordKey, str, Mapping[str, Any]]:
+        """The key of a call, its fingerprint, and the arguments that this is of.
+
+        Raises:
+            PayloadError: there is no key, or an argument has no JSON form.
+        """
+        given, named = self._bound(args, kwargs)
+        if self._ignored:
+            given = {one: value for one, value in given.items() if one not in self._ignored}
+        try:
+            fingerprint = digest(outline(given))
+        except errors.PayloadError as error:
+            raise _without_form(self._name, given, error) from None
+        scope = self.tenant_rule.of(named) if self.tenant_rule else ""
+        return RecordKey(scope, self._name, self.key_rule.of(named)), fingerprint, given
+
+    def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordKey:
+        """The key of a call."""
+        _, named = self._bound(args, kwargs)
+        return RecordKey(self.tenant_rule.of(named) if self.tenant_rule else "", self._name, self.key_rule.of(named))
+
+    def is_alike(self, arguments: Mapping[str, Any], own: str, first: str) -> bool:
+        """Whether two fingerprints are of the same arguments, apart from omitted defaults."""
+        return payload_defaults.is_alike(arguments, own, first, self._defaults)
+
+    def lacks_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the function takes its call's context, and the caller has not given one."""
+        name = self.context_parameter
+        return name is not None and name not in kwargs and self._names.index(name) >= len(args)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The arguments by parameter, and as key rules see them: with each of **kwargs under its own name too."""
+        if self._plain and not kwargs and len(args) == len(self._names):
+            arguments: Mapping[str, Any] = dict(zip(self._names, args, strict=True))
+            return arguments, arguments
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        return arguments, {**arguments[self._open], **arguments} if self._open else arguments
+
+
+def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types in a function's annotations.
+
+    Raises:
+        UsageError: its annotations name something that is not defined.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function)
+    except NameError as error:
+        raise errors.UsageError(
+            f"The annotations of {function.__qualname__} name something that is not defined: {error}.",
+            todo="Define the types of a function under @once at module level.",
+        ) from error
+
+
+def _fingerprinted(
+    function: Callable[..., Any], signature: inspect.Signature, ignore: object, name: str
+) -> frozenset[str]:
+    """The parameters whose values do not identify an operation: the ignored ones, and `self` or `cls` of a method.
+
+    Raises:
+        UsageError: not a list of names, or a name that is not a parameter.
+    """
+    names = list(signature.parameters)
+    if isinstance(ignore, str) or not isinstance(ignore, Iterable):
+        raise errors.UsageError(
+            f"ignore={ignore!r:.80} is not a list of parameters.", todo=f"Write for example ignore=({ignore!r:.80},)."
+        )
+    ignored = frozenset(ignore)
+    for one in ignored - set(names):
+        near = difflib.get_close_matches(str(one), names, n=1)
+        raise errors.UsageError(
+            f"ignore={one!r:.80}: {name} has no parameter of that name.",
+            meaning=f"It has {', '.join(names) or 'none'}.",
+            todo=f"Did you mean {near[0]!r}?" if near else "Name its parameters, as they are called in its definition.",
+        )
+    own = names[:1] if "." in getattr(function, "__qualname__", "") and names[:1] in (["self"], ["cls"]) else ()
+    return ignored.union(own)
+
+
+def _defaults_of(signature: inspect.Signature) -> Mapping[str, object]:
+    """The defaults of the parameters."""
+    left: dict[Any, object] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
+    given = {one.name: left.get(one.kind, one.default) for one in signature.parameters.values()}
+    return {name: default for name, default in given.items() if default is not inspect.Parameter.empty}
+
+
+def _without_form(name: str, arguments: Mapping[str, Any], error: errors.PayloadError) -> errors.PayloadError:
+    """The error for arguments without a JSON form; names the argument."""
+    for parameter, value in arguments.items():
+        try:
+            outline(value)
+        except errors.PayloadError:
+            return errors.PayloadError(
+                f"The argument {parameter} of {name} cannot be fingerprinted: {error.what}",
+                meaning=f"Calls with one key are compared by their arguments: another amount is noticed. {error.meaning}",
+                todo="If it does not say what is done (a connection, a request), write"
+                f' @onefold.once(ignore=("{parameter}",), ...);'
+                " else pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
+            )
+    return error
+
+
+def _context_parameter(hints: Mapping[str, Any]) -> str | None:
+    """The parameter that takes the call's `Context`: the one annotated with `Context` or `Context | None`."""
+    for name, kind in hints.items():
+        if name != "return" and (kind is Context or Context in typing.get_args(kind)):
+            return name
+    return None
+
+
+def _signature_of(function: Callable[..., Any], context: str | None) -> inspect.Signature:
+    """A function's signature for its callers, who may leave out the context.
+
+    Raises:
+        UsageError: the context comes before other parameters.
+    """
+    signature = inspect.signature(function)
+    found = signature.parameters.get(context) if context is not None else None
+    if found is None or found.default is not inspect.Parameter.empty:
+        return signature
+    given = [one.replace(default=None) if one is found else one for one in signature.parameters.values()]
+    try:
+        return signature.replace(parameters=given)
+    except ValueError:
+        raise errors.UsageError(
+            f"The context {context} of {getattr(function, '__qualname__', function)} comes before other parameters.",
+            meaning="onefold.once passes it, so its callers leave it out.",
+            todo=f"Make it the last one: {context}: onefold.Context | None = None.",
+        ) from None
+
+
+def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> Any:
+    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` without an annotation."""
+    various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    kinds = {
+        one.name: Any if one.kind in various else hints.get(one.name, Any) for one in signature.parameters.values()
+    }
+    return typing.TypedDict(f"The call of {name}", kinds)  # type: ignore[operator]
+
+
+def _warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) -> None:
+    """Warn, at the function, of a key that differs at every call."""
+    if key.volatile:
+        text = (
+            f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
+        )
+        text += " the same operation."
+        warnings.warn_explicit(text, UserWarning, *where_defined(function, name))
+
+
+def where_defined(function: Callable[..., Any], name: str) -> tuple[str, int]:
+    """A function's file and line."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else (name, 0)
