@@ -25,7 +25,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 _SIGNALS: Final = tuple(int(number) for number in signal.valid_signals())
-_LAYERS_MAX: Final = 20  # ours: levels of partials and decorators around a handler
+_LAYERS_MAX: Final = 20  # our limit: levels of partials and decorators around a handler
 
 
 def is_of_a_signal(error: BaseException) -> bool:
@@ -37,7 +37,7 @@ def is_of_a_signal(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt):
         return True
     trace = error.__traceback__
-    if trace is None or trace.tb_next is None:  # raised in the function that caught it: mostly by a system call
+    if trace is None or trace.tb_next is None:  # raised in the function that caught it, usually by a system call
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -110,7 +110,7 @@ def _frames(error: BaseException) -> list[FrameType]:
 
 
 def _is_passed(frame: FrameType, before: FrameType) -> bool:
-    """Whether a function was called with a signal and the frame that it interrupted, as the handler of a signal is."""
+    """Whether a function was called like a signal handler: with a signal and the interrupted frame."""
     code, given = frame.f_code, list[object]()
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
     for name in code.co_varnames[:count]:
@@ -120,12 +120,12 @@ def _is_passed(frame: FrameType, before: FrameType) -> bool:
 
 
 class ignored(suppress):  # noqa: N801 - as `suppress`
-    """As `contextlib.suppress`, but for what the handler of a signal has raised."""
+    """Like `contextlib.suppress`, but lets a signal handler's exception through."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Whether it is ignored."""
+        """Whether the exception is ignored."""
         if error is None or not super().__exit__(kind, error, trace):
             return False
         let_through(error)
@@ -133,7 +133,7 @@ class ignored(suppress):  # noqa: N801 - as `suppress`
 
 
 def _is_dealt_with(error: BaseException) -> bool:
-    """Whether a function that is still running has caught it."""
+    """Whether a running function has caught it."""
     trace = error.__traceback__
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None and trace is not None:
@@ -144,7 +144,7 @@ def _is_dealt_with(error: BaseException) -> bool:
 
 
 def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int]:
-    """The signals whose handler raised it, and did not catch it."""
+    """The signals whose handler raised it and did not catch it."""
     codes = {number: _codes(handler) for number, handler in handlers.items()}
     trace, found = error.__traceback__ and error.__traceback__.tb_next, list[int]()
     while trace is not None:
@@ -154,9 +154,9 @@ def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int
 
 
 class Deferred:
-    """Handlers of signals that come later: in between each signal is noted, and nothing is raised.
+    """Defers signal handlers: signals are noted, and their handlers are called at the end.
 
-    For the main thread, in which handlers run; in another thread nothing is raised by them, and nothing is deferred.
+    For the main thread, in which handlers run; in another thread nothing is deferred.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Deferred:
         self._noted: list[int] = []
 
     def begin(self) -> None:
-        """From here on signals are noted."""
+        """From now on signals are noted."""
         if threading.current_thread() is not threading.main_thread():
             return
         while True:
@@ -176,10 +176,10 @@ class Deferred:
                 return
 
     def end(self, *, deliver: bool) -> None:
-        """Give the signals their handlers back.
+        """Restore the signals' handlers.
 
         Args:
-            deliver: have the handlers called for what was noted, soon; a forked child has none of its parent's signals.
+            deliver: call the handlers soon for noted signals; a forked child has none of its parent's signals.
         """
         if not self._handlers or threading.current_thread() is not threading.main_thread():
             return
@@ -202,9 +202,10 @@ class Deferred:
         self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
 
     def _replace(self) -> None:
-        for number in _SIGNALS:  # the C functions: each line here is a place where a handler may raise still
+        for number in _SIGNALS:  # the C functions: a handler may still raise at each of these lines
             handler = _signal.getsignal(number)
-            # asyncio's handler does nothing: the loop has heard of the signal through its wake-up file, and would twice.
+            # asyncio's handler does nothing: the loop has learned of the signal through its wake-up file, and must not
+            # twice.
             if callable(handler) and handler != self._note and getattr(handler, "__name__", "") != "_sighandler_noop":
                 self._handlers[number] = handler
                 _signal.signal(number, self._note)
@@ -243,7 +244,7 @@ def _codes(handler: object) -> list[CodeType]:
             handler = handler.func
             continue
         function = getattr(handler, "__func__", handler)
-        if not hasattr(function, "__code__"):  # an object that can be called
+        if not hasattr(function, "__code__"):  # a callable object
             function = getattr(type(handler).__call__, "__func__", type(handler).__call__)
         code = getattr(function, "__code__", None)
         if isinstance(code, CodeType):

@@ -1,6 +1,6 @@
 """What an app declares, as data: queues, jobs, schedules, map runs, reconciliations, buses, pipes, each by its name.
 
-`App` fills it, a `Runtime` opens an engine for it, and workers, handlers and operators read it.
+`App` fills it, a `Runtime` opens an engine for it; workers, handlers and operators read it.
 Never here: options and their checks (`app.py`), engines, clocks, what a declared thing does. The classes of declared things
 belong to higher layers and are named in annotations only.
 Invariant: a message is given to a job only if that job was declared on the message's queue.
@@ -59,7 +59,7 @@ class Registry:
         if known != declared:
             raise errors.ConflictError(
                 f"Queue {declared.name} was declared twice with different settings:"
-                f" {'; '.join(differences(known.settings, declared.settings)) or 'those of its companions'}.",
+                f" {'; '.join(differences(known.settings, declared.settings)) or 'in its dead-letter or held queue'}.",
                 todo="Declare it once and pass the object that app.queue returned.",
             )
         return known
@@ -114,14 +114,14 @@ class Registry:
         return found if found is not None else next((job for job in self.jobs.values() if name in job.aliases), None)
 
     def _check_version(self, delivery: Delivery, job: Job[Any, Any]) -> None:
-        """Leave a payload of a later version to the release that knows it."""
+        """Refuse a payload of a later version: a later release handles it."""
         present = 1 if job.versions is None else job.versions.present
         given = str(delivery.attributes[VERSION_ATTRIBUTE].value) if VERSION_ATTRIBUTE in delivery.attributes else "1"
         if given.isascii() and given.isdecimal() and int(given[:9]) > present:
             raise errors.NotFoundError(
                 f"Message {delivery.message_id:.100} on {delivery.queue} has version {given:.9} of the payload of"
                 f" {job.name}, and this release takes version {present}.",
-                meaning="A later release has sent it. It is left to that one's workers.",
+                meaning="A later release sent it. It is left to that release's workers.",
                 todo="Start workers of the later release. In a dead-letter queue it can be redriven after that.",
             )
 
@@ -131,14 +131,14 @@ class Registry:
         what = f"Message {delivery.message_id:.100} on {delivery.queue} is for job {named!r:.140}"
         if app is not None and app.value != self.name:
             return errors.NotFoundError(
-                f"{what} of the app {str(app.value)!r:.60}, and this is {self.name!r}.",
+                f"{what} of the app {str(app.value)!r:.60}; this one is {self.name!r}.",
                 meaning="Two apps work on one queue. Its message is left to the other one.",
                 todo="Declare the queue in one of the two apps only, or give each app a file of its own (url=...).",
             )
         if job is not None:
             return errors.NotFoundError(
                 f"{what}, which is declared on queue {job.policy.queue}.",
-                meaning="A job runs only from its own queue; else whoever may send to one could run them all.",
+                meaning="A job runs only from its own queue; otherwise permission to send to one queue would run any job.",
                 todo=f"Send it to {job.policy.queue}. If the job moved there, run a worker of the earlier release until "
                 f"{delivery.queue} is empty.",
             )

@@ -3,13 +3,13 @@
 For stores that can run Python inside their atomic step (SQLite, memory). Others express the same rules in conditions and
 scripts; `testing/store_contract.py` tests all of them.
 
-    claim   absent, expired, released, failed, unknown, or in_progress with its lease over -> in_progress, fence + 1
-    start   in_progress -> the same, attempts + 1, doubt over
+    claim   absent, expired, released, failed, unknown, or in_progress with an ended lease -> in_progress, fence + 1
+    start   in_progress -> the same, attempts + 1, doubt cleared
     write   in_progress -> completed | failed | unknown | released
-    restore nothing at all -> in_progress under the claim that the caller has
+    restore absent -> in_progress under the caller's claim
     settle  unknown and parked -> completed | released, by a person's decision
 
-Never here: storage, locks, time. Invariant: a function returns a new record or says that nothing changes; the fence of a
+Never here: storage, locks, time. Invariant: a function returns a new record or reports no change; the fence of a
 record never decreases.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from onefold.contracts.store import Answer, Ask, Outcome
 
     Written = Literal["new", "again", "lost"]
-    """The outcome of a write: it was made; this Complete was stored already; the lease was lost."""
+    """The outcome of a write: made; this Complete was stored already; lease lost."""
 
 
 def took(before: Record | None, after: Record | None) -> tuple[bool, Record | None]:
@@ -51,7 +51,7 @@ def took(before: Record | None, after: Record | None) -> tuple[bool, Record | No
 
 
 def written(before: Record | None, after: Record | None) -> tuple[Written, Record | None]:
-    """As `took`, but distinguishes what was stored already."""
+    """Like `took`, but reports a Complete that was stored already."""
     if after is None:
         return "lost", None
     return ("again", None) if after is before else ("new", after)
@@ -83,7 +83,7 @@ def claim(
         record: what is stored; None when nothing is.
         ask: the claim.
         now_ms: the instant of the claim.
-        dead_owners: ids of processes known to be dead; their leases are over.
+        dead_owners: ids of processes known to be dead; their leases have ended.
         stopped_process: returns the id of a run's process if that is stopped. Called for runs whose lease has ended.
     """
     stopped: int | None = None
@@ -119,7 +119,7 @@ def _claim_fresh(ask: Ask, now_ms: int, *, fence: int) -> tuple[Claimed, Record]
 
 
 def claimed(found: Claimed, ask: Ask, now_ms: int, *, started: bool, lease_until_ms: int) -> Record:
-    """The record of a claim: as a fresh claim writes it, or as `Store.restore` puts it back.
+    """The record of a claim: as written by a new claim, or by `Store.restore`.
 
     Args:
         found: the answer to the claim. ask: the claim.
@@ -207,7 +207,7 @@ def _completed(record: Record) -> Completed:
 
 
 def holds(record: Record | None, hold: Hold) -> bool:
-    """Whether this hold is the record's, whatever state the record is in."""
+    """Whether the record has this hold, in any state."""
     return record is not None and record.fence == hold.fence and record.owner == hold.owner
 
 
@@ -307,7 +307,7 @@ def clear_outbox(record: Record | None, hold: Hold) -> Record | None:
 
 
 def settle(record: Record | None, decision: ManualDecision, now_ms: int) -> tuple[bool, Record | None]:
-    """Whether a person's decision applies, and the record after it; not to a record that is not parked (any more).
+    """Whether a person's decision applies, and the record after it; only a parked record can be settled.
 
     "Not done" is like a redrive: nothing is in doubt any more and the next claim counts attempts from 0. With `corrects` it
     applies to a record that is completed with that result, which is then replaced. With `judged` it applies to that hold

@@ -7,7 +7,7 @@ first is done. When the queue is empty, a simulated person settles what is held:
 way (before that its ledger may still change), looks up each held invoice in it, and answers through the same service as
 `onefold held settle`. The workers finish what was released; then everything ends, and the partner's ledger is checked.
 
-Here: the order of things, the sender, and the person. Never here: how processes are killed (`processes`), how a run is
+Here: the sequence of a run, the sender, and the person. Never here: how processes are killed (`processes`), how a run is
 judged (`outcome`), output. Invariant: the same seed sends the same messages in the same order; no held invoice is answered
 while the partner still works on anything; nothing that was started outlives the call; and the ledger is read after
 everything, including the partner, has ended.
@@ -59,11 +59,11 @@ ENGINE, LEDGER, PARTNER_LOG, WORKERS_LOG = "shop.db", "partner.db", "partner.log
 """Files in the folder of a run."""
 TICK_MS = 50
 STALL_MS_MAX = 60_000
-"""A run in which the work does not become less for so long is given up."""
+"""A run without progress for this long is abandoned."""
 ROUNDS_MAX = 20
-"""How often the person comes; each time less is left, because the partner breaks for one request in 200."""
+"""How many rounds of settling: each leaves less, because the partner fails one request in 200."""
 PARTNER_LEAVE_S_MAX = 35
-"""A little longer than the partner itself allows for what it has begun."""
+"""A little longer than the partner's own limit for requests that it has begun."""
 _ALL_ROWS = 1 << 40
 _NEVER_MS = 1 << 62
 
@@ -86,11 +86,11 @@ def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path,
 
     Args:
         expected: the figures of the rows that are sent.
-        folder: of this run alone; is made, and holds the engine's file, the partner's ledger and the logs.
-        on_progress: called some times a second with the state.
+        folder: for this run alone; created, and holds the engine's file, the partner's ledger and the logs.
+        on_progress: called several times a second with the state.
 
     Raises:
-        OnefoldError: the run came to no end: a worker or the partner ended unexpectedly, or there was no more progress.
+        OnefoldError: the run did not finish: a worker or the partner ended unexpectedly, or there was no more progress.
     """
     folder.mkdir(parents=True)
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path,
 
 
 class _Drill:
-    """The moving parts of one run. Whatever is started here, `stack` ends, in the opposite order."""
+    """The parts of one run. `stack` ends everything started here, in reverse order."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Drill:
         )
 
     def _until_empty(self, phase: Phase) -> None:
-        """Burn until everything is sent, the queue is empty, and it is known of each kill what it hit."""
+        """Run until everything is sent, the queue is empty, and the effect of each kill is known."""
         while True:
             self._clock.wait(self._never, TICK_MS)
             unsent = self._messages - self._sending.sent
@@ -225,7 +225,7 @@ class _Drill:
 
 @contextmanager
 def partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
-    """The partner's process; the value is its port. Leaving lets it finish what it has begun."""
+    """The partner's process; the value is its port. Leaving the block lets it finish what it has begun."""
     command = [sys.executable, "-m", "onefold.demo.partner", "--mode", mode, "--ledger", str(folder / LEDGER)]
     with (folder / PARTNER_LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -268,9 +268,9 @@ def stream(rows: Iterable[data.InvoiceRow], entropy: Entropy) -> list[Invoice]:
 
 
 RESERVE_SHARE = 0.3
-"""Of the messages: sent a dose at a time, so that workers which start slowly have work left when they are to be killed."""
+"""Part of the messages, sent a little at a time, so that workers that start slowly still have work when they are killed."""
 DOSE = 5
-"""Messages while a kill is due; otherwise a two-hundredth of all, where that is more."""
+"""Messages while a kill is due; otherwise a two-hundredth of all, if that is more."""
 
 
 class Sending:
@@ -300,14 +300,14 @@ class Sending:
         return self.sent == len(self._invoices)
 
     def allow_more(self, dose: int) -> None:
-        """Let so many messages of the reserve go, once all that was allowed before is sent."""
+        """Release this many messages of the reserve once everything released before is sent."""
         with self._changed:
             if self.sent == self._allowed:
                 self._allowed = min(self._allowed + dose, len(self._invoices))
                 self._changed.notify()
 
     def close(self) -> None:
-        """Stop after the chunk that is under way."""
+        """Stop after the current chunk."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -327,13 +327,13 @@ class Sending:
 
 ACTOR = "person:demo"
 CALM_MS = 200
-"""The partner must have nothing under way twice, so far apart, with no request in between."""
+"""The partner must be idle at two checks this far apart, with no request in between."""
 WAIT_MS_MAX = 30_000
 """The slowest request takes the partner 1.5 s."""
 
 
 class Person:
-    """Works on a shop's engine as an operator does.
+    """Works on a shop's engine like an operator.
 
     Args:
         app: the shop. courier: how to ask the partner.
@@ -347,7 +347,7 @@ class Person:
         self._never = never
 
     def waiting(self) -> list[held.HeldOperation]:
-        """What is held now."""
+        """The operations that are held now."""
         return held.listed(self._session)
 
     def settle(self, on_progress: Callable[[int], None]) -> PersonAnswers:
@@ -357,7 +357,7 @@ class Person:
             on_progress: called before each invoice with how many are left.
 
         Raises:
-            OnefoldError: the partner did not come to rest.
+            OnefoldError: the partner did not become idle.
         """
         waiting = self.waiting()
         if waiting:
@@ -387,6 +387,6 @@ class Person:
             self._clock.wait(self._never, CALM_MS)
         raise OnefoldError(
             f"The partner still had something under way after {WAIT_MS_MAX} ms.",
-            meaning="Its books may still change, so nothing can be settled by them.",
-            todo="Run the demo again; if it stays, the partner is at fault.",
+            meaning="Its books may still change, so nothing can be settled from them.",
+            todo="Run the demo again; if it happens again, the partner is at fault.",
         )

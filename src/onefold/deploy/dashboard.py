@@ -1,13 +1,13 @@
 """The dashboard that `synth` writes for CloudWatch: one question first, then a row for each layer.
 
-    1  does anything wait without being processed? Queues in which messages are visible and nothing was deleted for 30
-    minutes 2  the alarms 3  what was triggered: EventBridge Scheduler's own numbers of the schedule group 4  what is
-    travelling: depth, oldest age, in flight, dead and held; errors, throttles and durations of functions 5  what really
-    happened: onefold's own metrics, where an `EmfSink` writes them (`observe/emf.py`)
+    1  does anything wait without being processed? Queues with visible messages and no deletion for 30 minutes
+    2  the alarms
+    3  what was triggered: EventBridge Scheduler's own numbers of the schedule group
+    4  what is under way: depth, oldest age, in flight, dead and held; errors, throttles and durations of functions
+    5  what happened: onefold's own metrics, if an `EmfSink` writes them (`observe/emf.py`)
 
 It is data: a text of JSON, with the placeholders of `names.py`. Never here: which alarms there are, how a template writes
-it.
-Invariant: a metric that AWS has no dimension for is not asked for; what onefold writes is named by its table of metrics.
+it. Invariant: a metric that AWS has no dimension for is not requested; onefold's own are named by its table of metrics.
 
 Source: CloudWatch API reference, "Dashboard body structure and syntax": 24 columns, 500 widgets, 500 metrics in a graph.
 """

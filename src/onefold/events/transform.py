@@ -38,7 +38,7 @@ PREDEFINED: Final = (
     "aws.events.event",
     "aws.events.event.json",
 )
-PIPE_NAMES: Final[Mapping[str, str]] = {  # user guide, "EventBridge Pipes input transformation"; our own limits
+PIPE_NAMES: Final[Mapping[str, str]] = {  # user guide, "EventBridge Pipes input transformation" -> our names
     "aws.pipes.pipe-name": "aws.events.rule-name",
     "aws.pipes.event.ingestion-time": "aws.events.event.ingestion-time",
     "aws.pipes.event.json": "aws.events.event.json",

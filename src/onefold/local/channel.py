@@ -1,7 +1,7 @@
 """The parent's side of a container's descriptors: frames from a socket and lines from a pipe, read by the event loop.
 
 Both can also be read at once (`pump`), so that what a process wrote before its answer or its end is never reported after it.
-What comes in is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.
+Input is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.
 Never here: what frames mean (`containers.py`). Invariant: nothing is read after `close`.
 """
 
@@ -25,7 +25,7 @@ _READS_MAX = 16  # of one pipe in one turn of the loop
 
 
 class Channel:
-    """Frames to and from the bootstrap.
+    """Sends frames to the bootstrap and receives its frames.
 
     Args:
         end: our end of the socket pair.
@@ -50,7 +50,7 @@ class Channel:
         loop.add_reader(end.fileno(), self.pump)
 
     def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
-        """Write one frame; what the socket does not take at once follows when it can."""
+        """Write one frame; the rest follows when the socket accepts more."""
         text = msgspec.json.encode(head)
         frame = len(text).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + text + payload
         self._unsent = memoryview(bytes(self._unsent) + frame if self._unsent else frame)
@@ -74,7 +74,7 @@ class Channel:
                 part = self._end.recv(_READ_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # reset: it ended with something unread
+            except OSError:  # reset: it ended with unread input
                 part = b""
             if not part:
                 self._stop(CLOSED)

@@ -1,7 +1,7 @@
 """`LogSink`: events as structured log lines, written through the standard library's logging.
 
 One event is one line: JSON with stable field names, plain words, or a short text with the fields beside it for a formatter
-of the user's own. This module is loaded when a sink is made: a program that logs nothing does not pay for `logging`.
+of the user's own. This module is loaded when a sink is made: a program without logging does not load `logging`.
 Never here: which fields there are (`log_fields.py`), metrics, alarms, formatting for a terminal. Invariant: the line's level
 is the event's severity in `runtime/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
 """
@@ -35,7 +35,7 @@ class LogSink:
         level: the least severe event that is written; the logger's own level applies too.
         stream: for the handler made here; standard error unless given.
         keys: `hashed`: business keys, tenants and groups are replaced by a hash; `shown`: they are written in full. Unless
-            given, what ONEFOLD_LOG_KEYS says, and `hashed` without it.
+            given, the value of ONEFOLD_LOG_KEYS, otherwise `hashed`.
 
     Raises:
         UsageError: an unknown form, level or `keys`.
@@ -62,7 +62,7 @@ class LogSink:
         self._base = {name: os.environ[said] for name, said in _ON_LAMBDA.items() if said in os.environ}
 
     def for_app(self, name: str) -> None:
-        """Lines name this app. A sink of several apps names none."""
+        """Name this app in each line. A sink of several apps names none."""
         self._apps.add(name)
         self._base.pop("app", None)
         if len(self._apps) == 1:
@@ -83,7 +83,7 @@ class LogSink:
 
 
 def of_app(app: str, form: str | None) -> LogSink:
-    """The log of a command, on standard error: `form` as its option has it, plain unless given."""
+    """The log of a command, on standard error: `form` from its option, plain unless given."""
     made = LogSink(form="json" if form == "json" else "plain", stream=sys.stderr)
     made.for_app(app)
     return made

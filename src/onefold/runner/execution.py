@@ -1,10 +1,10 @@
 """Deliveries on their way through one process.
 
-    Execution  one delivery in the script of `record/attempt.py`: what was read from it, found, and decided on the way
-    KeyOrder   which keys and FIFO groups are under way here, and what waits behind each: the second delivery of a key begins
-               when the first has been settled, instead of waiting for the end of its lease; and groups keep their order
-    InFlight every delivery from before its receive until it is settled or released; the heartbeat extends these Unit runs
-    that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
+    Execution  one delivery in the script of `record/attempt.py`: what was read, found and decided so far
+    KeyOrder   which keys and FIFO groups are in progress here, and what waits behind each: the second delivery of a key
+               begins when the first has been settled, without waiting for the end of its lease; groups keep their order
+    InFlight   every delivery from before its receive until it is settled or released; the heartbeat extends these
+    Unit       runs that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
 
 Never here: performing anything, storage, waiting; order between processes (the record's lease and the queue's group lock
 keep that). Invariant: a script is advanced only by the code that performed its step; a delivery that waits behind another
@@ -80,10 +80,10 @@ class Execution:
             False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
         )
         self.lost: bool = False  # its lease was lost, and that was reported
-        self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it is under way
+        self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it runs
         self.verdict: Verdict | None = None
         self.span: Any = None  # its process span, while tracing is on
-        self.error: BaseException | None = None  # why it could not be read, or what could not be written of it
+        self.error: BaseException | None = None  # the error that kept it from being read or written
 
     def begin_again(self) -> None:
         """From the script's first step."""
@@ -92,7 +92,7 @@ class Execution:
 
     @property
     def operation(self) -> RecordKey | None:
-        """Its operation, the same whichever of the job's names its message has."""
+        """Its operation; the same for all names of the job."""
         key = self.facts.key
         return key if key is None or not self.job.aliases else RecordKey(key.scope, self.job.name, key.key)
 
@@ -132,18 +132,18 @@ class Execution:
         return self.step
 
     def advance(self, now_ms: int) -> script.Step:
-        """Report to the script that its step was performed at `now_ms`; the next step."""
+        """Report to the script that its step was performed at `now_ms`; returns the next step."""
         self.step.now_ms = now_ms
         self.step = next(self.script)
         return self.step
 
     @property
     def raised(self) -> BaseException | None:
-        """What went wrong last: what its handler raised, why it could not be read, or what the backend answered."""
+        """The latest error: its handler's, the reader's, or the backend's."""
         return self.error or (self.ctx.raised if self.ctx is not None else None)
 
     def forget_errors(self) -> None:
-        """What was raised was reported: its frames keep a handler's values alive."""
+        """Drop reported exceptions: their frames keep a handler's values alive."""
         self.error = None
         if self.ctx is not None:
             self.ctx.raised = None
@@ -167,14 +167,14 @@ class Execution:
         self.advance(now_ms)
 
     def decided(self) -> outcomes.Decision:
-        """The decision about the delivery; only after the script's last step was reached."""
+        """The decision about the delivery; only after the script's last step."""
         assert isinstance(self.step, script.Commit)
         assert self.step.decision is not None
         return self.step.decision
 
 
 class KeyOrder:
-    """Which keys and groups are under way here, and what waits behind them. Safe from any thread.
+    """Which keys and groups are in progress here, and what waits behind them. Safe from any thread.
 
     Attributes:
         order: a lock, to be held from the end of a run until the deliveries that waited behind it have entered, and whenever
@@ -206,7 +206,7 @@ class KeyOrder:
         return first
 
     def free(self, run: Execution) -> tuple[list[Delivery], list[Delivery]]:
-        """End a run: the deliveries that waited behind its key, and those behind its group."""
+        """End a run. Returns the deliveries that waited behind its key, and the ones behind its group."""
         with self._lock:
             chain, run.chain = run.chain, None
             if chain is None:
@@ -229,7 +229,7 @@ class KeyOrder:
         return dropped
 
     def withdraw(self) -> list[Delivery]:
-        """Take out everything that waits behind others, in the order in which it came."""
+        """Remove and return everything that waits behind others, in order of arrival."""
         waiting: list[Delivery] = []
         with self._lock:
             for chain in self._busy.values():
@@ -248,9 +248,9 @@ class InFlightDelivery:
 
     Attributes:
         delivery: as received. run: its run, once the operation was claimed.
-        received_at_ms: monotonic instant before the receive was asked for.
-        asked_at_ms: before its lease and visibility were last asked for. tried_at_ms: of the last try that failed;
-            tried_from_ms: of the first in a row.
+        received_at_ms: monotonic instant before the receive was requested.
+        asked_at_ms: before its lease and visibility were last extended. tried_at_ms: of the last failed try;
+            tried_from_ms: of the first of a series.
         let_go: no longer extended, because the lease was lost.
         report_in_ms: how long after its deadline a handler that still runs is reported again.
     """
@@ -277,7 +277,7 @@ class InFlightDelivery:
         self.report_in_ms: int = 0
 
     def extended(self, asked_at_ms: int) -> None:
-        """Its lease and visibility were asked for again, at `asked_at_ms` (monotonic), and there was an answer."""
+        """Its lease and visibility were extended, by a request at `asked_at_ms` (monotonic) that was answered."""
         self.asked_at_ms, self.tried_at_ms, self.tried_from_ms = asked_at_ms, None, None
 
 
@@ -295,7 +295,7 @@ class InFlight:
         return len(self._held)
 
     def take(self, deliveries: Sequence[Delivery], asked_at_ms: int) -> None:
-        """Deliveries were received; the receive was asked for at `asked_at_ms` (monotonic)."""
+        """Deliveries were received; the receive was requested at `asked_at_ms` (monotonic)."""
         held = {one.receipt: InFlightDelivery(one, asked_at_ms) for one in deliveries}
         with self._lock:
             self._held.update(held)
@@ -336,7 +336,7 @@ class InFlight:
             return [held.delivery for held in self._held.values() if held.run is None]
 
     def mark_returned(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries were returned to their queue that another thread may be about to begin."""
+        """Deliveries were returned to their queue; another thread may be about to begin them."""
         with self._lock:
             self._returned.update(one.receipt for one in deliveries)
 
@@ -369,7 +369,7 @@ class Unit(Struct, frozen=True):
 
     Args:
         runs: to be performed, in order.
-        grouped: the runs are of repeatable or transactional jobs: the lane that performs them also finishes them.
+        grouped: runs of repeatable or transactional jobs; the lane that performs them also finishes them.
     """
 
     runs: Sequence[Execution]
@@ -380,7 +380,7 @@ class LaneReport(Struct, frozen=True, kw_only=True):
     """What a lane reports.
 
     Args:
-        lane: whose slots changed. slots: how many are free again (or for the first time).
+        lane: the one whose slots changed. slots: how many have become free.
         unit: what was performed; None when only slots changed.
         ready: runs that waited behind a group and are ready to be performed.
         error: a defect, or a backend that cannot be used: the worker must end.
@@ -397,12 +397,12 @@ if TYPE_CHECKING:  # for annotations only
     Report = Callable[[LaneReport], None]
 
     class Lane(Protocol):
-        """A place where handlers run. `submit`, `stop` and `end` may be called from any thread."""
+        """A group of slots that run handlers. `submit`, `stop` and `end` may be called from any thread."""
 
         slots: int
 
         def start(self) -> None:
-            """Begin; free slots are reported as they come."""
+            """Begin; slots are reported as they become free."""
             ...
 
         def submit(self, unit: Unit) -> None:
@@ -414,5 +414,5 @@ if TYPE_CHECKING:  # for annotations only
             ...
 
         def end(self, *, wait: bool) -> None:
-            """End. `wait`: nothing is under way, so end gracefully; otherwise abandon what runs."""
+            """End. `wait`: nothing runs, so end gracefully; otherwise abandon what runs."""
             ...

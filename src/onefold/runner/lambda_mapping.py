@@ -1,6 +1,6 @@
 """Lambda's event source mapping, seen from the handler: reading its event, its response, and the messages that it holds.
 
-Here an event is checked only for what must be right before anything is begun: that it comes from SQS, and from queues that
+An event is checked here only for what must hold before anything begins: that it comes from SQS, and from queues that
 the app has jobs on. The content of a record is read by the queue's backend.
 
 `MappedQueue` is the queue that the runner receives from and settles on. Deleting costs no call: what is done is noted in
@@ -109,7 +109,7 @@ class BatchAnswer:
         return self._hidden.get(receipt)
 
     def note_done(self, queue: str, receipts: Iterable[str], *, gone: bool = False) -> None:
-        """These may be deleted. `gone`: they are in another queue now, and no longer in this one."""
+        """These may be deleted. `gone`: they were moved to another queue."""
         with self._lock:
             for receipt in receipts:
                 self._done[receipt] = queue
@@ -157,8 +157,8 @@ class MappedQueue(HeldQueue):
 
     Args:
         queue: the real one. sender: the same, for copies. answered: collects what is done.
-        receives_max: how many receives its dead-letter policy allows; None when it has none, or waiting costs no receive.
-        failed: called with what could not be done (hide or move), the error, and how many messages of which queue.
+        receives_max: how many receives its dead-letter policy allows; None if it has no policy, or waiting costs no receive.
+        failed: called with the queue, the number of messages that could not be hidden or moved, and the error.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class MappedQueue(HeldQueue):
         self._receives_max = receives_max
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """As the real queue's; a message that only waits and has no receives left is sent again instead.
+        """As for the real queue, except that a waiting message without receives left is sent again.
 
         What cannot be changed now becomes visible when its receive ends.
         """
@@ -266,7 +266,7 @@ class IgnoredAnswers:
                 named.append(Named(one, now_ms, until_ms))
 
     def look(self, open_queue: Callable[[str], QueueReceiver], reports: Reports, now_ms: int) -> None:
-        """Check in the real queues whether messages that were named are still there; `now_ms`: monotonic."""
+        """Check in the real queues whether named messages still exist; `now_ms`: monotonic."""
         for name, all_named in list(self._named.items()):
             named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
             self._named[name] = named
@@ -320,7 +320,7 @@ def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict
     """The records of an event by the app's name of their queue, in their order.
 
     Args:
-        queue_of: the app's queue, of an ARN and a region; raises UsageError when it has none.
+        queue_of: maps an ARN and a region to the app's queue; raises UsageError if it has none.
 
     Raises:
         UsageError: not an event from SQS, an incomplete record, a queue the app has no job on. Nothing was begun.
@@ -368,7 +368,7 @@ def _arn_of(record: object, index: int) -> str:
 def _broken(index: int, what: str) -> errors.UsageError:
     return errors.UsageError(
         f"Record {index} of the event {what}.",
-        meaning="It is not a record as Lambda makes it of an SQS message; nothing was begun.",
+        meaning="Lambda does not make such a record of an SQS message; nothing was begun.",
         todo=_CONNECT,
     )
 

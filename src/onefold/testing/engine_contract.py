@@ -28,7 +28,7 @@ class EngineContract:
         self.engine.queues.create(QueueSettings(name="q"))
 
     def test_each_call_is_answered_in_its_place(self) -> None:
-        """Values and exceptions alike."""
+        """A call's value or exception is its own answer."""
         self._create()
         answers = self.engine.together([lambda: 1, lambda: self.engine.queues.depth("nobody"), lambda: "three"])
         assert (answers[0], answers[2]) == (1, "three")
@@ -43,7 +43,7 @@ class EngineContract:
         assert [one.body for one in received] == ["a"]  # type: ignore[attr-defined]
 
     def test_a_call_that_fails_takes_all_it_wrote_back_and_nothing_else(self) -> None:
-        """Also what it wrote in several steps."""
+        """A failed call undoes all of its steps."""
         self._create()
 
         def half() -> None:
@@ -57,7 +57,7 @@ class EngineContract:
         assert [one.name for one in self.engine.queues.settings()] == ["q"]
 
     def test_what_stops_the_process_takes_everything_back(self) -> None:
-        """KeyboardInterrupt and its like are not answers."""
+        """KeyboardInterrupt is raised, not returned as an answer."""
         self._create()
 
         def stop() -> None:
@@ -73,7 +73,7 @@ class EngineContract:
         assert self._bodies() == ["b"]
 
     def test_calls_made_together_inside_a_call_are_part_of_it(self) -> None:
-        """So that a whole may be made of wholes."""
+        """Calls may be nested."""
         self._create()
 
         def outer() -> list[object]:
@@ -107,7 +107,7 @@ class EngineContract:
         assert len(admin.take_transfers()) == 1
 
     def test_nobody_else_has_written(self) -> None:
-        """What this process writes is not somebody else's."""
+        """Changes by this process do not count as another's."""
         assert not self.engine.changed_elsewhere()
         self._create()
         self._send("a")
@@ -116,11 +116,11 @@ class EngineContract:
 
 
 class OwnersContract:
-    """Which owners' processes have ended."""
+    """Tests of `dead_owners`: which owners' processes have ended."""
 
     engine: Engine
     owner: str
-    """That the engine was opened with."""
+    """The owner that the engine was opened with."""
 
     def ended(self) -> str | None:
         """An owner that appeared on this engine and whose process has ended since; None where an engine cannot know."""
@@ -133,14 +133,14 @@ class OwnersContract:
         assert self.engine.dead([self.owner, *strange]) == frozenset()
 
     def test_whoever_works_is_alive(self) -> None:
-        """As long as the engine is open."""
+        """The engine's own process is alive while the engine is open."""
         self.engine.appear()
         assert self.engine.dead([self.owner]) == frozenset()
         self.engine.maintain(lambda _: None)
         assert self.engine.dead([self.owner]) == frozenset()
 
     def test_who_has_ended_is_dead_before_and_after_it_is_noticed(self) -> None:
-        """Asking changes nothing: maintenance reports each once."""
+        """Asking changes nothing: maintenance still reports each owner once."""
         self.engine.appear()
         ended = self.ended()
         for _ in range(2):

@@ -1,10 +1,10 @@
 """`onefold package`, `deploy`, `synth`, `diff`, `records`: an app's zip, template, stack and table.
 
-Draws and asks; what is in the zip and how is `deploy/package.py`'s, what is in a template the writers', every step of a
-deployment `admin/deploying.py`'s. Never here: what a change or failure means. Invariants: the printed hash is that
+Output and questions only: `deploy/package.py` makes the zip, the writers make templates, and every step of a
+deployment is in `admin/deploying.py`. Never here: what a change or failure means. Invariants: the printed hash is that
 of the existing file; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
-messages or records without a yes to just that; `synth` makes no AWS call, and without --output nothing but the template goes
-to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 that it could not be found out;
+messages or records without explicit consent; `synth` makes no AWS call, and without --output nothing but the template goes
+to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error;
 `records migrate` writes nothing without --yes.
 """
 
@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a command line says about a package; see `PackageSettings`."""
+    """The options of a package on a command line; see `PackageSettings`."""
 
     include: tuple[str, ...]
     requirements: str | None
@@ -65,7 +65,7 @@ def packing_options(function: F) -> F:
     made: Any = collected
     for option in (
         click.option(
-            "--bytecode", is_flag=True, help="Compile too, for faster cold starts; needs the functions' Python."
+            "--bytecode", is_flag=True, help="Also compile, for faster cold starts; needs the functions' Python."
         ),
         click.option("-r", "--requirements", metavar="FILE", help="The app's own dependencies, for pip."),
         click.option("--include", multiple=True, metavar="PATH", help="A file or folder beside the app; repeatable."),
@@ -79,7 +79,7 @@ def packing_options(function: F) -> F:
     "package", example="onefold package shop:app\nonefold package shop:app -r requirements.txt --include templates"
 )
 @click.argument("app", required=False)
-@click.option("-o", "--output", metavar="FILE", help="Where to; .onefold/build/<app>.zip unless given.")
+@click.option("-o", "--output", metavar="FILE", help="The zip to write; .onefold/build/<app>.zip unless given.")
 @click.option(
     "--extra", "extras", multiple=True, type=click.Choice(sorted(packing.EXTRAS)), help="A record store's client."
 )
@@ -87,9 +87,9 @@ def packing_options(function: F) -> F:
 def package_command(app: str | None, output: str | None, extras: tuple[str, ...], wanted: Wanted) -> Answer:
     """Pack the functions' zip: the app, onefold, and pinned dependencies for Lambda's platform.
 
-    In it are the app's module (a package with its whole folder), every module beside it that these import, what --include
+    It contains the app's module (a package with its whole folder), every module beside it that these import, what --include
     names, onefold itself, msgspec as installed here, and --requirements as pip resolves them. boto3 comes with Lambda.
-    Folders called tests and hidden files stay out. Same input, same bytes.
+    Hidden files and folders called tests are left out. The same input gives the same bytes.
     """
     word = app or os.environ.get("ONEFOLD_APP")
     if word is None:
@@ -136,7 +136,7 @@ def _platform(app: App) -> tuple[str, str]:
         raise UsageError(
             "The app's functions have different platforms: "
             + ", ".join(f"Python {python} on {architecture}" for python, architecture in sorted(platforms)) + ".",
-            meaning="They share one package, whose dependencies are built for one.",
+            meaning="They share one package, whose dependencies are built for one platform.",
             todo="Give all of them the same runtime and architecture.",
         )  # fmt: skip
     if not platforms:
@@ -165,7 +165,7 @@ def _draw_package(built: Built) -> None:
 
 
 def megabytes(count: int) -> str:
-    """A size as people compare it with Lambda's limits."""
+    """A size in the unit of Lambda's limits."""
     return f"{count / 1024 / 1024:.2f} MB"
 
 
@@ -187,12 +187,12 @@ _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
 )
 @click.argument("app", required=False)
 @click.option("--bucket", metavar="NAME", envvar="ONEFOLD_BUCKET", help="In S3, for the package (or ONEFOLD_BUCKET).")
-@click.option("--package", "package", metavar="FILE", help="A zip of onefold package, instead of packing now.")
+@click.option("--package", "package", metavar="FILE", help="A zip made by onefold package, instead of packing now.")
 @packing_options
 @click.option("--alarm-topic", metavar="ARN", help="SNS topic that alarms notify; '' for none. Kept unless given.")
-@click.option("--dry-run", is_flag=True, help="Show the change set and remove it again.")
+@click.option("--dry-run", is_flag=True, help="Show the change set, then remove it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--accept-loss", is_flag=True, help="With --yes: also where messages or records are lost.")
+@click.option("--accept-loss", is_flag=True, help="With --yes: also if messages or records are lost.")
 @stack_options.rollout_options
 @stack_options.placing
 @stack_options.stack_options
@@ -215,16 +215,16 @@ def command(
 
     Packs the functions' zip (or takes --package), uploads it under its hash, makes a change set and shows it: what is added,
     modified, replaced, removed, and what would be lost. After a yes it is carried out and followed. If something fails,
-    CloudFormation goes back to the state before; the first failure is named, with what to do.
+    CloudFormation rolls back; the first failure is named, with what to do.
     """
     if render.is_quiet() and not (yes or dry_run):
-        raise click.UsageError("--json asks nothing: add --yes or --dry-run.")
+        raise click.UsageError("--json asks no questions: add --yes or --dry-run.")
     plan = stack_options.planned(app, choices)
     if not (yes or dry_run or sys.stdin.isatty()):
         raise UsageError(
             "deploy asks before it changes anything, and standard input is not a terminal.",
             meaning="Nothing was changed.",
-            todo="Add --yes, or --dry-run to look only.",
+            todo="Add --yes, or --dry-run to change nothing.",
         )
     stack_options.report_notes(plan)
     location = location_of(plan, target.load(plan.target).url, region=region, stack=stack, endpoint=endpoint)
@@ -232,7 +232,7 @@ def command(
     click.get_current_context().call_on_close(deployment.close)
     deployment.check(bucket, alarm_topic)
     if deployment.notifies_nobody(alarm_topic):
-        said = f"{counted(len(plan.alarms), 'alarm')} and nobody is told"
+        said = f"{counted(len(plan.alarms), 'alarm')} and no target"
         render.note(f"! {said}: give --alarm-topic ARN, --topic or --slack.")
     code: Uploaded | None = None
     if plan.functions:
@@ -292,11 +292,11 @@ def _agreed(change_set: ChangeSet, *, yes: bool, accept_loss: bool) -> bool:
         raise UsageError(
             f"This deployment would lose what is in {counted(len(lost), 'resource')}: {'; '.join(lost)}.",
             meaning="--yes does not cover that; nothing was changed.",
-            todo="Take the change back, drain the queue first, or add --accept-loss.",
+            todo="Undo the change, drain the queue first, or add --accept-loss.",
         )
     if yes:
         return True
-    question = "Deploy, and lose what is said above to be lost?" if lost else "Deploy these changes?"
+    question = "Deploy, and lose what is listed above?" if lost else "Deploy these changes?"
     return click.confirm(question, default=False, err=True)
 
 
@@ -403,15 +403,15 @@ _WRITERS = {
     type=click.Choice(list(_WRITERS)),
     default="cloudformation",
     show_default=True,
-    help="CloudFormation as JSON or YAML, Terraform JSON, or what the policy of --kms-key must say.",
+    help="CloudFormation as JSON or YAML, Terraform JSON, or the statements that the policy of --kms-key needs.",
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it there.")
 @stack_options.stack_options
 def synth_command(app: str | None, form: str, output: Path | None, choices: dict[str, Any]) -> Answer:
     """Write an app's queues, functions, record table, roles and alarms as a template.
 
-    The same app gives the same bytes. Sizes are worked out: a queue's visibility timeout from its function's timeout, that
-    from its jobs' timeouts. Standard error names what is declared and AWS will not do. Nothing is created;
+    The same app gives the same bytes. Sizes are computed: a queue's visibility timeout from its function's timeout, that
+    from its jobs' timeouts. Standard error names declarations that AWS will not honour. Nothing is created;
     `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
@@ -438,14 +438,14 @@ def synth_command(app: str | None, form: str, output: Path | None, choices: dict
 
 
 def _terraform(plan: DeployPlan, output: Path) -> str:
-    """The module's text; what the file had before and holds something is kept."""
+    """The module's text; resources of the previous file that may hold data are kept."""
     try:
         before = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{output} is there and cannot be read as a Terraform module: {error}",
-            meaning="Queues and tables that it has, and the app has no more, could not be kept.",
-            todo="Choose another file, or move this one away.",
+            f"{output} exists and cannot be read as a Terraform module: {error}",
+            meaning="Queues and tables that only the file has could not be kept.",
+            todo="Choose another file, or move this one.",
         ) from error
     for one in terraform.module(plan, before).get("removed", ()):
         render.note(f"! {one['from']} is not in the app any more: it is kept, and Terraform forgets it.")
@@ -470,7 +470,7 @@ _SIGNS: Final = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("
 
 @declared("diff", example="onefold diff shop:app --prefix prod-\nonefold diff shop:app --json")
 @click.argument("app", required=False)
-@click.option("--drift", is_flag=True, help="Also what somebody changed by hand since it was deployed; takes minutes.")
+@click.option("--drift", is_flag=True, help="Also show manual changes since the deployment; takes minutes.")
 @stack_options.placing
 @stack_options.stack_options
 def diff_command(
@@ -499,7 +499,7 @@ def diff_command(
 
 
 def _diff_failed(error: OnefoldError) -> Answer:
-    """An error under this command's own exit code; elsewhere 1 is an error, and here a difference."""
+    """An error with this command's exit code 2: here 1 means a difference."""
     parts = {"code": error.code, "what": error.what, "meaning": error.meaning, "todo": error.todo}
     render.note(text_of(error))
     return Answer({"error": parts}, code=DIFF_FAILED)
@@ -507,7 +507,7 @@ def _diff_failed(error: OnefoldError) -> Answer:
 
 def _draw_drift(drift: tuple[Drift, ...]) -> None:
     if not drift:
-        render.line("Nothing was changed by hand since it was deployed.")
+        render.line("Nothing was changed manually since the deployment.")
     for one in drift:
         render.line(f"! {one.logical_id} ({one.type}) was {one.status.lower()} outside of CloudFormation", "red")
         for path, wanted, found in one.properties:
@@ -568,8 +568,8 @@ def migrate(url: str, yes: bool) -> Answer:
     """Move the records of a table from layout 1 to layout 2, in which roles can be limited to their own jobs.
 
     Stop all workers and functions of the app first. Each record gets a copy where layout 2 reads it; the old ones stay.
-    The command may be interrupted and run again: it goes on where it was. When it has ended, the table takes no process of
-    layout 1 any more: add layout=2 to the URL, and deploy with --layout 2.
+    The command may be interrupted and run again: it continues. When it has ended, processes of
+    layout 1 cannot use the table any more: add layout=2 to the URL, and deploy with --layout 2.
     """
     table, migration = urls.layout_migration(url, clock=SystemClock(), entropy=SystemEntropy())
     found = (migration.migrate if yes else migration.survey)(table, render.note)
