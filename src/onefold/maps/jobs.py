@@ -1,7 +1,7 @@
 """A declared map: its `MapSpec`, the job of its items, and the job whose short turns drive its runs.
 
 `App.map` makes these; `maps/mapper.py` performs them on the embedded engine and `onefold synth` reads the spec. An item is
-an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker does it, once. The job that
+an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker processes it, once. The job that
 drives a run is ordinary too: a turn sends as many items as there is room for, and then the message for the next turn; if a
 worker dies during a turn, any other takes it over.
 Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whichever process
@@ -45,18 +45,18 @@ from onefold.runner.handlers import Job
 from onefold.runtime.outgoing import Outgoing
 from onefold.runtime.runtime import Runtime
 
-CRASHES_MAX: Final = 3  # of one item: what ends its worker so often is quarantined, as of any job
-TURN_RECEIVES: Final = 100  # a turn ends with every crash of its worker; it continues where it was
+CRASHES_MAX: Final = 3  # of one item: an item that kills its worker so often is quarantined, as in any job
+TURN_RECEIVES: Final = 100  # a turn ends when its worker crashes; the next one continues from the checkpoint
 _KEY_SHOWN_CHARS: Final = 100
-_ROOM_BYTES: Final = 4_096  # more than a child's attributes have; below that size JSON in ASCII is always taken
+_ROOM_BYTES: Final = 4_096  # more than a child's attributes need; below this size queues always accept JSON in ASCII
 
 
 class Still(Struct, frozen=True):
     """Since when a run has made no progress, passed from turn to turn: one turn is too short to see it.
 
     Args:
-        moved_at_ms: when something was last over or sent; None when that is not known.
-        empty_at_ms: since when its queue has been empty although children are not over; None when it is not.
+        moved_at_ms: when a child last ended or was sent; None if not known.
+        empty_at_ms: since when its queue has been empty although children have not ended; None if it is not empty.
     """
 
     moved_at_ms: int | None = None
@@ -68,7 +68,7 @@ class MapTurn(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its name. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
-        idle: turns before this one in which nothing happened. still: since when nothing has.
+        idle: turns before this one without progress. still: since when there has been none.
     """
 
     run: str
@@ -82,7 +82,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
     """A declared map. Made by `App.map`; call it with a payload to run its function in a test.
 
     Attributes:
-        spec: what it is, on both sides. job: of its items. turns: the job that drives its runs.
+        spec: for the embedded engine and for AWS. job: of its items. turns: the job that drives its runs.
         item: codec of one item. key: rule of one item's key.
         queue: settings of the items' queue. function: the declared one. owner: the team that owns a fix.
     """
@@ -98,7 +98,7 @@ class MapJob(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of the map and its job."""
+        """The name of the map and its job."""
         return self.spec.name
 
     def __call__(self, payload: Any, ctx: Context | None = None) -> Any:
@@ -143,14 +143,16 @@ class MapJob(Struct, frozen=True, kw_only=True):
         attributes = {**outgoing.entry.attributes, RUN_ATTRIBUTE: Attribute(run)}
         found = replace(outgoing, entry=replace(outgoing.entry, attributes=attributes), unique=False)
         body = found.entry.body
-        if len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii():  # else no queue refuses it
+        if (
+            len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii()
+        ):  # otherwise no queue refuses it
             refused = check_entry(found.entry, self.queue)
             if refused is not None:
                 raise errors.PayloadError(f"Queue {found.queue} does not take it: {refused.message}")
         return found
 
     def child_key(self, keys: Sequence[str]) -> str:
-        """The key of a child: its item's, or for a batch the first one's with how many and which follow."""
+        """The key of a child: its item's, or for a batch the first item's, the number of the others and a digest."""
         if self.spec.batch is None:
             return keys[0]
         which = digest("\0".join(keys).encode())[:16]
@@ -301,7 +303,7 @@ def _item_type(function: Callable[..., Any], spec: MapSpec) -> Any:
 
 
 def _batch_key(rule: KeyRule) -> KeyFunction:
-    """Only for messages that something else than a map run sends: a run gives its keys itself."""
+    """Only for messages that are not sent by a map run: a run sets its keys itself."""
 
     def key_of_batch(items: Any) -> str:
         return digest("\0".join(rule.of(item) for item in items).encode())

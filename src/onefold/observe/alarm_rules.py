@@ -1,10 +1,10 @@
 """The alarms as alerting rules for Prometheus, with thresholds from an app's declarations.
 
 Each rule is over the metrics of `metrics.py`, as exposed by workers (`onefold worker --metrics`). Every worker that has a
-queue exposes its gauges, so that the largest counts; counters are added up over all of them. A counter that is new counts as
-well as one that has grown: the first `completion-failed` of a process is where its counter begins. What is no longer exposed
-more (no worker, no scheduler) is an alarm too, once the server has looked for that long.
-Never here: what an alarm means (`alarms.py`), querying a server. Invariant: the same declarations give the same text.
+queue exposes its gauges, so that the largest counts; counters are added up over all of them. A new counter counts as
+well as one that has grown: the first `completion-failed` of a process is where its counter begins. A metric that is no
+longer exposed (no worker, no scheduler) is an alarm too, once the server has scraped for that long. Never here: what an
+alarm means (`alarms.py`), querying a server. Invariant: the same declarations give the same text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onefold.registry import Registry
     from onefold.schedules.schedule import Schedule
 
-_RANGE_MS_MAX: Final = 40 * limits.DAY_MS  # ours: a server that keeps 15 days sees no month; longer gaps have no rule
+_RANGE_MS_MAX: Final = 40 * limits.DAY_MS  # our limit: servers keep 15 days; longer gaps have no rule
 _QUARTER: Final = duration.to_text(alarms.EVENT_MS)
 
 
@@ -55,7 +55,7 @@ def rules(registry: Registry, now_ms: int) -> Iterator[Rule]:
     """The rules of an app.
 
     Args:
-        now_ms: from which instant on the gaps between ticks are looked at.
+        now_ms: the instant from which gaps between ticks are computed.
     """
     numbers = numbers_of(registry)
     yield from _counted("completion-failed", "onefold_completion_failed_total", "job, queue", 1)
@@ -104,7 +104,7 @@ def rules(registry: Registry, now_ms: int) -> Iterator[Rule]:
 
 
 def _counted(alarm: str, metric: str, by: str, least: int) -> Iterator[Rule]:
-    """So many within 15 minutes; where one is enough, also the first one of a process, at which its counter begins."""
+    """At least `least` within 15 minutes; if one is enough, also a process's first one, at which its counter begins."""
     expression = f"sum by ({by}) (increase({metric}[{_QUARTER}])) >= {least}"
     if least == 1:
         grown = f"sum by ({by}) (increase({metric}[{_QUARTER}])) > 0"
@@ -143,7 +143,7 @@ def _of_queue(settings: QueueSettings, numbers: AppNumbers) -> Iterator[Rule]:
 
 
 def _of_companions(name: str, dead_retention_ms: int) -> Iterator[Rule]:
-    """How old what lies in a queue's dead-letter and held queues is."""
+    """The age of the oldest message in a queue's dead-letter and held queues."""
     dead_ms = dead_retention_ms - expiring_lead_ms(dead_retention_ms)
     for alarm, state, limit_ms in (("dlq-expiring", "dead", dead_ms), ("held-old", "held", limits.DAY_MS)):
         oldest = f'max(onefold_queue_companion_age_seconds{{queue="{name}",state="{state}"}})'
@@ -151,7 +151,7 @@ def _of_companions(name: str, dead_retention_ms: int) -> Iterator[Rule]:
 
 
 def _checked(since: str) -> str:
-    """Whether the server has looked at anything so long ago."""
+    """Whether the server has scraped anything this long ago."""
     return f"count(up offset {since}) > 0"
 
 
@@ -173,7 +173,7 @@ def _of_schedule(schedule: Schedule, numbers: AppNumbers, now_ms: int) -> Iterat
 
 
 def _of_checks(schedule: str, gap_ms: int, numbers: AppNumbers) -> Iterator[Rule]:
-    """No reconciliation that agrees since the run before the last one that should have been looked at."""
+    """No good reconciliation since the run before the last one that should have been reconciled."""
     after_ms = numbers.reconcile_after_ms.get(schedule)
     if after_ms is None:
         return
@@ -224,5 +224,5 @@ def _plain(value: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A YAML text; JSON's are."""
+    """A YAML text in JSON's form, which YAML accepts."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Metrics for CloudWatch without a call of its API: `EmfSink` writes lines in the embedded metric format.
+"""Metrics for CloudWatch without calling its API: `EmfSink` writes lines in the embedded metric format.
 
-The collector of the lines (Lambda, the CloudWatch agent) makes metrics of them. One line has what was counted for one job
+The collector of the lines (Lambda, the CloudWatch agent) makes metrics of them. One line has the counts of one job
 and queue since the last one: on Lambda at the end of each batch, in a worker once a minute. The namespace is
 `onefold/<app>`, the dimensions are job and queue and nothing else, so that the number of metrics that AWS bills is bounded;
 outcomes and states are part of the metric's name. The format is AWS's "Specification: Embedded metric format".
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def namespace_of(app: str) -> str:
-    """Of an app's metrics in CloudWatch, unless its sink names another one."""
+    """The namespace of an app's metrics in CloudWatch, unless its sink names another one."""
     return f"onefold/{app}"
 
 
@@ -52,12 +52,12 @@ class EmfSink:
         self._since_ms: int | None = None
 
     def for_app(self, name: str) -> None:
-        """Take the app's namespace, unless there is one."""
+        """Use the app's namespace, unless one was given."""
         if self._namespace is None:
             self._namespace = namespace_of(name)
 
     def namespace(self, app: str) -> str:
-        """Where the metrics of an app are written."""
+        """The namespace for an app's metrics."""
         return self._namespace or namespace_of(app)
 
     def emit(self, event: Event) -> None:
@@ -70,7 +70,7 @@ class EmfSink:
             self.flush()
 
     def flush(self, samples: Iterable[Sample] = (), at_ms: int | None = None) -> None:
-        """Write what was counted since the last time, and these gauges; nothing where there is nothing.
+        """Write the counts since the last time and these gauges, if there are any.
 
         Args:
             at_ms: when they were read, wall time; unless given, the time of the last event.
@@ -85,7 +85,7 @@ class EmfSink:
 
 
 class _Values(Meter):
-    """As a meter, but it keeps each value that a histogram would count, until they are taken."""
+    """Like a meter, but keeps each value of a histogram until they are taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Values(Meter):
         self.is_full = self.is_full or len(values) >= VALUES_MAX
 
     def take(self) -> list[tuple[Metric, Labels, list[float]]]:
-        """All that was counted, which is forgotten."""
+        """Return and forget all counts."""
         with self._lock:
             found = [(METRICS[name], labels, [value]) for (name, labels), value in self._counters.items()]
             found += [(METRICS[name], labels, values) for (name, labels), values in self._numbers.items()]
@@ -107,7 +107,7 @@ class _Values(Meter):
 
 
 def emf_name(metric: Metric, labels: Labels) -> str:
-    """A metric's name in CloudWatch; what it says of outcome or state is in it."""
+    """A metric's name in CloudWatch, which includes its outcome or state."""
     said = dict(labels)
     state = said.get("state") or said.get("outcome") or ""
     if metric.name == "onefold.outcomes":  # the user's own names
@@ -123,10 +123,10 @@ def emf_lines(
     counted: Sequence[tuple[Metric, Labels, list[float]]],
     samples: Iterable[Sample] = (),
 ) -> list[str]:
-    """Lines, without line ends: for each job and queue as many as its metrics and their values need.
+    """Lines, without line ends: as many for each job and queue as their metrics and values need.
 
     Args:
-        counted: since the last lines. samples: gauges of this moment.
+        counted: since the last lines. samples: current gauges.
     """
     subjects: dict[tuple[str, str], dict[str, tuple[Metric, list[float]]]] = defaultdict(dict)
     gauges = [(one.metric, one.labels, [one.value]) for one in samples if not isinstance(one.value, Histogram)]
@@ -146,7 +146,7 @@ def emf_lines(
 
 
 def _parts(metrics: dict[str, tuple[Metric, list[float]]]) -> Iterable[dict[str, tuple[Metric, list[float]]]]:
-    """The metrics of one place in parts that fit a line."""
+    """The metrics of one job and queue in parts that fit a line."""
     while metrics:
         some = list(metrics.items())[:METRICS_MAX]
         yield {name: (metric, values[:VALUES_MAX]) for name, (metric, values) in some}

@@ -2,12 +2,12 @@
 
 A check may answer in three forms:
 
-    {"c-17": 1, "c-18": 2}                       found per dispatched key; each should be there once, a key that is not in
+    {"c-17": 1, "c-18": 2}                       found per dispatched key; each should exist once, a key that is not in
                                                  the mapping was found 0 times, one that was not dispatched is unexpected
     Totals(expected=4_312, found=4_312)          totals alone
-    Counted("c-17", found=1), ... (any iterable) expected and found per key, taken as they come, so that memory stays flat
+    Counted("c-17", found=1), ... (any iterable) expected and found per key, read one by one, so that memory stays flat
 
-Never here: reading rows or records, what is done about a difference. Invariant: only differences are kept, and of those
+Never here: reading rows or records, what is done about a difference. Invariant: only differences are kept, and of these
 only the first few by name.
 """
 
@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from onefold import errors
 
-DIFFERENCES_MAX: Final = 20  # that an answer names; the others are counted
-_KEY_SHOWN_CHARS: Final = 600  # a key with its tenant before it has less; one that was never dispatched may be anything
+DIFFERENCES_MAX: Final = 20  # that an outcome names; the others are only counted
+_KEY_SHOWN_CHARS: Final = 600  # a key with its tenant is shorter; a key that was never dispatched may have any length
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Counted(Struct, frozen=True):
     """What a user's own check found of one key.
 
     Args:
-        key: the business key (`tenant/key` where there are tenants).
+        key: the business key (`tenant/key` with a tenant).
         found, expected: 0 or more.
     """
 
@@ -51,7 +51,7 @@ class Counted(Struct, frozen=True):
 
 
 class Own(Struct, frozen=True, kw_only=True):
-    """What a user's own check gave.
+    """The result of a user's own check.
 
     Args:
         what: what it counted.
@@ -89,11 +89,11 @@ class Own(Struct, frozen=True, kw_only=True):
 
 
 def compare(answer: Any, pages: Callable[[], Iterator[list[str]]]) -> Own:
-    """Hold an answer against the dispatched keys.
+    """Compare an answer with the dispatched keys.
 
     Args:
         answer: in one of the three forms above.
-        pages: the dispatched keys, a page at a time; asked only for a mapping.
+        pages: returns the dispatched keys, a page at a time; called only for a mapping.
 
     Raises:
         UsageError: the answer has another form, or holds something else than whole numbers of 0 or more.
@@ -121,7 +121,7 @@ def _of_totals(answer: Totals) -> Own:
 
 
 def _joined(found: Mapping[Any, Any], pages: Iterator[list[str]]) -> Iterator[Counted]:
-    """Each dispatched key with what was found of it, then what was found and never dispatched."""
+    """Each dispatched key with its count, then the found keys that were never dispatched."""
     counts = {str(key): _number(count) for key, count in found.items()}
     rest = dict(counts)
     absent: set[str] = set()
@@ -129,7 +129,9 @@ def _joined(found: Mapping[Any, Any], pages: Iterator[list[str]]) -> Iterator[Co
         for key in page:
             if key in rest:
                 yield Counted(key, rest.pop(key))
-            elif key not in counts and key not in absent:  # else it came before: dispatched twice, and one operation
+            elif (
+                key not in counts and key not in absent
+            ):  # otherwise it came before: dispatched twice, but one operation
                 absent.add(key)
                 yield Counted(key, 0)
     for key, count in rest.items():

@@ -7,12 +7,13 @@
 
 There are two checks. onefold's compares every dispatched key with its record (`survey.py`). The user's counts the business
 rows themselves, because a record proves that a handler returned, not that the row it wrote exists exactly once. The outcome
-goes to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which alarms.
+goes to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which raises an
+alarm.
 
 The message that starts it is sent when the run begins, to be delivered `after` later, and its key is the run's name: so the
 check happens once, on any worker, even if the run failed. Where a queue cannot delay a message for so long (SQS: 15
 minutes), it is delivered earlier and sends itself again. Work that is merely late is checked again, a few times.
-Never here: repairs (`admin/reconcile.py`), which runs there are.
+Never here: repairs (`admin/reconcile.py`), which runs exist.
 Invariant: a check changes nothing; it only stores its outcome.
 """
 
@@ -47,11 +48,11 @@ from onefold.zones import zone_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 QUEUE: Final = "onefold-reconcile"  # declared where a reconciliation names no queue of its own
-LOOKS_MAX: Final = 4  # ours: a run that is late is looked at again, `after` later each time
+LOOKS_MAX: Final = 4  # our limit: a late run is checked again, `after` later each time
 _TIMEOUT: Final = (
     "10m"  # for one pass: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
 )
-_AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # ours: later than that its queue would not keep a message either
+_AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # our limit: its queue would not keep a message for longer either
 
 
 class ReconcileMessage(Struct, frozen=True, kw_only=True):
@@ -59,9 +60,9 @@ class ReconcileMessage(Struct, frozen=True, kw_only=True):
 
     Args:
         run: the run's full name.
-        look: which look it is, 1 or more; 0 by hand.
+        look: the number of the check, 1 or more; 0 for a manual one.
         at_ms: not before; 0: `after` the run's start. Not in a first message, so that sending it again sends an equal one.
-        hop: how often it was sent on, because no queue held it until then.
+        hop: how often it was sent on because no queue can delay it for long enough.
     """
 
     run: str
@@ -74,10 +75,10 @@ class Reconciliation:
     """What a user's own check gets, and may ask for.
 
     Attributes:
-        run: the run's full name. schedule: the schedule, or the map, that it is a run of.
+        run: the run's full name. schedule: the schedule or map of the run.
         local: its planned time in the schedule's zone, as `Tick.local`; None for a run that no schedule began.
         dispatched: how many operations the run's ledger names; done: how many of them have a finished record.
-        look: which look this is, 1 or more; 0 by hand.
+        look: the number of this check, 1 or more; 0 for a manual one.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Reconciliation:
         self._engine = engine
 
     def pages(self) -> Iterator[list[str]]:
-        """The dispatched keys, at most 1,000 at a time and in the order of dispatch; `tenant/key` where there are tenants.
+        """The dispatched keys, at most 1,000 at a time and in the order of dispatch; `tenant/key` with a tenant.
 
         A key that was dispatched twice may come twice.
         """
@@ -101,7 +102,7 @@ class Reconciliation:
 
 
 def name_of(key: RecordKey) -> str:
-    """How a user's own check names an operation: its key, with the tenant before it where it has one."""
+    """How a user's own check names an operation: its key, with its tenant, if any, before it."""
     return f"{key.scope}/{key.key}" if key.scope else key.key
 
 
@@ -109,12 +110,12 @@ def name_of(key: RecordKey) -> str:
 
 
 class ReconcilePass:
-    """One look at a run, in steps, so that the user's own part may be awaited in between.
+    """One check of a run, in steps, so that the user's own part may be awaited in between.
 
     Args:
         engine: an open engine. jobs: the declared ones, for their policies.
-        due: which run, which look. name: of the reconciliation.
-        now_ms: the instant of the question. zones: of schedules, by name.
+        due: the run and the number of the check. name: of the reconciliation.
+        now_ms: the instant of the check. zones: of schedules, by name.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class ReconcilePass:
         self._concerned = 0
 
     def survey(self) -> Reconciliation:
-        """Our own part; what the user's is then given."""
+        """Our own part; returns the value for the user's part."""
         for item in self._survey.walk():
             self._concerned += 1
             if len(self._items) < findings.EXAMPLES_MAX:
@@ -150,7 +151,7 @@ class ReconcilePass:
         )
 
     def outcome(self, own: Own | None) -> ReconcileOutcome:
-        """What both parts give together."""
+        """The outcome of both parts."""
         stored = runs.read(self._engine.state, self._due.run)
         run = stored.run if stored is not None else None
         return findings.assemble(
@@ -176,7 +177,7 @@ class Reconciler:
     Attributes:
         of: the schedule, map run or full run name it is for.
         name: of its job. after_ms: how long after a run's start it checks.
-        function: the user's own check; None where there is only ours.
+        function: the user's own check; None if there is only ours.
     """
 
     def __init__(self, runtime: Runtime, of: str, *, name: str, after_ms: int) -> None:
@@ -220,12 +221,12 @@ class Reconciler:
         return self.of in (run, title)
 
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
-        """The message that is to be sent together with a run."""
+        """The message to send together with a run."""
         assert self._job is not None
         return self._job.message(ReconcileMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
 
     def _as_late(self, at_ms: int) -> datetime:
-        """The instant, or the latest before it until which the queue can hold a message."""
+        """The instant, or the latest one before it that the queue's delay allows."""
         assert self._job is not None
         queue = self._runtime.engine.queues.open(self._job.policy.queue)
         if not queue.capabilities.run_at:
@@ -233,14 +234,14 @@ class Reconciler:
         return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
 
     def reconcile(self, due: ReconcileMessage, *, actor: str | None = None) -> ReconcileOutcome:
-        """Look, and write down what was found.
+        """Check, and store the outcome.
 
         Args:
-            due: which run, which look.
+            due: the run and the number of the check.
             actor: who checks, as named in the ledger; by default this process.
 
         Raises:
-            Exception: whatever the user's own check raised; nothing is written down then.
+            Exception: whatever the user's own check raised; nothing is stored then.
         """
         runtime, engine = self._runtime, self._runtime.engine
         jobs = runtime.registry.jobs
@@ -267,12 +268,12 @@ class Reconciler:
     # -- as a job ----------------------------------------------------------------------------------------------------
 
     def declare(self, queue: Queue, owner: str | None) -> None:
-        """Make the job of it."""
+        """Declare its job."""
         if queue.settings.fifo:
             raise errors.UsageError(
                 f"{self.name} is on the FIFO queue {queue.name}.",
-                meaning="A look waits for its own time, and would hold up whatever is behind it.",
-                todo="Give it a standard queue, or none: then it has one of its own.",
+                meaning="A check waits until it is due, and would hold up the messages behind it.",
+                todo="Give it a standard queue, or none: then it gets its own.",
             )
         job = declare_job(
             self._runtime, queue, key=_key_of, name=self.name, owner=owner, effect="repeatable", timeout=_TIMEOUT
@@ -292,7 +293,7 @@ class Reconciler:
             raise errors.PayloadError(
                 f"The message asks {self.name} to look at {due.run!r:.100}, and it is for runs of {self.of}.",
                 meaning="Its result would replace what that run's own reconciliation finds.",
-                todo="Run `onefold reconcile` on that run to have it looked at now.",
+                todo="Run `onefold reconcile` on that run to check it now.",
             )
         at_ms = self._due_ms(due)
         if self._runtime.now_ms() < at_ms:
@@ -309,7 +310,7 @@ class Reconciler:
         return stored.run.started_at_ms + self.after_ms if stored is not None else 0
 
     def _send(self, due: ReconcileMessage, at_ms: int) -> None:
-        """Send on from the handler: the message leaves with the record of its run."""
+        """Send on from the handler: the message is sent with the record of its run."""
         assert self._job is not None
         self._job.send(due, run_at=self._as_late(at_ms))
 
@@ -343,7 +344,7 @@ def declare(
 
 
 def _key_of(due: ReconcileMessage) -> str:
-    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # checks by hand have no message
+    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # manual checks have no message
     return f"{look}+{due.hop}" if due.hop else look
 
 

@@ -47,7 +47,7 @@ class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A note about messages that wait for one job.
 
     Args:
-        at_ms: when one was last seen. message_id: of that one. why: the reason that no job takes it. ends_at_ms: when it is
+        at_ms: when one was last seen. message_id: its id. why: the reason that no job takes it. ends_at_ms: when it is
             moved to the dead-letter queue.
     """
 
@@ -62,7 +62,7 @@ def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted
 
     Args:
         settings: of its queue. age_ms: since it was sent. receive_count: this receive included.
-        counted: whether each check costs one of the receives that the queue allows.
+        counted: whether each check uses up one of the queue's receives.
     """
     if settings.dead_letter is not None:
         worn = counted and settings.receives_max is not None and receive_count >= settings.receives_max
@@ -79,7 +79,7 @@ def patience_ms(settings: QueueSettings) -> int:
 
 
 class Orphans:
-    """Decides and reports for one runner. Safe from the threads that begin.
+    """Decides and reports for one runner. Safe from the threads that begin runs.
 
     Args:
         settings: of the app's queues. report: takes the event's queue and message and its detail.
@@ -112,7 +112,7 @@ class Orphans:
         return found
 
     def hide(self, queue: str, receipts: Collection[str], until_ms: int) -> None:
-        """Remember that messages were returned that stay hidden until a monotonic instant."""
+        """Remember messages that were returned and stay hidden until a monotonic instant."""
         with self._lock:
             hidden = self._hidden.setdefault(queue, {})
             hidden.update(dict.fromkeys(receipts, until_ms))

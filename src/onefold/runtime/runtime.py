@@ -50,7 +50,7 @@ class Runtime:
         history: what the ledger keeps. app_sinks, hooks: the ones the app names.
         records_alone: the URL may be a store for records, which has no queues.
         read_only: nothing is written, so read access to a file is enough.
-        outbox_url: the database with the app's outbox table; None: there is none.
+        outbox_url: the database with the app's outbox table; None: no outbox.
 
     Methods that need the engine open it, and raise as `open` does.
     """
@@ -104,11 +104,11 @@ class Runtime:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, url: str | None = None, *, patient: bool = True) -> None:
-        """Open the engine, with all declared queues created, unless it is open; where a queue differs, a warning is logged.
+        """Open the engine, with all declared queues created, unless it is open; logs a warning for each queue that differs.
 
         Args:
-            url: another engine than this runtime's own; what is open already stays.
-            patient: wait for other writers as long as every call does; else for a moment only.
+            url: another engine than this runtime's own; an open engine stays open.
+            patient: wait for other writers as long as in any call; otherwise only for a moment.
 
         Raises:
             UsageError: an unknown scheme. StorageError: the file cannot be used.
@@ -146,7 +146,7 @@ class Runtime:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
-        with self._opening:  # perhaps in another thread: what that opens is closed as well
+        with self._opening:  # perhaps in another thread, whose engine is closed as well
             if self._opened is not None:
                 self._opened.engine.close(unfinished=unfinished)
                 self._opened = None
@@ -208,10 +208,10 @@ class Runtime:
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def send(self, outgoing: Sequence[Outgoing], connection: object = None) -> list[Receipt]:
-        """Accept messages durably, all or none; errors as `sending.send_all`.
+        """Accept messages durably, all or none; errors as for `sending.send_all`.
 
         Args:
-            connection: the caller's, as `callers.driver_connection` takes it: they are accepted if, and only if, the
+            connection: the caller's, as for `callers.driver_connection`: the messages are accepted if, and only if, the
                 transaction commits that is open on it.
 
         Raises:
@@ -234,10 +234,10 @@ class Runtime:
             return sending.send_all(self, outgoing, self.history)
 
     async def asend(self, outgoing: Sequence[Outgoing], connection: object = None) -> list[Receipt]:
-        """As `send`, from a coroutine, whose loop goes on meanwhile.
+        """Like `send`, from a coroutine, without blocking its loop.
 
         Args:
-            connection: as `callers.async_driver_connection` takes it: an asynchronous one, to a database with an outbox.
+            connection: as for `callers.async_driver_connection`: an asynchronous one, to a database with an outbox.
         """
         if connection is None:
             return await self.in_thread(lambda: self.send(outgoing))
@@ -250,14 +250,14 @@ class Runtime:
             return await outbox.aput(self.registry, self.outbox_url, carrying, found)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Make a call that may wait from a coroutine: in a thread, so that the loop goes on. Its answer, or its error.
+        """Make a blocking call in a thread, for a coroutine. Returns or raises what the call does.
 
         If the task is cancelled meanwhile, a call that has begun still runs to its end.
         """
         return await self._loop_threads().run(call)
 
     async def pause(self, pause_ms: int) -> None:
-        """Wait in a coroutine for so long at most, while the loop goes on."""
+        """Wait in a coroutine for at most this long, without blocking the loop."""
         clock, never = self.steady, self.never()
         await self._loop_threads().pause(lambda: clock.wait(never, pause_ms))
 
@@ -275,13 +275,13 @@ class Runtime:
         except errors.StorageBusy as error:
             raise errors.UsageError(
                 f"App {self.registry.name} was not open yet, and cannot be opened inside your transaction: {error.what}",
-                meaning="Its queues have to be made, and your transaction may be what holds the file. Nothing was sent.",
+                meaning="Its queues must be created, and your transaction may be holding the file. Nothing was sent.",
                 todo="Call app.runtime() once when the program starts, before the first transaction.",
             ) from error
         join = self.engine.joined
         if join is None:
             raise errors.UsageError(
-                f"The queues of app {self.registry.name} are not in a database that a connection could be to.",
+                f"The queues of app {self.registry.name} are not in a database that a connection can reach.",
                 meaning="The message and your rows would not be in one transaction. Nothing was sent.",
                 todo="Leave connection= out, and send after your commit.",
             )
@@ -296,7 +296,7 @@ class Runtime:
         opened = self._here()
         if not opened.named.issuperset(names):
             take(opened.engine.state, names, app, opened.steady.now_ms())
-            if not sending.is_of_caller():  # what a transaction of the caller takes may be rolled back
+            if not sending.is_of_caller():  # names taken in the caller's transaction may be rolled back
                 opened.named.update(names)
 
     def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
@@ -305,7 +305,7 @@ class Runtime:
             self.take_names([name for job in jobs.values() if job.app == app for name in job.names], app)
 
     def s3_client(self) -> Any:
-        """A client for places on S3, in the account of the engine."""
+        """A client for S3, in the account of the engine."""
         return urls.s3_client(self._here().url)
 
     def never(self) -> Waiter:
