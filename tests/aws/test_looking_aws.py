@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import onefold
 from onefold.admin import jobs, queues, status, stuck, why
-from onefold.admin.session import AdminSession, Jobs
+from onefold.admin.session import AdminSession, Jobs, jobs_of, open_session
 from onefold.runner.setup import make_runner
 from onefold.runtime.events import Sinks
 from onefold.testing import Endpoint
@@ -121,3 +123,25 @@ def test_a_failed_run_waits_for_its_retry(shop: Shop) -> None:
     assert story.state == "retrying"
     assert "no message is left" not in story.text
     assert not any("Send it again" in one for one in story.todo)
+
+
+def pay(payout: dict[str, str]) -> None: ...
+
+
+def test_a_queue_that_was_renamed_is_named_where_queues_have_a_prefix(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one the queues of the account may be anybody's; who sent a message is not known before it is received."""
+    place = f"aws://{endpoint.region}?create=yes&records=sqlite:///{tmp_path}/records.db"
+    for prefix, expected in (("&prefix=pay-", ["payouts"]), ("", [])):
+        before, after = onefold.App("pay", url=place + prefix), onefold.App("pay", url=place + prefix)
+        before.job(before.queue("payouts"), key="{id}", name="pay")(pay).send({"id": "p-1"})
+        before.close()
+        after.job(after.queue("transfers"), key="{id}", name="pay")(pay)
+        with closing(open_session(place + prefix, actor="person:ada", jobs=jobs_of(after))) as session:
+            found = [one for one in status.status(session).warnings if one.code == "no-receiver"]
+            assert [one.queue for one in found] == expected
+            assert status.waiting_in_vain(session) == found
+            assert status.left_behind(session) == [], "a worker that starts may not list queues"
+            assert all(one.text.startswith("About 1 message is in queue payouts, on which this app") for one in found)
+        after.close()

@@ -25,6 +25,7 @@ from onefold.contracts.queue import APP_ATTRIBUTE, JOB_ATTRIBUTE
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.state import REPAIRED_GROUPS
 from onefold.contracts.store import Record
+from onefold.engines import urls
 from onefold.observe.operation_state import QUEUE_RENAMED
 from onefold.observe.readings import QueueReading, read_queues
 from onefold.observe.wording import age, counted
@@ -352,11 +353,15 @@ def left_behind(session: AdminSession, names: Sequence[str] | None = None) -> li
     """Messages for this app in queues that it declares no job on, as after a queue was renamed: its workers receive none.
 
     Args:
-        names: of working queues; None for all. Queues of SQS are not read, because that would receive the messages.
+        names: of working queues; None for all. Queues of SQS are not read, because that would receive the messages: there
+            those are named that have the prefix of the engine's URL, and only to who gives `names`, as it takes the rights
+            of an operator.
     """
-    if session.jobs is None or session.engine.commit is None:
+    if session.jobs is None:
         return []
     served = {job.policy.queue for job in session.jobs.named.values()}
+    if session.engine.commit is None:
+        return _undeclared(session, [name for name in names or () if name not in served])
     apps = {job.app for job in session.jobs.named.values()}
     result = []
     for name in sorted(roles(session.settings()).sources) if names is None else names:
@@ -374,6 +379,25 @@ def left_behind(session: AdminSession, names: Sequence[str] | None = None) -> li
         text += "which this app declares no job: its workers do not receive from it. "
         text += f"{'It' if is_one else 'The first'} is deleted in {age(max(first_ms, 0))}."
         result.append(Warning(code="no-receiver", text=text, todo=QUEUE_RENAMED, queue=name))
+    return result
+
+
+def _undeclared(session: AdminSession, names: Sequence[str]) -> list[Warning]:
+    """Queues of SQS with messages on which the app declares no job; without a prefix they may be anybody's."""
+    url = session.engine.url
+    if not names or not url.startswith("aws://") or not urls.read_aws(url).prefix:
+        return []
+    result = []
+    for name, depth in zip(names, session.engine.queues.depths(names), strict=True):
+        waiting = depth.visible + depth.delayed if depth is not None else 0
+        if waiting:
+            text = (
+                f"About {counted(waiting, 'message')} {'is' if waiting == 1 else 'are'} in queue {name}, on which this"
+            )
+            text += (
+                " app declares no job: its workers do not receive from it. Perhaps another app with this prefix does."
+            )
+            result.append(Warning(code="no-receiver", text=text, todo=QUEUE_RENAMED, queue=name))
     return result
 
 
