@@ -76,7 +76,7 @@ def test_asking_about_a_key_receives_no_message_of_any_job(shop: Shop) -> None:
     status.status(shop.session)
     jobs._wake(shop.session, "charge")
     for queue in ("orders", "steps.fifo"):
-        with pytest.raises(onefold.errors.UsageError, match="a look receives"):
+        with pytest.raises(onefold.errors.UsageError, match="reading messages receives them"):
             queues.look(shop.session, queue)
     assert queues.look(shop.session, "orders-dead") == []
     assert (shop.received("orders"), shop.received("steps.fifo")) == ([1], [1])
