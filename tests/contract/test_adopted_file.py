@@ -12,7 +12,7 @@ import pytest
 
 import onefold
 from onefold import errors
-from onefold.engines.sqlite.migrations import latest
+from onefold.engines.sqlite.file import latest
 from onefold.options import WorkerSettings
 from onefold.runner import worker_setup
 from onefold.runner.context import Context

@@ -22,10 +22,9 @@ from onefold.contracts.entries import Entry
 from onefold.contracts.settings import QueueSettings
 from onefold.contracts.store import Claimed, Complete, Completed, Running
 from onefold.engines.sqlite import log
-from onefold.engines.sqlite.connection import APPLICATION_ID
 from onefold.engines.sqlite.database import Database
 from onefold.engines.sqlite.engine import SqliteEngine
-from onefold.engines.sqlite.file import FileSettings
+from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings
 from onefold.entropy import SystemEntropy
 from onefold.manual_clock import ManualClock
 from onefold.testing.records import KEPT_MS, NOW, ask

@@ -44,6 +44,22 @@ def test_a_run_with_what_is_not_done_of_it() -> None:
         assert "0 missing messages would be sent again" in reader.get(f"/runs/{name}?repair=1").words
 
 
+def test_a_page_that_outlives_an_upgrade_of_its_file_says_so(tmp_path: Path) -> None:
+    """A newer onefold has opened the file and changed its tables; the page runs on with the older one."""
+    office = Office()
+    with office.opened(file_url(tmp_path)) as there:
+        park(there)
+        reader = Reader(Page(there.session, access=Access(token=TOKEN), app=there.office.app))
+        form = [op(there), ("done", "yes"), ("why", "x")]
+        with closing(sqlite3.connect(tmp_path / "office.db")) as newer:
+            newer.execute("PRAGMA user_version = 99")
+            newer.execute("ALTER TABLE onefold_record RENAME COLUMN updated_at_ms TO changed_at_ms")
+            newer.commit()
+        for got in (reader.get("/"), reader.get("/held"), reader.get("/api/held"), reader.post("/held/settle", form)):
+            assert (got.status, "has schema version 99 now" in got.text) == (503, True), got.words
+            assert "Restart this process" in got.text
+
+
 def test_a_file_that_is_locked_or_damaged_is_said_to_be(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(Page(there.session, access=Access(token=TOKEN)))
     queues = type(there.session.engine.queues)

@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from onefold import errors
-from onefold.engines.sqlite import migrations
 from onefold.engines.sqlite.connection import FileConnection, is_adopted, version_in
 from onefold.engines.sqlite.database import Database
-from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, inode
+from onefold.engines.sqlite.file import FOR_WORKERS, FileSettings, inode, latest
 from onefold.engines.sqlite.refusals import primary, translate
 from onefold.engines.sqlite.turn import Run
 from onefold.interrupts import ignored, is_of_a_signal
@@ -91,7 +90,7 @@ class CallersDatabase(Database):
     def _check_identity(self, connection: sqlite3.Connection) -> None:
         if self._identity is None:
             self._adopted = super().read(is_adopted)
-            self._identity = migrations.latest(), super().read(self._identity_in)[1]
+            self._identity = latest(), super().read(self._identity_in)[1]
         try:
             # First a write: a transaction that has only read cannot write any more once another process has written.
             connection.execute("UPDATE onefold_file SET last_id = last_id")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 from onefold import errors, forks, private_files
 from onefold.contracts.admin import Transferred
 from onefold.contracts.commit import ends_transaction
-from onefold.engines.sqlite.file import FileSettings, inode
+from onefold.engines.sqlite.file import APPLICATION_ID, FileSettings, inode
 from onefold.engines.sqlite.refusals import translate
 from onefold.interrupts import ignored, let_through
 
@@ -304,7 +304,6 @@ class LentConnection(FileConnection):
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
-APPLICATION_ID: Final = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
 _CACHE_KIB: Final = 64 * 1024  # of the one writer
 _READER_CACHE_KIB: Final = 2 * 1024  # for each reader, of which a busy process has many; larger sorts use a file
 

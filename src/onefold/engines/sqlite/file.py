@@ -22,14 +22,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
+from urllib.parse import quote
 
 from msgspec import Struct
 
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey, ident_of
-from onefold.engines.sqlite.refusals import DiskFull, is_damage, translate
+from onefold.engines.sqlite.refusals import DiskFull, is_damage, primary, translate
 from onefold.engines.sqlite.turn import Run
 from onefold.interrupts import ignored, let_through
 
@@ -55,6 +59,15 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     log_bytes: int = 40_960_000
     page_bytes: int = 4_096
     adopts: bool = False
+
+
+APPLICATION_ID: Final = 0x6F6E6566  # the letters "onef", in SQLite's header field for the file type
+
+
+@cache
+def latest() -> int:
+    """The version of the schema that this onefold uses."""
+    return len(list((Path(__file__).parent / "sql").glob("[0-9]*.sql")))
 
 
 FOR_WORKERS: Final = FileSettings()
@@ -139,7 +152,26 @@ class OpenFile:
         """As `refusals.translate`. An error that shows damage of the file is remembered: see `is_there`."""
         if is_damage(error):
             self._damage = self._damage or str(error)
+        if (
+            isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_ERROR
+        ):  # a table or column is not there
+            version = self._version()
+            if version > latest():
+                return errors.StorageError(
+                    f"{self._path} has schema version {version} now; this process knows versions up to {latest()}.",
+                    meaning="A newer onefold has changed the file meanwhile. Nothing of this call was stored.",
+                    todo="Restart this process, with the version of onefold that the other processes on this file use.",
+                )
         return translate(error, self._path)
+
+    def _version(self) -> int:
+        """The schema version that the file says now; 0 where it cannot be asked, or is that of another program."""
+        try:
+            with closing(sqlite3.connect(f"file:{quote(self.real_path)}?mode=ro", uri=True, timeout=1)) as link:
+                is_ours = link.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+                return int(link.execute("PRAGMA user_version").fetchone()[0]) if is_ours else 0
+        except sqlite3.Error:
+            return 0
 
     def _check_whole(self) -> None:
         """Refuse to write after the file was found damaged: cached pages would hide the damage and make it worse.

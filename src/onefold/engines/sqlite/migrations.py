@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from onefold import errors
-from onefold.engines.sqlite.connection import APPLICATION_ID, identity, is_adopted, refuse_foreign
+from onefold.engines.sqlite.connection import identity, is_adopted, refuse_foreign
 from onefold.engines.sqlite.database import Database
+from onefold.engines.sqlite.file import APPLICATION_ID
 
 _STEPS: Final = Path(__file__).parent / "sql"
 _ADOPT: Final = "CREATE TABLE onefold_adopted (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL)"
@@ -46,12 +47,6 @@ def migrate(engine: Database, *, adopts: bool = False) -> None:
             todo="Upgrade onefold here, or use the version that the other processes on this file use.",
         )
     engine.write(lambda connection: _apply(connection, steps, adopts=adopts))
-
-
-@cache
-def latest() -> int:
-    """The version of the schema that this onefold uses."""
-    return len(list(_STEPS.glob("[0-9]*.sql")))
 
 
 @cache
