@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +35,12 @@ DRIVER = "/usr/bin/chromedriver"
 WIDTHS = (320, 800, 1400)
 SCHEMES = ("light", "dark")
 PATIENCE_S = 30
+SCHEDULED = """
+
+@app.schedule("cron(0 3 1 1 ? *)", owner="stock")
+def stocktaking(tick: onefold.Tick) -> str:
+    return "counted"
+"""
 
 
 class Tab:
@@ -118,7 +125,7 @@ def browser(*, scripts: bool = True) -> Iterator[Chrome]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the page of a shop in which something went wrong, with a worker that runs."""
     folder = tmp_path_factory.mktemp("shop")
-    shutil.copy(SHOP, folder)
+    (folder / "shop.py").write_text(SHOP.read_text("utf-8") + SCHEDULED, "utf-8")
     (folder / "down").touch()
     commands = Commands(folder)
     commands.environment["ONEFOLD_WEB_TOKEN"] = TOKEN
@@ -129,7 +136,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             commands.run("send", "shop:app", "charge", json.dumps({"order_id": f"p-{number}", "city": "Nowhere"}))
         commands.run("send", "shop:app", "book", json.dumps({"order_id": "<b>x", "city": "Atlantis\u202e"}))
         commands.run("worker", "shop:app", "--until-empty", "--no-progress")
-        commands.start("worker", "shop:app", "--no-progress")
+        commands.start("worker", "shop:app", "--no-progress", "--schedules")
         process = commands.start("web", "shop:app", "--port", "0", "--json")
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"].rstrip("/")
@@ -284,6 +291,27 @@ def test_with_the_keyboard_alone(tab: Tab) -> None:
     tab.sees("Redrive 1 of orders-dead")
 
 
+def test_a_schedule_is_run_now_paused_and_resumed(tab: Tab) -> None:
+    tab.go("/schedules")
+    tab.press("Run now…")
+    tab.sees("would be sent to")
+    tab.write("input[name=why]", "the auditors are here")
+    tab.press("Run it now")
+    tab.sees("stocktaking/")
+    tab.sees("complete")  # by the worker that runs
+    for word, opposite in (("Pause", "Resume"), ("Resume", "Pause")):
+        tab.go("/schedules")
+        tab.press(f"{word}…")
+        tab.sees(f"{word} stocktaking")
+        tab.write("input[name=why]", "the warehouse moves")
+        tab.press(word)
+        tab.sees(f"{opposite}…")
+    tab.go("/audit")
+    tab.sees("the auditors are here")
+    tab.sees("the warehouse moves")
+    assert tab.trouble() == []
+
+
 def test_with_scripts_off(served: str) -> None:
     with browser(scripts=False) as driver:
         tab = Tab(driver, served)
@@ -298,3 +326,42 @@ def test_with_scripts_off(served: str) -> None:
         tab.one("button.primary").click()
         tab.sees("Redrive of orders-dead")
         assert tab.trouble() == []
+
+
+def test_a_worker_is_drained_and_ends(tab: Tab) -> None:
+    """Last on this shop: nothing runs there any more."""
+    tab.go("/workers")
+    tab.press("Drain…")
+    tab.sees("releases what it has not started, and ends")
+    tab.write("input[name=why]", "the host is rebooted")
+    tab.press("Drain it")
+    tab.sees("Workers")
+    tab.sees("No worker is there")
+    tab.go("/audit")
+    tab.sees("the host is rebooted")
+    assert tab.trouble() == []
+
+
+def test_a_page_outlives_an_upgrade_of_the_file(tab: Tab, tmp_path: Path) -> None:
+    """A newer onefold has opened the file and changed its tables: the page says so, and what to do."""
+    shutil.copy(SHOP, tmp_path)
+    commands = Commands(tmp_path)
+    commands.environment["ONEFOLD_WEB_TOKEN"] = TOKEN
+    try:
+        commands.run("send", "shop:app", "book", json.dumps({"order_id": "o-1"}))
+        process = commands.start("web", "shop:app", "--port", "0", "--json")
+        assert process.stdout is not None
+        other = Tab(tab.driver, json.loads(process.stdout.readline())["url"].rstrip("/"))
+        other.go(f"/?token={TOKEN}")
+        other.sees("Queues")
+        (file,) = (tmp_path / ".onefold").glob("*.db")
+        with closing(sqlite3.connect(file)) as newer:
+            newer.execute("PRAGMA user_version = 99")
+            newer.execute("ALTER TABLE onefold_record RENAME COLUMN updated_at_ms TO changed_at_ms")
+            newer.commit()
+        other.go("/held")
+        other.sees("has schema version 99 now")
+        other.sees("Restart this process")
+        assert [one for one in other.trouble() if "503" not in one] == []
+    finally:
+        commands.end()
