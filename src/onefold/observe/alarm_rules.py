@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onefold.registry import Registry
     from onefold.schedules.schedule import Schedule
 
-_RANGE_MS_MAX: Final = 40 * limits.DAY_MS  # our limit: servers keep 15 days; longer gaps have no rule
+_RANGE_MS_MAX: Final = 40 * limits.DAY_MS  # our limit; many servers keep 15 days
 _QUARTER: Final = duration.to_text(alarms.EVENT_MS)
 
 
