@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from onefold import duration, errors, limits
 from onefold.deploy import iam, names
+from onefold.deploy.effects import check_effects
 from onefold.deploy.eventbridge import ROLE_ID, schedule_group
 from onefold.deploy.stack import Stack
 from onefold.local.settings import (
@@ -113,6 +114,23 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
         return f"{self.id}Function"
 
 
+def notes(made: Sequence[FunctionPlan], queues: Sequence[Queue]) -> list[str]:
+    """What is not as it was declared: visibility timeouts that somebody chose, and that are too short for the function."""
+    declared = {names.logical_id(queue.name): queue for queue in queues}
+    found = []
+    for one in made:
+        queue = declared[one.queue_id]
+        chosen_ms = queue.settings.visibility_ms
+        if chosen_ms not in (limits.VISIBILITY_MS_DEFAULT, one.visibility_ms):
+            found.append(
+                f"Queue {queue.name} is declared with visibility {duration.to_text(chosen_ms)} and gets"
+                f" {duration.to_text(one.visibility_ms)}: {VISIBILITY_FACTOR} times its function's timeout of"
+                f" {duration.to_text(one.settings.timeout_ms)}, and the batch window. With less, a message comes back while"
+                " the function still has it."
+            )
+    return found
+
+
 def planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any, Any]]) -> FunctionPlan:
     """The function that runs a queue's jobs.
 
@@ -160,6 +178,7 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
         concurrency_max=options.concurrency,
         reports_failures=True,
     )
+    check_effects(jobs, host.stack.records)
     check_function(settings)
     check_mapping(mapping, fifo=queue.settings.fifo, visibility_ms=visibility_ms, timeout_ms=timeout_ms)
     sends_to = _sends_to(options.sends_to, host.queues)

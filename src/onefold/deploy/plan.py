@@ -69,7 +69,7 @@ class DeployPlan(Struct, frozen=True, kw_only=True):
         topic: name of the SNS topic of the stack's own that alarms notify; None for none.
         scheduling: of the schedules; None for none. machines: of the map runs. events: buses, rules, archives, pipes.
         tags: of every resource that can have some.
-        notes: what is declared and AWS will not do, a sentence each.
+        notes: what is declared and AWS will not do, or will do otherwise, a sentence each.
     """
 
     app: str
@@ -211,6 +211,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         events=events,
         tags=dict(sorted({**stack.tags, APP_TAG: app}.items())),
         notes=(
+            *functions.notes(made, queues),
             *eventbridge.schedule_notes(scheduled),
             *state_machine.notes(maps, by_queue),
             *([] if declared.logs else alarms.notes(counts)),
