@@ -296,7 +296,17 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
         runtime: Lambda's name of the Python version. architecture: of the processor.
         handler: `module.name` of what `app.lambda_handler()` returned; unless given, `handler` in the app's module.
         environment: variables for the handler. Everyone who may read the function can read them: no secrets.
-        policies: ARNs of managed policies with what the jobs themselves may do, for example read a bucket.
+        tracing: sample traces with X-Ray.
+        layers: ARNs of at most five layer versions, for example of an extension that collects telemetry.
+        reserved: invocations that Lambda keeps for this function, and at most so many; at least `concurrency`, and what the
+            map runs on its queue have beside it.
+        alias: name of an alias that points to a version of its own for each deployment, which is what is invoked then.
+        provisioned: containers that are kept warm, behind the alias.
+        ephemeral_mb: of /tmp, 512 to 10,240.
+        json_logs: Lambda writes its log as JSON.
+        statements: more of what the jobs may do, as statements of an IAM policy.
+        policies: ARNs of managed policies with what the jobs themselves may do, for example read a bucket. In both,
+            `{account}`, `{region}` and `{partition}` stand for those of the stack: no stage is named in Python.
         sends_to: names of the queues that the jobs may send to; any queue of the app unless given.
         guards: names of `@once` functions that the jobs call with records in the app's own table: with `layout=2` the
             function's role may write those records, too.
@@ -312,6 +322,14 @@ class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
     architecture: Literal["x86_64", "arm64"] = "x86_64"
     handler: str | None = None
     environment: Mapping[str, str] = {}
+    tracing: bool = False
+    layers: Sequence[str] = ()
+    reserved: int | None = None
+    alias: str | None = None
+    provisioned: int = 0
+    ephemeral_mb: int = 512
+    json_logs: bool = False
+    statements: Sequence[Mapping[str, Any]] = ()
     policies: Sequence[str] = ()
     sends_to: Sequence[str] | None = None
     guards: Sequence[str] = ()

@@ -127,6 +127,6 @@ def counts(pattern: str, line: str) -> bool:
     Args:
         pattern: `FilterPattern`, of phrases: all of them, any of those with `?`, and none of those with `-`.
     """
-    terms = [(sign, text.replace(r"\"", '"')) for sign, text in re.findall(r'([?-]?)"((?:[^"\\]|\\.)*)"', pattern)]
+    terms = [(sign, re.sub(r"\\(.)", r"\1", text)) for sign, text in re.findall(r'([?-]?)"((?:[^"\\]|\\.)*)"', pattern)]
     held = {sign: [text in line for one, text in terms if one == sign] for sign in ("", "?", "-")}
     return all(held[""]) and (not held["?"] or any(held["?"])) and not any(held["-"])

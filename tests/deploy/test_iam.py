@@ -151,6 +151,7 @@ def test_what_the_code_calls_is_granted_or_an_operators_and_what_is_granted_is_c
         *GRANTS["logs"].actions,
         *GRANTS["key"].actions,
         *GRANTS["network"].actions,
+        *GRANTS["tracing"].actions,
     }
     by_service |= {*GRANTS["role"].actions}  # Scheduler looks for it at CreateSchedule
     assert sorted(called() - granted - OPERATORS) == [], "grant it to functions, or name it as an operator's"

@@ -231,42 +231,7 @@ def test_cfn_lint_has_nothing_to_say(name: str, tmp_path: Path) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
-def failed_checks(framework: str, template: Path) -> set[str]:
-    """The ids of checkov's checks that fail. Both settings keep it off the network; it needs none for these checks."""
-    found = tool(
-        "checkov",
-        "--framework",
-        framework,
-        "--file",
-        template,
-        "--output",
-        "json",
-        "--skip-download",
-        BC_SKIP_MAPPING="TRUE",
-    )
-    answer = json.loads(found.stdout)
-    assert answer["summary"]["parsing_errors"] == 0
-    assert answer["summary"]["passed"] > 0
-    return {check["check_id"] for check in answer["results"]["failed_checks"]}
-
-
 def argued() -> dict[str, bool]:
     """Checks that the decision argues: id to whether a key of one's own makes it pass."""
     rows = re.findall(r"^\| (CKV\w+) \| .* \| (yes|no) \|", ARGUED.read_text(encoding="utf-8"), re.MULTILINE)
     return {check: passes == "yes" for check, passes in rows}
-
-
-@pytest.mark.slow
-def test_checkov_fails_nothing_that_is_not_argued(tmp_path: Path) -> None:
-    found = {}
-    for name in ("demo", "own-key", "timed", "timed-later"):
-        template = tmp_path / f"{name}.json"
-        template.write_text(cloudformation.to_json(PLANS[name]))
-        module = tmp_path / f"{name}.tf.json"
-        # its reader of Terraform JSON knows resources and data, and stumbles over the other blocks
-        blocks = {key: value for key, value in terraform.module(PLANS[name]).items() if key in ("resource", "data")}
-        module.write_text(json.dumps(blocks))
-        found[name] = failed_checks("cloudformation", template) | failed_checks("terraform_json", module)
-
-    assert found["demo"] | found["timed"] == argued().keys(), "argue it, or take it out of docs/decisions/0009"
-    assert found["own-key"] | found["timed-later"] == {check for check, passes in argued().items() if not passes}

@@ -61,6 +61,7 @@ _OPTIONS = (
     ),
     click.option("--permissions-boundary", "boundary", metavar="ARN", help="Of every role that is made."),
     click.option("--role-path", metavar="/PATH/", help="Of every role that is made."),
+    click.option("--override", "overrides", metavar="FILE", help="JSON: what is merged into single resources."),
     click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
 )
 
@@ -84,6 +85,7 @@ def stack_options(function: F) -> F:
         "topic",
         "boundary",
         "role_path",
+        "overrides",
     )
 
     @functools.wraps(function)
@@ -209,6 +211,8 @@ def _stack(url: str, choices: Choices) -> Stack:
         said["layout"] = int(said["layout"])
     if "tags" in said:
         said["tags"] = _tags(said["tags"])
+    if "overrides" in said:
+        said["overrides"] = _overrides(said["overrides"])
     if "log_days" in said and said["log_days"] not in LOG_DAYS:
         raise click.UsageError(f"--log-days is one of {', '.join(map(str, LOG_DAYS))}.")
     if "records" in said and "table" in said:
@@ -219,6 +223,16 @@ def _stack(url: str, choices: Choices) -> Stack:
     elif "table" in said:
         base = replace(base, records=None)
     return replace(base, **said)
+
+
+def _overrides(word: str) -> dict[str, Any]:
+    try:
+        found = json.loads(Path(word).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--override {word}: {error}.") from error
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise click.UsageError(f"--override {word}: it is an object with an object for each resource, by its name.")
+    return found
 
 
 def _tags(words: Iterable[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ metrics for Lambda functions"; EventBridge Scheduler user guide, "Monitoring wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -342,11 +343,12 @@ def of_function(made: Made, function: FunctionPlan) -> Iterator[AlarmPlan]:
     )  # fmt: skip
 
 
+_TIMED_OUT: Final = "Task timed out"  # Lambda's own line; as JSON it is the status of its report
 _EVENTS: Final[Mapping[str, str]] = {
     "RecordLost": '"completion-failed"',
     "LeaseLost": '"lease-lost"',
     "Paused": r'?"\"event\":\"paused\"" ?"ERROR paused"',  # of a line in JSON, and in plain text
-    "TimedOut": '"Task timed out"',  # Lambda's own line
+    "TimedOut": f'"{_TIMED_OUT}"',
 }
 _LOOKS: Final[Mapping[str, str]] = {
     "ReconcileFailed": '"reconcile-failed"',
@@ -356,6 +358,18 @@ _LOOKS: Final[Mapping[str, str]] = {
 """What is counted in logs: the metric, and the pattern of its lines, which Lambda's logging prefixes."""
 
 
+def _in_json(pattern: str) -> str:
+    """The pattern where Lambda writes its log as JSON: a line with quotes is a text in it, with a backslash before each."""
+    found = []
+    for sign, text in re.findall(r'([?-]?)"((?:[^"\\]|\\.)*)"', pattern):
+        found.append(f'{sign}"{text}"')
+        if r"\"" in text and sign:  # `\"` as it is written in a pattern: a backslash more, and that escaped, too
+            found.append(f'{sign}"{text.replace(chr(92) + chr(34), chr(92) * 3 + chr(34))}"')
+        if text == _TIMED_OUT:
+            found = [f'?"{text}"', r'?"\"status\":\"timeout\""']
+    return " ".join(found)
+
+
 def of_log(made: Made, function: FunctionPlan, *, reconciles: bool) -> tuple[list[LogCount], list[AlarmPlan]]:
     """What is counted in a function's log, and the alarms on it.
 
@@ -363,9 +377,11 @@ def of_log(made: Made, function: FunctionPlan, *, reconciles: bool) -> tuple[lis
         reconciles: whether reconciliations run in it.
     """
     namespace = f"{LOG_NAMESPACE}/{function.name}"
+    shaped = _in_json if function.options.json_logs else str
     counts = {
         metric: LogCount(
-            id=f"{function.id}{metric}Count", function=function.id, pattern=pattern, namespace=namespace, metric=metric,
+            id=f"{function.id}{metric}Count", function=function.id, pattern=shaped(pattern), namespace=namespace,
+            metric=metric,
         )
         for metric, pattern in {**_EVENTS, **(_LOOKS if reconciles else {})}.items()
     }  # fmt: skip

@@ -12,6 +12,7 @@ Source: CloudFormation "Resource and property types reference"; template referen
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -34,8 +35,9 @@ from onefold.deploy.eventbridge import (
     RulePlan,
     SchedulePlan,
 )
-from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
+from onefold.deploy.functions import EPHEMERAL_MB, URL_VARIABLE, FunctionPlan
 from onefold.deploy.plan import DeployPlan, QueuePlan
+from onefold.deploy.stack import overridden
 from onefold.deploy.state_machine import MachinePlan
 from onefold.duration import seconds_up
 
@@ -57,10 +59,13 @@ def template(plan: DeployPlan) -> Json:
             f"{function.id}Mapping": _mapping(plan, function),
             f"{function.role_id}Role": _role(plan, function),
         }
+        if function.options.alias is not None:
+            resources |= _alias(function, resources[f"{function.id}Function"]["Properties"])
     resources |= _event_resources(plan)
     resources |= cloudformation_alarms.resources(plan)
     drawn = {"DashboardName": plan.name, "DashboardBody": text(dashboard.body(plan)), "Tags": tags(plan, None)}
     resources[dashboard.ID] = {"Type": "AWS::CloudWatch::Dashboard", "Properties": drawn}
+    overridden(resources, {key: one for key, one in plan.stack.overrides.items() if "." not in key})
     if len(resources) > RESOURCES_MAX:
         raise errors.UsageError(
             f"The template has {len(resources)} resources.",
@@ -200,6 +205,17 @@ def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
         "LoggingConfig": {"LogGroup": {"Ref": f"{function.id}LogGroup"}},
         "Tags": tags(plan, function.owner),
     }
+    options = function.options
+    if options.tracing:
+        properties["TracingConfig"] = {"Mode": "Active"}
+    if options.layers:
+        properties["Layers"] = list(options.layers)
+    if options.reserved is not None:
+        properties["ReservedConcurrentExecutions"] = options.reserved
+    if options.ephemeral_mb != EPHEMERAL_MB[0]:
+        properties["EphemeralStorage"] = {"Size": options.ephemeral_mb}
+    if options.json_logs:
+        properties["LoggingConfig"]["LogFormat"] = "JSON"
     if function.subnets:
         properties["VpcConfig"] = {
             "SubnetIds": list(function.subnets),
@@ -210,11 +226,41 @@ def _function(plan: DeployPlan, function: FunctionPlan) -> Json:
     return {"Type": "AWS::Lambda::Function", "Properties": properties}
 
 
+def _alias(function: FunctionPlan, properties: Json) -> Json:
+    """A version for each deployment, and the alias that points to the last one.
+
+    A version is made anew when its description changes, which names the code and stands for all settings; the old ones stay,
+    so that the alias can be put back.
+    """
+    options = function.options
+    settings = hashlib.sha256(msgspec.json.encode(properties, order="deterministic")).hexdigest()[:16]
+    alias: Json = {
+        "FunctionName": {"Ref": f"{function.id}Function"},
+        "FunctionVersion": {"Fn::GetAtt": [f"{function.id}Version", "Version"]},
+        "Name": options.alias,
+    }
+    if options.provisioned:
+        alias["ProvisionedConcurrencyConfig"] = {"ProvisionedConcurrentExecutions": options.provisioned}
+    version = {
+        "FunctionName": {"Ref": f"{function.id}Function"},
+        "Description": {"Fn::Sub": f"${{CodeKey}} {settings}"},
+    }
+    return {
+        f"{function.id}Version": {
+            "Type": "AWS::Lambda::Version",
+            "Properties": version,
+            "DeletionPolicy": "Retain",
+            "UpdateReplacePolicy": "Retain",
+        },
+        f"{function.id}Alias": {"Type": "AWS::Lambda::Alias", "Properties": alias},
+    }
+
+
 def _mapping(plan: DeployPlan, function: FunctionPlan) -> Json:
     mapping = function.mapping
     properties: Json = {
         "EventSourceArn": arn(f"{function.queue_id}Queue"),
-        "FunctionName": {"Ref": f"{function.id}Function"},
+        "FunctionName": {"Ref": f"{function.id}{'Alias' if function.options.alias else 'Function'}"},
         "BatchSize": mapping.batch_size,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
         "ScalingConfig": {"MaximumConcurrency": mapping.concurrency_max},
@@ -236,8 +282,11 @@ def _role(plan: DeployPlan, function: FunctionPlan) -> Json:
         "Tags": tags(plan, function.owner),
         **role_bounds(plan),
     }
+    if function.options.statements:
+        own = document([iam.filled(dict(one), text) for one in function.options.statements])
+        properties["Policies"].append({"PolicyName": "own", "PolicyDocument": own})
     if function.policies:
-        properties["ManagedPolicyArns"] = list(function.policies)
+        properties["ManagedPolicyArns"] = [text(one) for one in function.policies]
     return {"Type": "AWS::IAM::Role", "Properties": properties}
 
 

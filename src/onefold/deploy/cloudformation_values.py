@@ -24,6 +24,7 @@ _REFERENCES: Final = {
     "queue_arn": "{}Queue.Arn",
     "function_arn": "{}Function.Arn",
     "role_arn": "{}Role.Arn",
+    "alias_arn": "{}Alias",
     "bus_arn": "{}Bus.Arn",
 }
 

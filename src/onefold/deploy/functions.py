@@ -32,7 +32,7 @@ from onefold.local.settings import (
     check_function,
     check_mapping,
 )
-from onefold.options import Function, LambdaSettings, Queue
+from onefold.options import Function, LambdaSettings, Queue, check_whole
 from onefold.runner.handlers import Job
 
 ROOM_FACTOR: Final = 2
@@ -43,10 +43,17 @@ NAME_CHARS_MAX: Final = 64  # Lambda API, CreateFunction, FunctionName
 RUNTIMES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")  # Lambda developer guide, "Lambda runtimes"
 ARCHITECTURES: Final = ("x86_64", "arm64")  # Lambda API, Architectures
 
+LAYERS_MAX: Final = 5  # Lambda quotas: layers of a function
+EPHEMERAL_MB: Final = (512, 10_240)  # Lambda API, EphemeralStorage
+_ALIAS: Final = re.compile(r"(?!\d+$)[A-Za-z0-9_-]{1,128}")  # Lambda API, CreateAlias, Name
 _FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "policies": (
-        re.compile(r"arn:[a-z-]+:iam::(aws|\d{12}):policy/[\w+=,.@/-]+"),
-        "arn:aws:iam::111122223333:policy/mine",
+        re.compile(r"arn:([a-z-]+|\{partition\}):iam::(aws|\d{12}|\{account\}):policy/[\w+=,.@/-]+"),
+        "arn:{partition}:iam::{account}:policy/mine",
+    ),
+    "layers": (
+        re.compile(r"arn:[a-z-]+:lambda:[a-z0-9-]+:\d{12}:layer:[A-Za-z0-9_-]+:\d+"),
+        "arn:aws:lambda:eu-west-1:901920570463:layer:aws-otel-python-amd64-ver-1-32-0:2",
     ),
     "subnets": (re.compile(r"subnet-[0-9a-f]+"), "subnet-0123456789abcdef0"),
     "security_groups": (re.compile(r"sg-[0-9a-f]+"), "sg-0123456789abcdef0"),
@@ -85,6 +92,7 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
         jobs: that run in it, sorted. owner: of these, where they have one.
         log_group: its name. statements: of its role. policies: ARNs of managed policies beside them.
         subnets, security_groups: of its VPC, if any.
+        options: as declared, for what goes into a template as it is.
     """
 
     id: str
@@ -102,6 +110,7 @@ class FunctionPlan(Struct, frozen=True, kw_only=True):
     policies: tuple[str, ...]
     subnets: tuple[str, ...]
     security_groups: tuple[str, ...]
+    options: Function
 
     @property
     def name(self) -> str:
@@ -195,6 +204,7 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
         payloads=host.stack.payloads,
         kms_key=host.stack.kms_key,
         network=bool(options.subnets),
+        tracing=options.tracing,
         buses=host.buses,
         late_group=schedule_group(host.app, host.stack) if host.stack.later else None,
         late_role=f"{{role_arn.{ROLE_ID}}}",
@@ -218,6 +228,7 @@ def _planned(host: Host, queue: Queue, options: Function, jobs: Sequence[Job[Any
         policies=tuple(sorted(options.policies)),
         subnets=tuple(sorted(options.subnets)),
         security_groups=tuple(sorted(options.security_groups)),
+        options=options,
     )
 
 
@@ -273,8 +284,9 @@ def _check_options(options: Function) -> None:
     for what, known in (("runtime", RUNTIMES), ("architecture", ARCHITECTURES)):
         if getattr(options, what) not in known:
             raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo=f"It is one of {', '.join(known)}.")
-    for what in ("policies", "subnets", "security_groups", "sends_to"):
+    for what in ("layers", "policies", "subnets", "security_groups", "sends_to"):
         _check_list(what, getattr(options, what))
+    _check_more(options)
     if bool(options.subnets) != bool(options.security_groups):
         raise errors.UsageError(
             "subnets and security_groups go together.", todo="Give both, or neither to stay outside a VPC."
@@ -288,6 +300,39 @@ def _check_options(options: Function) -> None:
             meaning="It selects the function's engine, which is created here.",
             todo="Leave it out; choose prefix, table and payloads for the whole app.",
         )
+
+
+def _check_more(options: Function) -> None:
+    """Refuse values of the rarer options that Lambda or IAM would refuse."""
+    for what in ("tracing", "json_logs"):
+        if type(getattr(options, what)) is not bool:
+            raise errors.UsageError(f"{what}={getattr(options, what)!r}.", todo="It is True or False.")
+    check_whole(options.ephemeral_mb, "ephemeral_mb", *EPHEMERAL_MB)
+    check_whole(options.provisioned, "provisioned", 0)
+    if options.reserved is not None:
+        check_whole(options.reserved, "reserved", 1)
+        if options.reserved < options.concurrency:
+            raise errors.UsageError(
+                f"it reserves {options.reserved} invocations, and its queue's mapping may start {options.concurrency}.",
+                meaning="Lambda would refuse the rest, and each refusal uses one receive of its messages.",
+                todo=f"Reserve {options.concurrency} or more, or lower concurrency=.",
+            )
+    if len(options.layers) > LAYERS_MAX:
+        raise errors.UsageError(f"{len(options.layers)} layers.", todo=f"Lambda takes at most {LAYERS_MAX}.")
+    if options.alias is not None and not _ALIAS.fullmatch(str(options.alias)):
+        raise errors.UsageError(f"alias={options.alias!r} cannot be one.", todo="Write for example live.")
+    if options.provisioned and options.alias is None:
+        raise errors.UsageError(
+            "provisioned concurrency without an alias.",
+            meaning="Lambda keeps containers of a version, which an alias points to.",
+            todo='Add alias="live".',
+        )
+    for one in options.statements:
+        if not {"Effect", "Action", "Resource"} <= set(one):
+            raise errors.UsageError(
+                f"statements has {one!r:.80}.",
+                todo='Write for example {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::mine/*"}.',
+            )
 
 
 def _check_list(what: str, value: object) -> None:

@@ -3,7 +3,7 @@
 `GRANTS` is the one list; statements of a role, the IAM reference in the documentation and the tests that compare it with the
 calls a handler really makes are all read from it. A grant is in a role only where its purpose is: no table, no DynamoDB.
 Never here: a wildcard action that allows; a wildcard resource but where AWS offers nothing else (network interfaces of a
-VPC, the list of queues, which no ARN limits).
+VPC, traces, the list of queues, which no ARN limits).
 Invariant: an action is in `GRANTS` because the code calls it; the deployment's own person needs other rights (not here).
 
 Sources: Service Authorization Reference (SQS, DynamoDB, S3, CloudWatch Logs, KMS, EC2); the managed policies
@@ -34,6 +34,7 @@ Purpose = Literal[
     "logs",
     "key",
     "network",
+    "tracing",
     "later",
     "role",
     "graves",
@@ -155,6 +156,12 @@ GRANTS: Final[Mapping[Purpose, Grant]] = {
         ),
         on="every resource: network interfaces have no name before they are made",
         why="A function in a VPC (`Function(subnets=..., security_groups=...)`).",
+    ),
+    "tracing": Grant(
+        sid="SendTraces",
+        actions=("xray:PutTelemetryRecords", "xray:PutTraceSegments"),
+        on="every resource: traces have no name before they are made",
+        why="A function with `Function(tracing=True)`.",
     ),
     "later": Grant(
         sid="SendLater",
@@ -319,7 +326,7 @@ class Uses(Struct, frozen=True, kw_only=True):
         jobs: whose records it writes, where the table has layout 2; empty in layout 1, which cannot separate roles by job.
         payloads: `bucket/prefix`, or None.
         kms_key: ARN, or None.
-        network: it runs in a VPC.
+        network: it runs in a VPC. tracing: it sends traces.
         buses: event buses that its jobs may put on, by their full names.
         late_group: name of the group of its one-time schedules, or None. late_role: ARN of the role they send with.
         graves: dead-letter and held queues that its reconciliations look into; none where it has no reconciliation.
@@ -334,6 +341,7 @@ class Uses(Struct, frozen=True, kw_only=True):
     payloads: str | None = None
     kms_key: str | None = None
     network: bool = False
+    tracing: bool = False
     buses: tuple[str, ...] = ()
     late_group: str | None = None
     late_role: str = ""
@@ -368,6 +376,8 @@ def statements(uses: Uses) -> tuple[Statement, ...]:
         resources["key"] = [uses.kms_key]
     if uses.network:
         resources["network"] = ["*"]
+    if uses.tracing:
+        resources["tracing"] = ["*"]
     if uses.buses:
         resources["buses"] = [names.bus_arn(name) for name in sorted(uses.buses)]
     if uses.late_group is not None:

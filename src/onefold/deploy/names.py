@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*")
 _TAG = re.compile(r"[\w .:/=+@-]*")  # same: letters, digits, spaces and _ . : / = + - @
 _NO_TAG = re.compile(r"[^\w .:/=+@-]")
 _PLACE = re.compile(
-    r"\{(partition|region|account|(?:queue_arn|queue_url|function_arn|role_arn|bus_arn|mapping_id|topic_arn)\.[A-Za-z0-9]+)\}"
+    r"\{(partition|region|account|(?:queue_arn|queue_url|function_arn|role_arn|alias_arn|bus_arn|mapping_id|topic_arn)\.[A-Za-z0-9]+)\}"
 )
 
 

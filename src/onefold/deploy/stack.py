@@ -8,9 +8,10 @@ written into a template for AWS that many people may read.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
@@ -79,6 +80,8 @@ class Stack(Struct, frozen=True, kw_only=True):
         boundary: ARN of the permissions boundary of each role; None for none. role_path: path of each role, `/` and `/.../`.
         slack: `WORKSPACE/CHANNEL`, both by their ids: Amazon Q Developer in chat applications posts alarms there.
         tags: of every resource that can have some.
+        overrides: of single resources, by logical id, or by address (`aws_sqs_queue.orders`) for Terraform: what is merged
+            into the resource as it is written; None takes a value out.
     """
 
     prefix: str = ""
@@ -97,6 +100,7 @@ class Stack(Struct, frozen=True, kw_only=True):
     boundary: str | None = None
     role_path: str | None = None
     tags: Mapping[str, str] = {}
+    overrides: Mapping[str, Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         for what, value, form, example in (
@@ -147,6 +151,32 @@ def _check_records(url: str) -> None:
             meaning="They share a table of the stack, Redis or PostgreSQL; a file would be one container's own.",
             todo=_RECORDS_TODO,
         )
+
+
+def overridden(resources: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> None:
+    """Merge the owner's own values into resources.
+
+    Args:
+        resources: by the names that `overrides` uses; changed in place.
+
+    Raises:
+        UsageError: there is no such resource.
+    """
+    for name, changes in overrides.items():
+        if name not in resources:
+            near = difflib.get_close_matches(name, resources, n=1)
+            raise errors.UsageError(
+                f"There is no resource {name} to be overridden.",
+                todo=f"Did you mean {near[0]}?" if near else "Take its name from the output of onefold synth.",
+            )
+        resources[name] = _merged(resources[name], changes)
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    found = {**below, **{name: _merged(below.get(name), one) for name, one in above.items()}}
+    return {name: one for name, one in found.items() if not (one is None and name in above)}
 
 
 def stack_of(url: str) -> Stack:

@@ -125,8 +125,10 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
     name = f"{stack.prefix}{app}-{spec.name}"
     names.check_length(name, NAME_CHARS_MAX, f"The state machine of map {spec.name}")
     logical = f"{names.logical_id(spec.name)}Map"
-    arn = f"{{function_arn.{function.id}}}"
-    text = as_text(definition(spec, function.mapping.concurrency_max))
+    _check_reserved(spec, function)
+    invoked = f"{'alias' if function.options.alias else 'function'}_arn.{function.id}"
+    arn = f"{{{invoked}}}"
+    text = as_text(definition(spec, function.mapping.concurrency_max, invoked))
     if len(text.encode()) > DEFINITION_BYTES_MAX:
         raise errors.UsageError(
             f"The definition of map {spec.name} has {len(text.encode()):,} bytes.",
@@ -145,6 +147,18 @@ def _machine(app: str, spec: MapSpec, stack: Stack, functions: Mapping[str, Func
         ),
         owner=function.owner,
     )
+
+
+def _check_reserved(spec: MapSpec, function: FunctionPlan) -> None:
+    """Refuse a map run whose children, beside the messages of its queue, need more than is reserved."""
+    reserved, most = function.options.reserved, function.mapping.concurrency_max or 0
+    beside = min(spec.concurrency, most)
+    if reserved is not None and reserved < most + beside:
+        raise errors.UsageError(
+            f"Map {spec.name} runs {beside} children beside {most} invocations of its queue, and {reserved} are reserved.",
+            meaning="Lambda would refuse the rest, and each refusal of a message uses one of its receives.",
+            todo=f"Reserve {most + beside}, or lower the map's concurrency.",
+        )
 
 
 def _operations_queues(spec: MapSpec) -> list[str]:
@@ -173,13 +187,14 @@ def _filled(text: str) -> str:
 # -- the definition --------------------------------------------------------------------------------------------------
 
 
-def definition(spec: MapSpec, concurrency_max: int | None = None) -> Json:
+def definition(spec: MapSpec, concurrency_max: int | None = None, invoked: str | None = None) -> Json:
     """The state machine of a map run, as a plain value.
 
     Args:
         concurrency_max: of the function's invocations at one time, which the run keeps to as its queue's mapping does.
+        invoked: the place of a pattern that is the ARN of the function, or of its alias.
     """
-    states: Json = {"Item": _item(spec)}
+    states: Json = {"Item": _item(spec, invoked or f"function_arn.{names.logical_id(spec.queue)}")}
     states |= {f"Tell-{queue}": _send_state(spec, queue) for queue in _operations_queues(spec)}
     run = {"run.$": f"States.Format('{_quoted(spec.name)}/{{}}', $$.Execution.Name)"}
     items: Json = {
@@ -213,7 +228,7 @@ def _quoted(text: str) -> str:
     return re.sub(r"([\\'{}])", r"\\\1", text)
 
 
-def _item(spec: MapSpec) -> Json:
+def _item(spec: MapSpec, invoked: str) -> Json:
     payload: Json = {"onefold": {"map": spec.name, "run.$": _run_path(spec)}}
     payload |= {"item.$": "$.item"} if spec.batch is None else {"items.$": "$.Items"}
     own: Json = {
@@ -226,7 +241,7 @@ def _item(spec: MapSpec) -> Json:
     found: Json = {
         "Type": "Task",
         "Resource": f"arn:{_place('partition')}:states:::lambda:invoke",
-        "Parameters": {"FunctionName": _place(f"function_arn.{names.logical_id(spec.queue)}"), "Payload": payload},
+        "Parameters": {"FunctionName": _place(invoked), "Payload": payload},
         "OutputPath": "$.Payload",
         "Retry": [own, _BUSY, *(_retrier(rule) for rule in spec.retriers)],
         "End": True,

@@ -32,9 +32,10 @@ from onefold.deploy.eventbridge import (
     RulePlan,
     SchedulePlan,
 )
-from onefold.deploy.functions import URL_VARIABLE, FunctionPlan
+from onefold.deploy.functions import EPHEMERAL_MB, URL_VARIABLE, FunctionPlan
 from onefold.deploy.iam import RolePlan
 from onefold.deploy.plan import DeployPlan, QueuePlan
+from onefold.deploy.stack import overridden
 from onefold.deploy.state_machine import MachinePlan
 from onefold.deploy.terraform_values import (
     Json,
@@ -57,6 +58,8 @@ TERRAFORM: Final = ">= 1.5.0"
 TERRAFORM_REMOVED: Final = ">= 1.7.0"  # its changelog: the block `removed`
 
 
+Put = Callable[[str, str, Json], None]
+"""Takes a resource: its type without `aws_`, its name, its arguments."""
 _KEPT: Final = ("aws_cloudwatch_event_archive", "aws_dynamodb_table", "aws_sqs_queue")
 """What holds something: taken out of the module, it is forgotten and not destroyed."""
 
@@ -90,14 +93,24 @@ def module(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> Json:
         role = resource_name(function.role_id)
         put("iam_role", role, _role(plan, function))
         put("iam_role_policy", role, role_policy(function.role_id, function.statements))
+        if function.options.statements:
+            own = policy([iam.filled(dict(one), text) for one in function.options.statements])
+            put(
+                "iam_role_policy",
+                f"{role}_own",
+                {"name": "own", "role": f"${{aws_iam_role.{role}.id}}", "policy": own},
+            )
+        if function.options.alias is not None:
+            _put_alias(function, name, put)
         for number, arn in enumerate(function.policies, start=1):
-            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": literal(arn)}
+            attached = {"role": f"${{aws_iam_role.{role}.name}}", "policy_arn": text(arn)}
             put("iam_role_policy_attachment", f"{role}_{number}", attached)
     _put_events(plan, put)
     for kind, name, body in terraform_alarms.resources(plan):
         put(kind, name, body)
     drawn = {"dashboard_name": plan.name, "dashboard_body": text(dashboard.body(plan))}
     put("cloudwatch_dashboard", resource_name(dashboard.ID), drawn)
+    _override(plan, resources)
     found: Json = {
         "terraform": {
             "required_version": TERRAFORM,
@@ -117,6 +130,16 @@ def module(plan: DeployPlan, before: Mapping[str, Any] | None = None) -> Json:
         found["terraform"]["required_version"] = TERRAFORM_REMOVED
         found["removed"] = [{"from": one, "lifecycle": {"destroy": False}} for one in removed]
     return found
+
+
+def _override(plan: DeployPlan, resources: dict[str, Json]) -> None:
+    """Merge the owner's own values into resources, which they name by address."""
+    wanted = {key: one for key, one in plan.stack.overrides.items() if "." in key}
+    flat = {f"{kind}.{name}": body for kind, several in resources.items() for name, body in several.items()}
+    overridden(flat, wanted)
+    for key in wanted:
+        kind, _, name = key.partition(".")
+        resources[kind][name] = flat[key]
 
 
 def _removed(before: Mapping[str, Any], resources: Mapping[str, Json]) -> list[str]:
@@ -240,6 +263,19 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
         # the role's own policy is a resource beside it: without it the mapping's first poll would be refused
         "depends_on": [f"aws_iam_role_policy.{role}"],
     }
+    options = function.options
+    if options.tracing:
+        found["tracing_config"] = {"mode": "Active"}
+    if options.layers:
+        found["layers"] = list(options.layers)
+    if options.reserved is not None:
+        found["reserved_concurrent_executions"] = options.reserved
+    if options.ephemeral_mb != EPHEMERAL_MB[0]:
+        found["ephemeral_storage"] = {"size": options.ephemeral_mb}
+    if options.json_logs:
+        found["logging_config"]["log_format"] = "JSON"
+    if options.alias is not None:
+        found["publish"] = True
     if function.subnets:
         found["vpc_config"] = {
             "subnet_ids": list(function.subnets),
@@ -250,11 +286,27 @@ def _function(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
     return found
 
 
+def _put_alias(function: FunctionPlan, name: str, put: Put) -> None:
+    """The alias that points to the last version, and its warm containers."""
+    options = function.options
+    at = f"${{aws_lambda_function.{name}"
+    alias = {"name": options.alias, "function_name": f"{at}.function_name}}", "function_version": f"{at}.version}}"}
+    put("lambda_alias", name, alias)
+    if options.provisioned:
+        warm = {
+            "function_name": f"{at}.function_name}}",
+            "qualifier": f"${{aws_lambda_alias.{name}.name}}",
+            "provisioned_concurrent_executions": options.provisioned,
+        }
+        put("lambda_provisioned_concurrency_config", name, warm)
+
+
 def _mapping(plan: DeployPlan, function: FunctionPlan, name: str) -> Json:
     mapping = function.mapping
+    kind = "alias" if function.options.alias else "function"
     found: Json = {
         "event_source_arn": f"${{aws_sqs_queue.{resource_name(function.queue_id)}.arn}}",
-        "function_name": f"${{aws_lambda_function.{name}.arn}}",
+        "function_name": f"${{aws_lambda_{kind}.{name}.arn}}",
         "batch_size": mapping.batch_size,
         "function_response_types": ["ReportBatchItemFailures"],
         "scaling_config": {"maximum_concurrency": mapping.concurrency_max},
@@ -333,10 +385,6 @@ def _outputs(plan: DeployPlan) -> Json:
 
 
 # -- schedules, map runs, events --------------------------------------------------------------------------------------
-
-
-Put = Callable[[str, str, Json], None]
-"""Takes a resource: its type without `aws_`, its name, its arguments."""
 
 
 def _put_events(plan: DeployPlan, put: Put) -> None:

@@ -32,6 +32,7 @@ _REFERENCES: Final = {
     "queue_arn": "${{aws_sqs_queue.{}.arn}}",
     "function_arn": "${{aws_lambda_function.{}.arn}}",
     "role_arn": "${{aws_iam_role.{}.arn}}",
+    "alias_arn": "${{aws_lambda_alias.{}.arn}}",
     "bus_arn": "${{aws_cloudwatch_event_bus.{}.arn}}",
 }
 
