@@ -48,6 +48,25 @@ class Stuck:
 # -- sinks -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_sink_that_ends_its_thread_loses_one_event() -> None:
+    """As code that calls sys.exit() does: no later event would be delivered, and each flush would wait."""
+
+    class Exits(Stuck):
+        def emit(self, event: Event) -> None:
+            self.got.append(event.name)
+            if event.name == "failed":
+                raise SystemExit
+
+    exits = Exits()
+    sinks = QueuedSinks([exits])
+    for name in ("completed", "failed", "retry"):
+        sinks.emit(event(name))
+    assert sinks.flush(30)
+    sinks.emit(event("held"))
+    assert sinks.flush(30)
+    assert exits.got == ["completed", "failed", "retry", "held"]
+
+
 def test_a_sink_that_stands_still_holds_up_nobody_and_loses_what_it_is_too_slow_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

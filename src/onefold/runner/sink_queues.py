@@ -59,10 +59,13 @@ class _Waiting:
         if self._events.qsize() >= WAITING_MAX:
             return False
         self._events.put(event)
+        self._ensure_thread()
+        return True
+
+    def _ensure_thread(self) -> None:
         if not self._thread:
             with suppress(RuntimeError):  # exiting, or no thread can be started: the next event tries again
                 _thread.start_new_thread(self._run, (self._events,))
-        return True
 
     @property
     def is_used(self) -> bool:
@@ -72,6 +75,7 @@ class _Waiting:
     def put_mark(self, mark: _Mark) -> None:
         """Queue the mark behind everything that is waiting now."""
         self._events.put(mark)
+        self._ensure_thread()
 
     def end(self) -> None:
         """Let the thread end after the last event."""
@@ -81,12 +85,15 @@ class _Waiting:
     def _run(self, events: SimpleQueue[Event | _Mark | None]) -> None:
         if self._thread.setdefault("thread", _thread.get_ident()) != _thread.get_ident():
             return  # another was started at the same time
-        while (event := events.get()) is not None:
-            if isinstance(event, Event):
-                self._deliver(self._index, event)
-            else:
-                event.passes()
-            del event  # an exception in it keeps the frames of a handler alive
+        try:
+            while (event := events.get()) is not None:
+                if isinstance(event, Event):
+                    self._deliver(self._index, event)
+                else:
+                    event.passes()
+                del event  # an exception in it keeps the frames of a handler alive
+        finally:
+            self._thread.pop("thread", None)  # a sink has ended its thread (sys.exit()): the next event starts another
 
 
 class QueuedSinks(Sinks):
