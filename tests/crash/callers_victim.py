@@ -1,6 +1,6 @@
 """A program that writes a row and sends a job in one transaction of its own, killed at each of its statements in turn.
 
-    python -m tests.crash.callers_victim FILE
+    python -m tests.crash.callers_victim FILE sqlite3|sqlalchemy|django
 
 For each statement of the transaction, from its BEGIN to its COMMIT, a child is forked that kills itself just before it, and
 one that does not. After each child the file is read by another connection; a line of JSON says what is there.
@@ -14,8 +14,15 @@ import os
 import signal
 import sqlite3
 import sys
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
+
+import django
+from django.conf import settings
+from django.db import connection, transaction
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.orm import Session
 
 import onefold
 
@@ -35,11 +42,46 @@ def shop(path: str) -> tuple[onefold.App, list[Any]]:
     return app, [ship, invoice, pack]
 
 
-def order(path: str, name: str, die_at: int) -> None:
+Watch = Callable[[sqlite3.Connection], None]
+Execute = Callable[[str], object]
+
+
+@contextmanager
+def with_sqlite3(path: str, watch: Watch) -> Iterator[tuple[Execute, object]]:
+    """A transaction on a plain connection: its `execute`, and what to send with."""
+    mine = sqlite3.connect(path)
+    watch(mine)
+    with mine:
+        yield mine.execute, mine
+
+
+@contextmanager
+def with_sqlalchemy(path: str, watch: Watch) -> Iterator[tuple[Execute, object]]:
+    """As `with_sqlite3`, in a Session."""
+    engine = create_engine(f"sqlite:///{path}")
+    event.listen(engine, "connect", lambda mine, _record: watch(mine))
+    with Session(engine) as session, session.begin():
+        yield lambda statement: session.execute(text(statement)), session
+
+
+@contextmanager
+def with_django(path: str, watch: Watch) -> Iterator[tuple[Execute, object]]:
+    """As `with_sqlite3`, in a block of Django's."""
+    settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}}, USE_TZ=True)
+    django.setup()
+    connection.ensure_connection()
+    watch(connection.connection)
+    with transaction.atomic(), connection.cursor() as cursor:
+        yield cursor.execute, connection
+
+
+WAYS: Final = {"sqlite3": with_sqlite3, "sqlalchemy": with_sqlalchemy, "django": with_django}
+
+
+def order(path: str, way: str, name: str, die_at: int) -> None:
     """One order and its three messages, in one transaction; killed before statement number `die_at`."""
     app, jobs = shop(path)
     app.runtime()
-    mine = sqlite3.connect(path)
     statements = 0
 
     def count(_statement: str) -> None:
@@ -48,18 +90,17 @@ def order(path: str, name: str, die_at: int) -> None:
         if statements == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    mine.set_trace_callback(count)
-    with mine:
-        mine.execute("INSERT INTO shop_order VALUES (?)", (name,))
+    with WAYS[way](path, lambda mine: mine.set_trace_callback(count)) as (execute, connection):
+        execute(f"INSERT INTO shop_order VALUES ('{name}')")
         for job in jobs:
-            job.send({"id": name}, connection=mine)
-        mine.execute("UPDATE shop_order SET id = id")
+            job.send({"id": name}, connection=connection)
+        execute("UPDATE shop_order SET id = id")
     app.close()
 
 
 def main() -> None:
     """Kill one child after the other."""
-    path = sys.argv[1]
+    path, way = sys.argv[1:]
     app, _ = shop(path)
     app.runtime()
     app.close()
@@ -69,7 +110,7 @@ def main() -> None:
         name = f"o-{die_at}"
         child = os.fork()
         if not child:
-            order(path, name, die_at)
+            order(path, way, name, die_at)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         died = os.WIFSIGNALED(status)

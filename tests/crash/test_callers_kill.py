@@ -7,15 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.crash.callers_victim import shop
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_rows_and_messages_are_there_together_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "way", ["sqlite3", *(pytest.param(way, marks=pytest.mark.slow) for way in ("sqlalchemy", "django"))]
+)
+def test_rows_and_messages_are_there_together_or_not_at_all(tmp_path: Path, way: str) -> None:
     path = str(tmp_path / "shop.db")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.callers_victim", path], cwd=ROOT, text=True, capture_output=True, check=True
+        [sys.executable, "-m", "tests.crash.callers_victim", path, way],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        check=True,
     )
     stories = [json.loads(line) for line in done.stdout.splitlines()]
     *killed, last = stories

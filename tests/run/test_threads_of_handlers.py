@@ -299,6 +299,38 @@ def test_a_refusal_in_a_pool_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "A thread or task of the run of book 'o-1' sends after its handler has ended" in caplog.text
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_tasks_of_a_coroutine_send_leaves_with_its_run_or_not_at_all(fails: bool) -> None:
+    app, mailed = onefold.App("shop"), list[str]()
+    mails = app.queue("mails")
+
+    @app.job(mails, key="{order_id}")
+    def mail(order: Order) -> None:
+        mailed.append(order.order_id)
+
+    @app.job(app.queue("orders"), key="{order_id}", retry=onefold.Retry(attempts=1))
+    async def book(order: Order, ctx: onefold.Context) -> None:
+        loop = asyncio.get_running_loop()
+        copy = contextvars.copy_context()
+        await asyncio.gather(
+            mail.asend(Order("gathered")),
+            asyncio.create_task(mail.asend(Order("task"))),
+            asyncio.to_thread(mail.send, Order("thread")),
+            loop.run_in_executor(POOL, ctx.send, mail, Order("by context")),
+            loop.run_in_executor(POOL, copy.run, mail.send, Order("by copy")),
+        )
+        called = loop.create_future()
+        loop.call_soon(lambda: called.set_result(mail.send(Order("callback"))))
+        await called
+        if fails:
+            raise ValueError("no room")
+
+    with inline(app) as world:
+        book.send(Order("o-1"))
+        world.run()
+    assert sorted(mailed) == ([] if fails else ["by context", "by copy", "callback", "gathered", "task", "thread"])
+
+
 def in_child(send: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:

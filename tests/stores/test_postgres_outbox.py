@@ -273,10 +273,13 @@ def test_django(shop: OutboxShop, url: str, tmp_path: Path) -> None:
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_and_its_relay_killed_anywhere_lose_nothing_and_repeat_nothing(url: str, tmp_path: Path) -> None:
-    """The victim sells and relays; it is killed before each call to either database in turn."""
+@pytest.mark.parametrize("way", ["psycopg", "sqlalchemy"])
+def test_a_program_and_its_relay_killed_anywhere_lose_nothing_and_repeat_nothing(
+    url: str, tmp_path: Path, way: str
+) -> None:
+    """The victim rolls back, sells and relays; it is killed before each call to either database in turn."""
     told = subprocess.run(
-        [sys.executable, "-m", "tests.crash.outbox_victim", url, str(tmp_path / "engine.db")],
+        [sys.executable, "-m", "tests.crash.outbox_victim", way, url, str(tmp_path / "engine.db")],
         cwd=ROOT, text=True, capture_output=True, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
@@ -284,15 +287,19 @@ def test_a_program_and_its_relay_killed_anywhere_lose_nothing_and_repeat_nothing
     *killed, last = stories
     assert not last["died"]
     points = {one["at"] for one in killed}
-    assert {"sell", "relay"} <= {name.partition(" ")[0] for name in points}
-    assert len(killed) > 20
+    assert "sell" in {name.partition(" ")[0] for name in points}
+    assert way != "psycopg" or "relay" in {name.partition(" ")[0] for name in points}
+    assert len(killed) > (20 if way == "psycopg" else 8)
     with psycopg.connect(url) as link:
-        sold = sorted(name for (name,) in link.execute("SELECT id FROM shop_order"))
+        sold = sorted(
+            (str(name) for (name,) in link.execute("SELECT id FROM shop_order")), key=lambda name: int(name[2:])
+        )
     assert any(one["name"] not in sold for one in killed)
     assert any(one["name"] in sold for one in killed)
     shop = OutboxShop(f"sqlite:///{tmp_path / 'engine.db'}", url)
     pass_on(shop)
-    assert sorted(shop.waiting()) == sold
+    assert sorted(shop.waiting()) == sorted(sold)
+    assert shop.waiting("groups.fifo") == sold
     assert rows(url) == []
     shop.app.close()
 
