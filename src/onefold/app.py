@@ -111,8 +111,8 @@ class App:
             handler, and when one raises.
         clock, entropy: where time and chance come from; tests pass their own.
         outbox: URL of the database of your own in which `send(..., connection=...)` leaves messages, for workers to pass on:
-            `postgresql://...`, or `sqlite:///...` of another file than the engine's; unless given, the environment's
-            ONEFOLD_OUTBOX.
+            `postgresql://...`, `sqlite:///...` of another file than the engine's, or `dynamodb://REGION/TABLE`
+            (`job.outbox_item`); unless given, the environment's ONEFOLD_OUTBOX.
 
     Attributes:
         admin: what an operator can do with its engine: look, redrive, settle (`onefold.admin.Admin`).

@@ -41,7 +41,7 @@ ENVIRONMENT: Final = (
     Setting(
         "ONEFOLD_OUTBOX",
         "The database with the outbox table of each app that has no `outbox=` of its own.",
-        "a `postgresql://` or `sqlite:///` URL",
+        "a `postgresql://`, `sqlite:///` or `dynamodb://` URL",
         "none",
     ),
     Setting(

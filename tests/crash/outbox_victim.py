@@ -1,9 +1,10 @@
-"""A program that sells in PostgreSQL with an outbox there, and relays to an engine in a file; killed at each point in turn.
+"""A program that sells beside an outbox in its database, and relays to an engine in a file; killed at each point in turn.
 
-    python -m tests.crash.outbox_victim psycopg|sqlalchemy URL FILE     a child for each point, which kills itself there
-    python -m tests.crash.outbox_victim --relay URL FILE                a relay until it is told to end
+    python -m tests.crash.outbox_victim WAY URL FILE         a child for each point, which kills itself there
+    python -m tests.crash.outbox_victim --relay URL FILE     a relay until it is told to end
 
-A point is a statement to PostgreSQL, or one of the engine's file, that is about to be made. A line of JSON for each child.
+A WAY is psycopg, sqlalchemy or dynamodb. A point is a statement to PostgreSQL, a call to AWS, or a statement of the engine's
+file, that is about to be made. A line of JSON for each child.
 With SQLAlchemy only the points of the program itself: the relay's are the same.
 Never here: judging. Invariant: the work is done in one thread in one order, so that points have numbers.
 """
@@ -17,10 +18,13 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
+import boto3
 import psycopg
+from botocore.client import BaseClient
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
@@ -47,29 +51,74 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class InPostgres:
+    """A transaction of a psycopg connection, or of SQLAlchemy's Session."""
+
+    def __init__(self, link: Any, execute: Callable[[str], object]) -> None:
+        self._link, self._execute = link, execute
+
+    def order(self, name: str) -> None:
+        self._execute(f"INSERT INTO shop_order VALUES ('{name}')")
+
+    def send(self, job: Any, payload: Any) -> None:
+        job.send(payload, connection=self._link)
+
+    def end(self, is_sold: bool) -> None:
+        if is_sold:
+            self._link.commit()
+        else:
+            self._link.rollback()
+
+
+class InDynamo:
+    """What will be one call of TransactWriteItems."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._client = boto3.client("dynamodb", endpoint_url=parse_qs(parts.query)["endpoint"][0])
+        self._actions: list[Any] = []
+
+    def order(self, name: str) -> None:
+        self._actions.append({"Put": {"TableName": "shop_order", "Item": {"id": {"S": name}}}})
+
+    def send(self, job: Any, payload: Any) -> None:
+        self._actions.append(job.outbox_item(payload))
+
+    def end(self, is_sold: bool) -> None:
+        if is_sold:
+            self._client.transact_write_items(TransactItems=self._actions)
+        self._actions.clear()
+
+
 @contextmanager
-def with_psycopg(url: str) -> Iterator[tuple[Callable[[str], object], Any]]:
-    """What executes a statement, and what is sent with, committed and rolled back."""
+def with_psycopg(url: str) -> Iterator[InPostgres]:
     with psycopg.connect(url) as link:
-        yield lambda statement: link.execute(statement.encode()), link
+        yield InPostgres(link, lambda statement: link.execute(statement.encode()))
 
 
 @contextmanager
-def with_sqlalchemy(url: str) -> Iterator[tuple[Callable[[str], object], Any]]:
-    """As `with_psycopg`, a Session."""
+def with_sqlalchemy(url: str) -> Iterator[InPostgres]:
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
     with Session(engine) as session:
-        yield lambda statement: session.execute(text(statement)), session
+        yield InPostgres(session, lambda statement: session.execute(text(statement)))
 
 
-WAYS: Final = {"psycopg": with_psycopg, "sqlalchemy": with_sqlalchemy}
+@contextmanager
+def with_dynamodb(url: str) -> Iterator[InDynamo]:
+    yield InDynamo(url)
 
 
-def sell_and_relay(way: str, url: str, engine: str, name: str, points: Points) -> None:
-    """An order that is rolled back, one with its messages in a transaction, then one look of a relay."""
-    shop = OutboxShop(f"sqlite:///{engine}", url)
-    shop.app.runtime()
-    execute, cursor_execute, file_execute = psycopg.Connection.execute, psycopg.Cursor.execute, LentConnection.execute
+WAYS: Final[dict[str, Callable[[str], AbstractContextManager[InPostgres | InDynamo]]]] = {
+    "psycopg": with_psycopg,
+    "sqlalchemy": with_sqlalchemy,
+    "dynamodb": with_dynamodb,
+}
+
+
+def watch(points: Points, *, file_too: bool) -> None:
+    """Count statements to PostgreSQL, calls to AWS and, if asked, statements of the engine's file."""
+    cursor_execute, file_execute = psycopg.Cursor.execute, LentConnection.execute
+    call = BaseClient._make_api_call
 
     def on_server(self: Any, query: Any, *args: Any, **options: Any) -> Any:
         points.point(f"{str(query)[:40]!r}")
@@ -79,17 +128,29 @@ def sell_and_relay(way: str, url: str, engine: str, name: str, points: Points) -
         points.point(f"{statement[:40]!r}")
         return file_execute(self, statement, *args)
 
+    def on_aws(self: Any, operation: str, arguments: Any) -> Any:
+        points.point(operation)
+        return call(self, operation, arguments)
+
     psycopg.Cursor.execute = on_server  # type: ignore[method-assign]
-    LentConnection.execute = on_file  # type: ignore[method-assign]
-    assert execute is psycopg.Connection.execute
-    with WAYS[way](url) as (execute, link):
+    BaseClient._make_api_call = on_aws
+    if file_too:
+        LentConnection.execute = on_file  # type: ignore[method-assign]
+
+
+def sell_and_relay(way: str, url: str, engine: str, name: str, points: Points) -> None:
+    """An order that is rolled back, one with its messages in a transaction, then one look of a relay."""
+    shop = OutboxShop(f"sqlite:///{engine}", url)
+    shop.app.runtime()
+    watch(points, file_too=way != "dynamodb")
+    with WAYS[way](url) as sale:
         for is_sold, order in ((False, f"not-{name}"), (True, name)):
-            execute(f"INSERT INTO shop_order VALUES ('{order}')")
-            shop.ship.send({"id": order}, connection=link)
+            sale.order(order)
+            sale.send(shop.ship, {"id": order})
             if is_sold:
-                shop.pack.send({"id": order, "customer": "c"}, connection=link)
+                sale.send(shop.pack, {"id": order, "customer": "c"})
             points.point("end of the transaction")
-            link.commit() if is_sold else link.rollback()
+            sale.end(is_sold)
             points.point("after it")
     points.part = "relay"
     relay = shop.relay()
@@ -109,7 +170,7 @@ def walk(way: str, url: str, engine: str) -> None:
         child = os.fork()
         if not child:
             os.close(told)
-            sell_and_relay(way, url, engine, name, Points(die_at, tell, relay_too=way == "psycopg"))
+            sell_and_relay(way, url, engine, name, Points(die_at, tell, relay_too=way != "sqlalchemy"))
             os._exit(0)
         os.close(tell)
         at = os.read(told, 1_000).decode()

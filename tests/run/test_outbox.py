@@ -405,6 +405,14 @@ def test_an_app_that_names_no_outbox(books: Books) -> None:
     assert books.rows() == []
 
 
+def test_a_connection_to_another_kind_of_database_than_the_outbox(books: Books) -> None:
+    shop = OutboxShop("sqlite://:memory:", "postgresql://nowhere/shop")
+    with pytest.raises(errors.UsageError, match="The connection is to sqlite; the outbox of app shop is") as caught:
+        shop.ship.send({"id": "o-1"}, connection=books.mine)
+    assert "No worker would look" in caught.value.meaning
+    assert books.rows() == []
+
+
 def test_autocommit_without_a_transaction(books: Books) -> None:
     with closing(sqlite3.connect(books.path, isolation_level=None)) as mine:
         with pytest.raises(errors.UsageError, match="autocommit mode"):

@@ -88,7 +88,7 @@ class OutboxTable(Protocol):
         """Remove rows durably; missing ones are skipped."""
         ...
 
-    def refuse(self, number: int, why: str) -> None:
+    def refuse(self, row: RowId, why: str) -> None:
         """Put a row aside."""
         ...
 

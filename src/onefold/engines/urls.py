@@ -307,6 +307,8 @@ def open_outbox(url: str) -> OutboxTable:
     """
     scheme, rest = _split(url, "postgresql://localhost/shop or sqlite:///shop.db")
     opened: OutboxTable
+    if scheme == "dynamodb":
+        return cast("OutboxTable", part("aws.dynamodb.outbox").DynamoOutbox(_outbox_table(url)))
     if scheme in ("postgresql", "postgres"):
         opened = part("postgres.outbox").PostgresOutbox(url)
     elif scheme == "sqlite":
@@ -315,16 +317,41 @@ def open_outbox(url: str) -> OutboxTable:
         raise errors.UsageError(
             f"{redact.shown_url(url)}: there is no outbox in {scheme}.",
             meaning="An outbox is a table of the database that the program writes its own rows to.",
-            todo="Use a postgresql:// or a sqlite:/// URL.",
+            todo="Use a postgresql://, a sqlite:/// or a dynamodb:// URL.",
         )
     return opened
 
 
 def outbox_sql(url: str) -> str:
-    """The statements that make the tables of an outbox; errors as `open_outbox`."""
+    """The statements that make the tables of an outbox; of DynamoDB CreateTable's arguments. Errors as `open_outbox`."""
     open_outbox(url)
+    if url.startswith("dynamodb"):
+        arguments: str = part("aws.dynamodb.outbox").definition(_read_dynamodb(url).table)
+        return arguments
     sql: str = part("sqlite.outbox" if url.startswith("sqlite") else "postgres.outbox").SQL
     return sql
+
+
+def _outbox_table(url: str) -> Any:
+    parsed = _read_dynamodb(url)
+    session = part("aws.session").Session(parsed.region, parsed.endpoints)
+    return part("aws.dynamodb.table").Table(session, parsed.table, SystemClock(), SystemEntropy(), batched=False)
+
+
+def outbox_action(url: str, app: str, queue: str, message: str, together: str, now_ms: int, token: str) -> Any:
+    """As `put_action` of the outbox in DynamoDB.
+
+    Raises:
+        UsageError: the outbox is not there.
+    """
+    if url.partition("://")[0] != "dynamodb":
+        raise errors.UsageError(
+            f"The outbox of app {app} is {redact.shown_url(url)}, which takes rows and no items.",
+            meaning="Nothing was sent.",
+            todo="Send with connection=, or give the app outbox='dynamodb://REGION/TABLE'.",
+        )
+    table = _read_dynamodb(url).table
+    return part("aws.dynamodb.outbox").put_action(table, app, queue, message, together, now_ms, token)
 
 
 def part(name: str) -> Any:

@@ -301,6 +301,32 @@ class Job(Generic[P, R]):
         with tracing.sending(outgoing, outbox=True) as carrying:
             return keep(carrying, run.keep)
 
+    def outbox_item(
+        self,
+        payload: P,
+        *,
+        delay: duration.Duration | None = None,
+        run_at: datetime | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """An action for your own call of DynamoDB's TransactWriteItems: the message is sent if, and only if, that succeeds.
+
+            client.transact_write_items(TransactItems=[{"Put": order}, book_courier.outbox_item({"id": "o-1"})])
+
+        It has its id from here on: in a call that is repeated because its answer was lost, use the same action.
+
+        Args:
+            delay, run_at, key, dedup_id: as for `send`.
+
+        Returns:
+            `{"Put": {"TableName": ..., "Item": ...}}`, in the form of boto3's client. Nothing is asked of DynamoDB.
+
+        Raises:
+            PayloadError: as `send`; a message over 390,000 bytes. UsageError: the app's `outbox=` is not in DynamoDB.
+        """
+        return self._runtime.outbox_item(self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id))
+
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def look(self, key: str, *, tenant: str = "") -> Known[R]:

@@ -8,11 +8,11 @@ Never here: SQL, passing on (`relay.py`). Invariant: a row reads back as the mes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onefold import errors
+from onefold import errors, redact
 from onefold.contracts.entries import Entry, check_entry
 from onefold.contracts.outbox import OutboxMessage, OutboxRow
 from onefold.contracts.queue import Attribute
@@ -22,6 +22,9 @@ from onefold.runtime.outgoing import Outgoing, Receipt, refused
 
 if TYPE_CHECKING:
     from onefold.registry import Registry
+
+
+_KINDS: Final = {"psycopg": "postgres", "psycopg-async": "postgres", "asyncpg": "postgres", "sqlite3": "sqlite"}
 
 
 def takes(connection: object, engine_url: str) -> bool:
@@ -38,6 +41,7 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
             used. StorageError: the table does not exist. In each case nothing was written.
     """
     messages = parcels(registry, outbox_url, outgoing)
+    _check_kind(registry, outbox_url or "", connection)
     urls.part("postgres.outbox" if urls.driver_of(connection) == "psycopg" else "sqlite.outbox").put(
         connection, registry.name, messages
     )
@@ -49,9 +53,34 @@ async def aput(
 ) -> list[Receipt]:
     """As `put`, on an asynchronous connection."""
     messages = parcels(registry, outbox_url, outgoing)
+    _check_kind(registry, outbox_url or "", connection)
     table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
     await urls.part(table).aput(connection, registry.name, messages)
     return receipts(outgoing)
+
+
+def _check_kind(registry: Registry, outbox_url: str, connection: object) -> None:
+    """Refuse a connection to another kind of database than the one that relays look into."""
+    kind = _KINDS[urls.driver_of(connection) or ""]
+    if not outbox_url.startswith(kind):
+        raise errors.UsageError(
+            f"The connection is to {kind}; the outbox of app {registry.name} is {redact.shown_url(outbox_url)}.",
+            meaning="No worker would look into the connection's database for messages. Nothing was sent.",
+            todo="Connect to the outbox's database, or give the app outbox= with this one. Of an outbox in DynamoDB, put"
+            " job.outbox_item(payload) into the transaction.",
+        )
+
+
+def action(
+    registry: Registry, outbox_url: str | None, one: Outgoing, now_ms: int, token: str
+) -> dict[str, dict[str, Any]]:
+    """The action of DynamoDB's TransactWriteItems that sends a message. Errors as `put`."""
+    ((queue, text),) = parcels(registry, outbox_url, [one])
+    together = one.entry.group or one.record.key
+    found: dict[str, dict[str, Any]] = urls.outbox_action(
+        outbox_url or "", registry.name, queue, text, f"{queue}/{together}", now_ms, token
+    )
+    return found
 
 
 def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]) -> list[tuple[str, str]]:

@@ -175,7 +175,7 @@ class Relay:
             self._one_by_one = len(rows)
             return
         self._one_by_one = max(self._one_by_one - 1, 0)
-        self._table.refuse(rows[0].id.number, kept_text(error))
+        self._table.refuse(rows[0].id, kept_text(error))
         self._emit("outbox-refused", {"row": rows[0].id.number, "in": rows[0].queue, "summary": kept_text(error)})
 
     def _report(self, name: str, detail: dict[str, str | int | bool | None], _error: BaseException) -> None:

@@ -249,6 +249,15 @@ class Runtime:
         with self.tracing.sending(outgoing) as carrying:
             return await outbox.aput(self.registry, self.outbox_url, carrying, found)
 
+    def outbox_item(self, one: Outgoing) -> dict[str, dict[str, Any]]:
+        """As `Job.outbox_item`."""
+        from onefold.runtime import outbox  # as above
+
+        if self.tracing is None:
+            return outbox.action(self.registry, self.outbox_url, one, self.now_ms(), self.entropy.token())
+        with self.tracing.sending([one], outbox=True) as (carrying,):
+            return outbox.action(self.registry, self.outbox_url, carrying, self.now_ms(), self.entropy.token())
+
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Make a blocking call in a thread, for a coroutine. Returns or raises what the call does.
 

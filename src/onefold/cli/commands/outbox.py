@@ -116,9 +116,9 @@ def command() -> None:
     "onefold outbox create postgresql://localhost/shop --print > migrations/0007_outbox.sql",
 )
 @click.argument("url", metavar="URL")
-@click.option("--print", "prints", is_flag=True, help="Only show the SQL, for a migration of your own.")
+@click.option("--print", "prints", is_flag=True, help="Only show the SQL (of DynamoDB: CreateTable's arguments).")
 def create(url: str, prints: bool) -> Answer:
-    """Make the outbox tables that do not exist in a PostgreSQL database or a SQLite file.
+    """Make the outbox tables that do not exist in PostgreSQL, a SQLite file or DynamoDB.
 
     On PostgreSQL they are made in the first schema of the role's search_path. A role that sends needs SELECT and INSERT on
     both, one whose workers pass messages on UPDATE and DELETE too.

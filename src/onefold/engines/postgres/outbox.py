@@ -259,9 +259,10 @@ class PostgresOutbox:
             ([one.number for one in ids], [one.token for one in ids]),
         )
 
-    def refuse(self, number: int, why: str) -> None:
+    def refuse(self, row: RowId, why: str) -> None:
         """As the contract says."""
-        self._ask("UPDATE onefold_outbox SET refused = %s WHERE id = %s", (why.replace("\0", " "), number))
+        statement = "UPDATE onefold_outbox SET refused = %s WHERE id = %s AND token = %s"
+        self._ask(statement, (why.replace("\0", " "), row.number, row.token))
 
     def backlog(self, app: str) -> Backlog:
         """As the contract says."""

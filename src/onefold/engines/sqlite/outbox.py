@@ -155,9 +155,9 @@ class SqliteOutbox:
             marks = ", ".join("?" * len(numbers))
             self._ask(f"DELETE FROM onefold_outbox WHERE id IN ({marks}) AND token IN ({marks})", (*numbers, *tokens))
 
-    def refuse(self, number: int, why: str) -> None:
+    def refuse(self, row: RowId, why: str) -> None:
         """As the contract says."""
-        self._ask("UPDATE onefold_outbox SET refused = ? WHERE id = ?", (why, number))
+        self._ask("UPDATE onefold_outbox SET refused = ? WHERE id = ? AND token = ?", (why, *row))
 
     def backlog(self, app: str) -> Backlog:
         """As the contract says."""

@@ -133,6 +133,15 @@ def create(table: Table) -> None:
         UsageError: not allowed.
         TransientError: it was not ready after some seconds.
     """
+    made = make(table)
+    if _ttl_attribute(table) is None:
+        table.call("update_time_to_live", TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE})
+    if made:
+        mark_layout(table)
+
+
+def make(table: Table) -> bool:
+    """Make the table alone, and wait until it can be used; whether there was none. Errors as `create`."""
     made = True
     with aws_errors("dynamodb:CreateTable", table.resource):
         try:
@@ -143,13 +152,8 @@ def create(table: Table) -> None:
             made = False
     for _ in table.tries():
         if table.call("describe_table")["Table"]["TableStatus"] in _USABLE:
-            break
-    else:
-        raise errors.TransientError(f"The table {table.name} is still being created.", todo="Try again in a minute.")
-    if _ttl_attribute(table) is None:
-        table.call("update_time_to_live", TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE})
-    if made:
-        mark_layout(table)
+            return made
+    raise errors.TransientError(f"The table {table.name} is still being created.", todo="Try again in a minute.")
 
 
 def check(table: Table) -> list[str]:

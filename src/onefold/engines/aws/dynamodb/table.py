@@ -366,6 +366,26 @@ class Table:
             chunk = [{"PutRequest": {"Item": item}} for item in items[start : start + PUTS_MAX]]
             self._drain({self.name: chunk}, "BatchWriteItem", self.client.batch_write_item, "UnprocessedItems")
 
+    def delete_all(self, places: Sequence[Item]) -> None:
+        """Delete items, 25 to a call; those that do not exist are passed over. Errors as `put_all`."""
+        for start in range(0, len(places), PUTS_MAX):
+            chunk = [{"DeleteRequest": {"Key": place}} for place in places[start : start + PUTS_MAX]]
+            self._drain({self.name: chunk}, "BatchWriteItem", self.client.batch_write_item, "UnprocessedItems")
+
+    def transact(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Make changes of this table without conditions, all or none.
+
+        Args:
+            actions: of TransactWriteItems, without the table's name.
+        """
+        named = [{kind: {"TableName": self.name, **one} for kind, one in action.items()} for action in actions]
+        with aws_errors("dynamodb:TransactWriteItems", self.resource):
+            self.client.transact_write_items(TransactItems=named)
+
+    def close(self) -> None:
+        """Close the session, where the table is all that uses it."""
+        self._session.close()
+
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def get_all(self, item_keys: Sequence[Item]) -> list[Item]:
