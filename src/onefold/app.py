@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import string
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
@@ -315,6 +315,8 @@ class App:
         keep: Duration = KEEP_DEFAULT,
         owner: str | None = None,
         unique: bool = False,
+        fingerprint: Collection[str] | None = None,
+        ignore: Collection[str] = (),
         when_complete: schedules.Schedule | Job[Any, Any] | str | None = None,
         source: str = "json",
         transient: Sequence[type[BaseException] | str] = (),
@@ -353,6 +355,9 @@ class App:
                 was found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired
                 is free again. SQS cannot tell whether a message still exists, so there a key is known as long as its
                 record exists.
+            fingerprint, ignore: the payload's fields by which a second message with the key is the same operation: only
+                these, or all but these. By default all. With either, a conflict names the fields that differ. Another choice
+                later makes conflicts of messages that are sent again from before.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
             when_complete: a schedule or map; each of its runs starts this job once, when it is complete. It takes a
@@ -375,7 +380,8 @@ class App:
             upgrade=upgrade, tenant=tenant, group=group, effect=effect, on_unknown=on_unknown,
             timeout=timeout, retry=retry, throttle=throttle,
             after_failure=after_failure, keep=keep, owner=owner,
-            unique=unique, when_complete=when_complete, source=source, transient=transient, permanent=permanent,
+            unique=unique, fingerprint=fingerprint, ignore=ignore, when_complete=when_complete, source=source,
+            transient=transient, permanent=permanent,
             unknown=unknown,
         )  # fmt: skip
         return declared

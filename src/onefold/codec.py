@@ -19,7 +19,7 @@ import sys
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_origin
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -76,6 +76,9 @@ def decimal(text: str) -> Decimal:
         raise ValueError(f"the number {text[:20]} ... is out of range") from None
 
 
+_MARKS: Final = "~"  # in a fingerprint, between the digest and the fields
+_MARKS_CHARS_MAX: Final = 400
+_NAMED: Final = re.compile(r"\w{1,64}")
 _SORTED = msgspec.json.Encoder(order="sorted", decimal_format="string", enc_hook=_to_builtins)
 _UNSORTED = msgspec.json.Encoder(enc_hook=_to_builtins)
 _EXACT = msgspec.json.Decoder(float_hook=_number)
@@ -125,6 +128,46 @@ def fingerprint(value_or_json: object) -> str:
         PayloadError: not JSON, or a value whose JSON form would not decode to an equal value.
     """
     return digest(canonical(value_or_json) if isinstance(value_or_json, bytes) else encode(value_or_json))
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """Which fields of a payload its fingerprint is of, and what each had, so that a conflict can name those that differ.
+
+    Args:
+        only: names in JSON; None: all. ignored: of these, those that are left out.
+    """
+
+    only: tuple[str, ...] | None = None
+    ignored: tuple[str, ...] = ()
+
+    def of(self, text: bytes | str) -> str:
+        """The fingerprint of a payload's JSON text; errors as `fingerprint`."""
+        return self.of_parts(parts(canonical(text)))
+
+    def of_parts(self, tree: Any) -> str:
+        """The fingerprint of what `parts` returns."""
+        if isinstance(tree, dict):
+            tree = {
+                name: value
+                for name, value in tree.items()
+                if (self.only is None or name in self.only) and name not in self.ignored
+            }
+        named = [name for name in sorted(tree) if _NAMED.fullmatch(name)] if isinstance(tree, dict) else []
+        marks = ",".join(f"{name}={digest(joined(tree[name]))[:3]}" for name in named)
+        return f"{digest(joined(tree))}{_MARKS}{marks if len(marks) <= _MARKS_CHARS_MAX else ''}"
+
+
+def says_fields(fingerprint: str) -> bool:
+    """Whether it is one of `Compared`."""
+    return _MARKS in fingerprint
+
+
+def differing(own: str, first: str) -> list[str]:
+    """The names of the fields in which two payloads differ, as far as their fingerprints say so."""
+    if not (says_fields(own) and says_fields(first)):
+        return []
+    one, other = (set(filter(None, text.partition(_MARKS)[2].split(","))) for text in (own, first))
+    return sorted({mark.partition("=")[0] for mark in one ^ other})
 
 
 def plain(value: object) -> Any:

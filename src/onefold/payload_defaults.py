@@ -14,7 +14,7 @@ Private: may change with any release.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
 from typing import Any, Final
@@ -38,7 +38,26 @@ _NONE: Final = object()
 _Found = dict[tuple[object, str], list[tuple[dict[str, Any], str, Any]]]
 
 
-def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object] | None = None) -> bool:
+def is_same(value: object, own: str, first: str, compared: codec.Compared | None) -> bool:
+    """As `is_alike`, for a job's payload.
+
+    Args:
+        compared: the fields that the job compares; what an earlier version of it stored is of all of them.
+    """
+    if compared is None:
+        return is_alike(value, own, first)
+    if not codec.says_fields(first):
+        return is_alike(value, first, first)
+    return is_alike(value, own, first, of=compared.of_parts)
+
+
+def is_alike(
+    value: object,
+    own: str,
+    first: str,
+    defaults: Mapping[str, object] | None = None,
+    of: Callable[[Any], str] = lambda tree: codec.digest(codec.joined(tree)),
+) -> bool:
     """Whether two fingerprints are both of `value`, with some of the fields left out that have their default.
 
     A field of a type is left out everywhere or nowhere. Of more than ten fields with defaults not every combination is
@@ -49,7 +68,7 @@ def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object]
         value: as its type reads it; of a guarded call, the arguments by name.
         own: fingerprint of the text that it was read from: one with a field that the type does not have is another payload.
         first: fingerprint of the payload that came first.
-        defaults: of the parameters, where `value` holds arguments.
+        defaults: of the parameters, where `value` holds arguments. of: makes a fingerprint.
     """
     try:
         tree = codec.parts(codec.outline(value))
@@ -65,21 +84,21 @@ def is_alike(value: object, own: str, first: str, defaults: Mapping[str, object]
     entries = sum(map(len, found.values())) or 1
     tries = max(_TRIES_MIN, min(_TRIES_MAX, _TRIED_BYTES_MAX // len(whole), _TRIED_FIELDS_MAX // entries))
     for chosen in islice(_choices(list(found.values())), tries):
-        missing.discard(_without(tree, chosen))
+        missing.discard(_without(tree, chosen, of))
         if not missing:
             return True
     return False
 
 
-def _without(tree: object, chosen: Sequence[list[tuple[dict[str, Any], str, Any]]]) -> str:
+def _without(tree: object, chosen: Sequence[list[tuple[dict[str, Any], str, Any]]], of: Callable[[Any], str]) -> str:
     for group in chosen:
         for part, name, _ in group:
             del part[name]
-    text = codec.joined(tree)
+    found = of(tree)
     for group in chosen:
         for part, name, value in group:
             part[name] = value
-    return codec.digest(text)
+    return found
 
 
 def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:

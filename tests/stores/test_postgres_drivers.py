@@ -121,7 +121,7 @@ def test_connections_of_asyncpg_that_cannot_carry_a_message(shop: OutboxShop, ur
 def test_outbox_tables_that_asyncpg_cannot_use(shop: OutboxShop, url: str, postgres: str) -> None:
     async def sell() -> None:
         async with connected(postgres) as connection, connection.transaction():
-            await refused(shop, connection, "There is no table onefold_outbox", errors.StorageError)
+            await refused(shop, connection, "No table onefold_outbox", errors.StorageError)
             assert await connection.fetchval("SELECT 1") == 1  # the transaction goes on
         sql(url, "UPDATE onefold_outbox_version SET version = 2")
         async with connected(url) as connection, connection.transaction():

@@ -201,7 +201,7 @@ def test_connections_that_cannot_carry_a_message(shop: OutboxShop, url: str) -> 
 def test_a_database_without_the_tables_or_with_others(shop: OutboxShop, url: str, server: str) -> None:
     with psycopg.connect(server) as link:
         link.execute("CREATE TEMP TABLE mine (id int)")
-        refused(shop, link, "There is no table onefold_outbox", errors.StorageError)
+        refused(shop, link, "No table onefold_outbox", errors.StorageError)
         assert link.execute("SELECT count(*) FROM mine").fetchone() == (0,)  # the transaction goes on
     with psycopg.connect(url, autocommit=True) as link:
         link.execute("UPDATE onefold_outbox_version SET version = 2")
@@ -288,8 +288,8 @@ def test_a_program_and_its_relay_killed_anywhere_lose_nothing_and_repeat_nothing
     assert not last["died"]
     points = {one["at"] for one in killed}
     assert "sell" in {name.partition(" ")[0] for name in points}
-    assert way != "psycopg" or "relay" in {name.partition(" ")[0] for name in points}
-    assert len(killed) > (20 if way == "psycopg" else 8)
+    assert way != "psycopg" or any(name.startswith("relay") and "COMMIT" in name for name in points), points
+    assert len(killed) > (15 if way == "psycopg" else 8)
     with psycopg.connect(url) as link:
         sold = sorted(
             (str(name) for (name,) in link.execute("SELECT id FROM shop_order")), key=lambda name: int(name[2:])

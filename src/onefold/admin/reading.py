@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from onefold import errors, payload_defaults
 from onefold.admin.session import AdminSession
-from onefold.codec import PayloadCodec
+from onefold.codec import Compared, PayloadCodec, says_fields
 from onefold.contracts import store, transitions
 from onefold.contracts.admin import Peeked
 from onefold.contracts.queue import (
@@ -63,6 +63,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     problem: str = ""
     outcome: ExpectedOutcome | None = None
     payload: object = None
+    compared: Compared | None = None
 
     def is_of(self, fingerprint: str) -> bool:
         """Whether its payload is the one with that fingerprint, whatever either leaves to its defaults."""
@@ -70,7 +71,7 @@ class Reading(Struct, frozen=True, kw_only=True):
             return True
         if self.payload is None or self.fingerprint is None:
             return False
-        return payload_defaults.is_alike(self.payload, self.fingerprint, fingerprint)
+        return payload_defaults.is_same(self.payload, self.fingerprint, fingerprint, self.compared)
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -107,7 +108,14 @@ def read(session: AdminSession, message: Peeked) -> Reading:
     key = facts.key
     if job.aliases and key is not None:
         key = chosen(key, session.engine.store.read([key, *other_names(key, job.names)], session.now_ms()))
-    return Reading(job=job.name, key=key, fingerprint=facts.fingerprint, amends=facts.amends, payload=payload)
+    return Reading(
+        job=job.name,
+        key=key,
+        fingerprint=facts.fingerprint,
+        amends=facts.amends,
+        payload=payload,
+        compared=job.rules.compared,
+    )
 
 
 def delivery_of(message: Peeked) -> Delivery:
@@ -164,7 +172,12 @@ def _read_alone(session: AdminSession, message: Peeked) -> Reading:
             job=job, key=None, fingerprint=None, problem=f"Tenants {scopes} all have this key; name the app."
         )
     fingerprint = None
-    if JOB_ATTRIBUTE in message.attributes:  # onefold sent it: its body is the payload, without an envelope
+    is_compared = any(
+        says_fields(one.fingerprint) for one in session.engine.store.read(fitting, session.now_ms()) if one
+    )
+    if (
+        JOB_ATTRIBUTE in message.attributes and not is_compared
+    ):  # onefold sent it: its body is the payload, without an envelope
         try:
             fingerprint = marked(PayloadCodec.fingerprint(message.body), version_of(message.attributes))
         except errors.PayloadError as error:

@@ -221,7 +221,7 @@ class Repair:
         if job is None:
             return True
         payload = job.rules.payload.decode(message.entry.body)
-        return not payload_defaults.is_alike(payload, message.fingerprint, record.fingerprint)
+        return not payload_defaults.is_same(payload, message.fingerprint, record.fingerprint, job.rules.compared)
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
         """Children of a map run, read again from its source."""

@@ -17,6 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from onefold import codec
 from onefold.contracts import store
 from onefold.contracts.queue import Ack, MoveTo, Reason, RetryIn
 from onefold.record import delivery
@@ -310,10 +311,11 @@ def stopped(by: str, key: str, policy: Policy) -> Decision:
 
 def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
     """The key came with another payload before: this one is dead-lettered. Arguments as `guard.answer`."""
+    fields = ", ".join(codec.differing(fingerprint, found.fingerprint))
     summary = (
         f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
         f"{found.fingerprint[:12]}, now {found.status}; the first payload itself is not kept). This payload, fingerprint "
-        f"{fingerprint[:12]}, was not run."
+        f"{fingerprint[:12]}, was not run.{f' They differ in: {fields}.' if fields else ''}"
     )
     reason = Reason(
         kind="conflict",

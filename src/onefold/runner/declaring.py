@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from onefold import duration, errors, limits
-from onefold.codec import payload_type
+from onefold.codec import Compared, payload_type
 from onefold.contracts.queue import PAYLOAD_VERSIONS_MAX
 from onefold.contracts.settings import QueueSettings, check_settings, check_target
 from onefold.options import (
@@ -30,13 +30,13 @@ from onefold.options import (
     check_whole,
 )
 from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
-from onefold.record.keys import KeyFunction, KeyRule, key_rule, takes
+from onefold.record.keys import KeyFunction, KeyRule, is_volatile, key_rule, takes
 from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
 from onefold.runner.context import Context
 from onefold.runner.handlers import Job, Rules, positional, positional_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from onefold.duration import Duration
     from onefold.record.rate import Limit
@@ -142,6 +142,8 @@ def declare_job(
     keep: Duration = KEEP_DEFAULT,
     owner: str | None = None,
     unique: bool = False,
+    fingerprint: Collection[str] | None = None,
+    ignore: Collection[str] = (),
     when_complete: object = None,
     source: str = "json",
     transient: Sequence[type[BaseException] | str] = (),
@@ -178,6 +180,7 @@ def declare_job(
                 tenant=key_rule(tenant, annotation, what=f"tenant of {job_name}") if tenant else None,
                 group=group_rule(queue, group, annotation, job_name),
                 source=source,
+                compared=_compared(fingerprint, ignore, annotation, job_name),
             ),
             runtime=runtime,
             internal=queue.internal,
@@ -191,7 +194,7 @@ def declare_job(
             from onefold.runner.completion import title_of  # 15 ms of each start, needed by few jobs
 
             job.starts_after = title_of(when_complete, annotation, job_name)
-        _warn_of_slips(job, queue)
+        _warn_of_slips(job, queue, annotation)
         functools.update_wrapper(job, handler)
         registry.jobs[job_name] = job
         return job
@@ -358,8 +361,64 @@ def keep_ms_of(queue: Queue, keep: Duration) -> int:
     return keep_ms
 
 
-def _warn_of_slips(job: Job[Any, Any], queue: Queue) -> None:
-    """Warn of a key that differs at every send, and of a group on a queue that keeps no order."""
+def _compared(only: Any, ignored: Any, annotation: Any, job_name: str) -> Compared | None:
+    """The fields that a job's fingerprint is of; None: all, without their names.
+
+    Raises:
+        UsageError: no list of names, or a name that the payload's type does not have.
+    """
+    if only is None and not ignored:
+        return None
+    known = _fields_of(annotation)
+    for what, names in (("fingerprint", only or ()), ("ignore", ignored)):
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise errors.UsageError(
+                f"{what}={names!r:.80} of {job_name} is not a list of names.", todo=f'Write {what}=["..."].'
+            )
+        wrong = [name for name in names if known and name not in known]
+        if wrong:
+            raise errors.UsageError(
+                f"{what}= of {job_name} names {wrong[0]!r}, which is no field of its payload.",
+                todo=f"Its fields are: {', '.join(known)}.",
+            )
+    return Compared(None if only is None else tuple(only), tuple(ignored))
+
+
+def _fields_of(annotation: Any) -> dict[str, tuple[str, Any]]:
+    """The fields of a class of payloads: name in JSON, and their type as text and the function that makes their default."""
+    if hasattr(annotation, "__struct_fields__"):
+        given: Sequence[Any] = annotation.__struct_defaults__
+        padded = (None,) * (len(annotation.__struct_fields__) - len(given)) + tuple(given)
+        types = annotation.__annotations__
+        return {
+            name: (str(types.get(field, "")), getattr(default, "factory", None))
+            for field, name, default in zip(
+                annotation.__struct_fields__, annotation.__struct_encode_fields__, padded, strict=True
+            )
+        }
+    if hasattr(annotation, "__dataclass_fields__"):
+        fields = annotation.__dataclass_fields__.values()
+        return {
+            one.name: (str(one.type), one.default_factory if callable(one.default_factory) else None) for one in fields
+        }
+    models = getattr(annotation, "model_fields", None) or {}
+    return {
+        one.serialization_alias or one.alias or name: (str(one.annotation), one.default_factory)
+        for name, one in models.items()
+    }
+
+
+def _warn_of_slips(job: Job[Any, Any], queue: Queue, annotation: Any) -> None:
+    """Warn of a key or a field that differs at every send, and of a group on a queue that keeps no order."""
+    compared = job.rules.compared or Compared()
+    for name, (kind, made) in _fields_of(annotation).items() if not queue.internal else ():
+        is_fresh = "datetime" in kind and (is_volatile(name) or not isinstance(made, type | None))
+        if is_fresh and name not in compared.ignored and (compared.only is None or name in compared.only):
+            warnings.warn(
+                f"The field {name} of {job.name}'s payload looks like the time of the send: a message that is sent again has"
+                f' another, and is a conflict with the first. Leave it out of the comparison: ignore=["{name}"].',
+                stacklevel=3,
+            )
     if job.rules.group is not None and not queue.settings.fifo and not queue.internal:
         warnings.warn(
             f"Job {job.name} has a group on {queue.name}, which is a standard queue: messages of a group run side by side"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct
 
 from onefold import duration, errors, redact
-from onefold.codec import PayloadCodec
+from onefold.codec import Compared, PayloadCodec
 from onefold.contracts.ledger import Row
 from onefold.contracts.queue import (
     AMENDS_ATTRIBUTE,
@@ -87,6 +87,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     Args:
         payload: codec of the payload's type.
         key: the business key; tenant, group: scope and message group, or None.
+        compared: the fields that its fingerprint is of; None: all, and none is named.
         source: which envelope foreign messages come in (see `runner/sources.py`).
     """
 
@@ -95,6 +96,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     tenant: KeyRule | None
     group: KeyRule | None
     source: str
+    compared: Compared | None = None
+
+    def fingerprint(self, text: bytes | str) -> str:
+        """Of a payload's JSON text. Errors as `PayloadCodec.fingerprint`."""
+        return self.payload.fingerprint(text) if self.compared is None else self.compared.of(text)
 
 
 class Job(Generic[P, R]):
@@ -295,10 +301,9 @@ class Job(Generic[P, R]):
 
     def kept(self, outgoing: Sequence[Outgoing], run: context.Context) -> list[Receipt]:
         """Put messages into the outbox of a run. Errors as `Context.keep`."""
-        tracing = self._runtime.tracing
-        if tracing is None:
+        if self._runtime.tracing is None:
             return keep(outgoing, run.keep)
-        with tracing.sending(outgoing, outbox=True) as carrying:
+        with self._runtime.tracing.sending(outgoing, outbox=True) as carrying:
             return keep(carrying, run.keep)
 
     def outbox_item(
@@ -311,8 +316,6 @@ class Job(Generic[P, R]):
         dedup_id: str | None = None,
     ) -> dict[str, dict[str, Any]]:
         """An action for your own call of DynamoDB's TransactWriteItems: the message is sent if, and only if, that succeeds.
-
-            client.transact_write_items(TransactItems=[{"Put": order}, book_courier.outbox_item({"id": "o-1"})])
 
         It has its id from here on: in a call that is repeated because its answer was lost, use the same action.
 
@@ -415,7 +418,7 @@ class Job(Generic[P, R]):
         """The message that `send` would send. Arguments and errors as there."""
         rules = self.rules
         body = rules.payload.encode(payload)
-        fingerprint = rules.payload.fingerprint(body)
+        fingerprint = rules.fingerprint(body)
         attributes = self._attributes
         if self.versions is not None:
             fingerprint = self.versions.marked(fingerprint, self.versions.present)
@@ -439,6 +442,7 @@ class Job(Generic[P, R]):
             payload=payload,
             aliases=self.aliases,
             is_other=None if self.versions is None else self.versions.is_other,
+            compared=rules.compared,
         )
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -459,7 +463,7 @@ class Job(Generic[P, R]):
                     return self._without_key(delivery, discard=found.why), None
                 body = found.payload
             codec = self.rules.payload
-            fingerprint = codec.fingerprint(_unmarked(body))
+            fingerprint = self.rules.fingerprint(_unmarked(body))
             if self.versions is not None:
                 version = self.versions.version_of(attributes)
                 fingerprint = self.versions.marked(fingerprint, version)

@@ -581,4 +581,4 @@ def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
 def _is_alike(run: Execution, found: Conflict) -> bool:
     if run.job.versions is not None and run.job.versions.is_other(run.facts.fingerprint, found.fingerprint):
         return True
-    return payload_defaults.is_alike(run.payload, run.facts.fingerprint, found.fingerprint)
+    return payload_defaults.is_same(run.payload, run.facts.fingerprint, found.fingerprint, run.job.rules.compared)

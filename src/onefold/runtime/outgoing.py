@@ -48,7 +48,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
             `unique=True` `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held`
             (for a person).
 
-    Of a send with `connection=`, all of it holds once that transaction has committed.
+    Of a send with `connection=`, all of it holds once that transaction has committed. `str` of it is a sentence.
     """
 
     job: str
@@ -56,6 +56,17 @@ class Receipt(Struct, frozen=True, kw_only=True):
     message_id: str | None
     duplicate: bool = False
     found: Literal["new", "deduplicated", "waiting", "running", "done", "failed", "held"] = "new"
+
+    def __str__(self) -> str:
+        if self.found == "new":
+            what = "new: it is sent"
+        elif self.found == "held":
+            what = "held already, for a person; nothing was added"
+        elif self.found == "failed":
+            what = "failed before: it runs again or is a dead letter; nothing was added"
+        else:
+            what = f"{self.found} already; nothing was added"
+        return f"{self.job} {self.key!r}: {what}"
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):
@@ -75,6 +86,7 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     payload: object = None
     aliases: tuple[str, ...] = ()
     is_other: Callable[[str, str], bool] | None = None
+    compared: codec.Compared | None = None
 
 
 def message(
@@ -91,6 +103,7 @@ def message(
     payload: object = None,
     aliases: tuple[str, ...] = (),
     is_other: Callable[[str, str], bool] | None = None,
+    compared: codec.Compared | None = None,
 ) -> Outgoing:
     """The message for an operation.
 
@@ -111,7 +124,7 @@ def message(
     if unique:
         return Outgoing(
             record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=True, payload=payload,
-            aliases=aliases, is_other=is_other,
+            aliases=aliases, is_other=is_other, compared=compared,
         )  # fmt: skip
     return Outgoing(record=record, fingerprint=fingerprint, entry=entry, queue=policy.queue, unique=False)
 
@@ -432,11 +445,22 @@ def known_of(record: Record) -> Known:
 def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
     if one.is_other is not None and one.is_other(one.fingerprint, fingerprint):
         return
-    if fingerprint != one.fingerprint and not payload_defaults.is_alike(one.payload, one.fingerprint, fingerprint):
+    if fingerprint != one.fingerprint and not payload_defaults.is_same(
+        one.payload, one.fingerprint, fingerprint, one.compared
+    ):
+        fields = ", ".join(codec.differing(one.fingerprint, fingerprint))
+        said = (
+            f"They differ in: {fields}."
+            if fields
+            else (
+                "Of the first payload only the fingerprint is kept, which does not show the field that differs; with"
+                " fingerprint=[...] or ignore=[...] the job's next ones do."
+            )
+        )
         raise errors.ConflictError(
             f"Key {one.record.key!r} of the unique job {one.record.job} is known with another payload.",
-            meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). Of the first payload only the"
-            " fingerprint is kept, which does not show the field that differs. This call has sent nothing.",
+            meaning=f"Fingerprint {one.fingerprint[:12]}, first {fingerprint[:12]} ({known}). {said}"
+            " This call has sent nothing.",
             todo="If this is a different operation, give it a different key; `onefold why` shows what"
             f" {one.record.key!r} was.",
         )
