@@ -395,6 +395,41 @@ def sending() -> list[Pair]:
             {"onefold, one by one": one_by_one},
         ),
         Pair(
+            partial(once, "subjects", "asend", count=2_000, batch=1),
+            (
+                Planned(
+                    "asend one by one", "us", "us", ratio_at_most(1.2), "onefold, send", note="A coroutine awaits each."
+                ),
+            ),
+            {"onefold, send": one_by_one},
+        ),
+        Pair(
+            partial(once, "subjects", "asend", count=8_000, batch=1_000),
+            (
+                Planned(
+                    "asend, 1,000 at once",
+                    "messages/s",
+                    "per_s",
+                    ratio_at_least(0.8),
+                    "onefold, send from 8 threads",
+                    note="So many tasks of one loop; eight of their sends at a time are in threads.",
+                ),
+            ),
+            {"onefold, send from 8 threads": partial(once, "subjects", "enqueue", count=8_000, threads=8)},
+        ),
+        Pair(
+            partial(once, "subjects", "relay", count=20_000),
+            (
+                Planned(
+                    "relay",
+                    "messages/s",
+                    "per_s",
+                    above(5_000, "messages/s"),
+                    note="From an outbox in a SQLite file of the program's own to the engine's file, one relay.",
+                ),
+            ),
+        ),
+        Pair(
             partial(once, "subjects", "joined", count=2_000),
             (
                 Planned(

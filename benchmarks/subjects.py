@@ -9,11 +9,13 @@ times under the same name.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from threading import Thread
@@ -65,6 +67,46 @@ def figure_enqueue(options: argparse.Namespace) -> Figures:
             thread.join()
 
     return timed(work, options.count)
+
+
+def figure_asend(options: argparse.Namespace) -> Figures:
+    """`await asend`, `--count` times, `--batch` tasks at once."""
+    from benchmarks.onefold_tool import connect, job
+
+    connect()
+    rest = orders(options.count)
+
+    async def send_all() -> None:
+        while some := list(islice(rest, options.batch)):
+            await asyncio.gather(*[job.asend(order) for order in some])
+
+    return timed(lambda: asyncio.run(send_all()), options.count)
+
+
+def figure_relay(options: argparse.Namespace) -> Figures:
+    """A relay's way for `--count` messages that wait in an outbox in a file of the program's own."""
+    from benchmarks.onefold_tool import app, connect, job
+    from onefold.engines.urls import open_outbox
+    from onefold.runtime.events import Sinks
+    from onefold.runtime.relay import Relay
+
+    connect()
+    place = options.file.with_name("books.db")
+    app.outbox = f"sqlite:///{place}"
+    with closing(sqlite3.connect(place)) as mine:
+        mine.execute("PRAGMA journal_mode = WAL")
+        open_outbox(app.outbox).create()
+        with mine:
+            job.send_many(orders(options.count), connection=mine)
+    relay = Relay(app.runtime(), open_outbox(app.outbox), Sinks(()))
+    figures = timed(lambda: passed(relay.check(), options.count), options.count)
+    relay.close()
+    return figures
+
+
+def passed(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise SystemExit(f"the relay passed on {found} of {wanted} messages")
 
 
 def figure_joined(options: argparse.Namespace) -> Figures:
@@ -190,10 +232,12 @@ def figure_once_sqlite(options: argparse.Namespace) -> Figures:
 
 
 FIGURES: dict[str, Callable[[argparse.Namespace], Figures]] = {
+    "asend": figure_asend,
     "enqueue": figure_enqueue,
     "joined": figure_joined,
     "bulk": figure_bulk,
     "load": figure_bulk,
+    "relay": figure_relay,
     "history": figure_history,
     "backlog": figure_backlog,
     "once-memory": figure_once_memory,
