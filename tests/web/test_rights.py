@@ -106,7 +106,7 @@ def test_the_application_may_name_the_role(there: Open) -> None:
 
 
 def test_roles_need_a_proxy_and_are_the_three(there: Open) -> None:
-    with pytest.raises(errors.UsageError, match="no header says who asks"):
+    with pytest.raises(errors.UsageError, match="no header names the user"):
         Page(there.session, access=Access(token=TOKEN, roles_header="X-Forwarded-Groups"))
     with pytest.raises(errors.UsageError, match="'root' is not a role"):
         Page(there.session, access=Access(trust_header="X-User", roles={"sre": "root"}))  # type: ignore[dict-item]
