@@ -4,11 +4,13 @@ import os
 import tempfile
 from pathlib import Path
 
+import django
+
 SECRET_KEY = "only-for-this-example"
 ALLOWED_HOSTS = ["localhost", "testserver"]
 ROOT_URLCONF = "shop.urls"
 USE_TZ = True
-INSTALLED_APPS = ["django_tasks", "onefold.django", "shop"]
+INSTALLED_APPS = [*(["django_tasks"] if django.VERSION < (6,) else []), "onefold.django", "shop"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {
     "default": {

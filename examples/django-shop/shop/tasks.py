@@ -1,6 +1,9 @@
 """What is done after an order was stored."""
 
-from django_tasks import task
+try:
+    from django.tasks import task
+except ImportError:  # Django 5.2
+    from django_tasks import task
 
 from shop.models import Order, Parcel
 

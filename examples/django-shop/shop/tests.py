@@ -2,7 +2,11 @@
 
 from django.core.management import call_command
 from django.test import TestCase, TransactionTestCase
-from django_tasks.exceptions import TaskResultDoesNotExist
+
+try:
+    from django.tasks.exceptions import TaskResultDoesNotExist
+except ImportError:  # Django 5.2
+    from django_tasks.exceptions import TaskResultDoesNotExist
 
 from shop.models import Order, Parcel
 from shop.tasks import book_parcel

@@ -5,7 +5,11 @@ import json
 from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
-from django_tasks.exceptions import TaskResultDoesNotExist
+
+try:
+    from django.tasks.exceptions import TaskResultDoesNotExist
+except ImportError:  # Django 5.2
+    from django_tasks.exceptions import TaskResultDoesNotExist
 
 from shop.models import Order
 from shop.tasks import book_parcel

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 
+import django
+
 SECRET_KEY = "site"
 USE_TZ = True
 INSTALLED_APPS = [
-    "django.contrib.contenttypes", "django.contrib.auth", "django_tasks", "onefold.django", "tests.frames.django_site",
+    "django.contrib.contenttypes", "django.contrib.auth", "onefold.django", "tests.frames.django_site",
+    *(["django_tasks"] if django.VERSION < (6,) else []),
 ]  # fmt: skip
 if os.environ.get("SITE_ADMIN"):
     INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
@@ -35,4 +38,8 @@ if os.environ.get("SITE_ADMIN"):
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": json.loads(os.environ["SITE_DATABASE"])}
 TASKS = {"default": {"BACKEND": "onefold.django.OnefoldBackend", **json.loads(os.environ["SITE_TASKS"])}}
-LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django_tasks": {"level": "CRITICAL"}}}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "loggers": {"django_tasks": {"level": "CRITICAL"}, "django.tasks": {"level": "CRITICAL"}},
+}

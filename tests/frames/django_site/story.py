@@ -18,15 +18,13 @@ django.setup()
 
 from django.db import transaction
 from django.utils import timezone
-from django_tasks import task, task_backends
-from django_tasks.exceptions import InvalidTaskError
-from django_tasks.signals import task_enqueued
 
 import onefold
 from onefold.django import settings
 from onefold.django.declaring import id_of
 from tests.frames.django_site import tasks
 from tests.frames.django_site.models import Order, Parcel
+from tests.frames.django_site.package import TaskException, task, task_backends, task_enqueued
 
 
 def work(*options: str) -> str:
@@ -67,7 +65,7 @@ def refused(call: Any) -> str:
 def all_kinds() -> dict[str, Any]:
     """Enqueued in transactions, run by a worker."""
     enqueued: list[str] = []
-    task_enqueued.connect(lambda task_result, **_: enqueued.append(task_result.id), weak=False)
+    task_enqueued().connect(lambda task_result, **_: enqueued.append(task_result.id), weak=False)
     told: dict[str, Any] = {}
     with transaction.atomic():
         for number in ("o-1", "o-2"):
@@ -142,7 +140,7 @@ def declaring() -> dict[str, Any]:
         exec(f"def {made[-1]}(number): pass", scope)
         try:
             task(**options)(scope[made[-1]]).enqueue("o-1")
-        except InvalidTaskError as error:
+        except TaskException as error:
             return str(error)
         return "nothing"
 

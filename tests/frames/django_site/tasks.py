@@ -7,10 +7,10 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.backends.signals import connection_created
-from django_tasks import task
 
 import onefold
 from tests.frames.django_site.models import Order, Parcel
+from tests.frames.django_site.package import task
 
 
 @task(key="{number}")
