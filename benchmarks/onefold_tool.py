@@ -34,18 +34,28 @@ def meter() -> Meter:
     return Meter()
 
 
-def tracing(*, metrics: bool) -> onefold.observe.OpenTelemetry:
-    """OpenTelemetry's SDK, with an exporter that drops what it is given, or without spans and a reader that nobody reads."""
+def emf() -> onefold.observe.EmfSink:
+    """What `onefold worker --emf` writes, into nothing."""
+    return onefold.observe.EmfSink(open(os.devnull, "w", encoding="utf-8"))
+
+
+def tracing(*, metrics: bool, share: float = 1.0) -> onefold.observe.OpenTelemetry:
+    """OpenTelemetry's SDK, with an exporter that drops what it is given, or without spans and a reader that nobody reads.
+
+    Args:
+        share: of the traces that are sampled.
+    """
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
     class Drop(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             return SpanExportResult.SUCCESS
 
-    tracers = TracerProvider()
+    tracers = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
     tracers.add_span_processor(BatchSpanProcessor(Drop()))
     meters = MeterProvider([InMemoryMetricReader()])
     return onefold.observe.OpenTelemetry(
@@ -56,8 +66,10 @@ def tracing(*, metrics: bool) -> onefold.observe.OpenTelemetry:
 SINKS: Mapping[str, Callable[[], onefold.observe.Sink]] = {
     "events": Idle,
     "metrics": meter,
+    "emf": emf,
     "otel-metrics": partial(tracing, metrics=True),
     "tracing": partial(tracing, metrics=False),
+    "tracing-hundredth": partial(tracing, metrics=False, share=0.01),
 }
 sink = SINKS.get(os.environ.get("BENCH_SINK", ""))
 app = onefold.App("bench", url=f"sqlite:///{probe.place() / 'bench.db'}", sinks=[sink()] if sink is not None else [])

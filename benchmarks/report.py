@@ -224,13 +224,25 @@ ABOUT_BATCHES = (
     "size, so that what grows with a run shows between two sizes of it."
 )
 
+ABOUT_WATCHING = (
+    "What alarms, events, metrics and traces take from the work. A look at the alarms is durable, and of a new process. A "
+    "drain with a sink is of a job that does nothing, beside the same drain without one: a handler that does something pays "
+    "less, as a share. Processor time is of all threads of one process with an engine in memory (`python -m "
+    "benchmarks.watching.spans`), so that neither the disk nor a second process is in it."
+)
+
+ABOUT_PAGES = (
+    "Server time of one request, from its bytes to the answer's, on a file with so many messages; no browser and no network "
+    "are in it."
+)
+
 SECTIONS = (
     ("rows", "Against the same durable writes", ""),
     ("serving", "The local SQS beside other local servers", ABOUT_SERVING),
     ("aws", "On AWS beside Powertools", ABOUT_AWS),
     ("batches", "Time, fan-out and batches", ABOUT_BATCHES),
-    ("watching", "Seeing what goes on", ""),
-    ("pages", "The page", ""),
+    ("watching", "Seeing what goes on", ABOUT_WATCHING),
+    ("pages", "The page", ABOUT_PAGES),
 )
 """Parts of the page that `make bench` writes: name in the JSON file, heading, what to know first."""
 

@@ -284,40 +284,7 @@ class Pair:
 
 def pairs() -> list[Pair]:
     """Returns the whole benchmark in the order in which it is run; the page keeps it. What strains the disk comes last."""
-    return [*waiting(), *weighing(), *guarding(), *sending(), *streaming(), *draining(), *observing(), *growing()]
-
-
-def observing() -> list[Pair]:
-    """The cost of being watched: the drain of a no-op job with a sink, beside the same drain without one."""
-    alone = "onefold, no sink"
-    kinds = {
-        "events": (
-            None,
-            "A sink that does nothing: events are made, queued, and handed over in a thread of the sink's own.",
-        ),
-        "metrics": (ratio_at_least(0.97), "What `onefold worker --metrics` counts, which nobody scrapes meanwhile."),
-        "otel-metrics": (None, "`OpenTelemetry(spans=False)` on OpenTelemetry's SDK, which nobody reads meanwhile."),
-        "tracing": (
-            ratio_at_least(0.9),
-            "`OpenTelemetry(metrics=False)`, its SDK recording every span, a batch processor, an exporter that drops them.",
-        ),
-    }
-    names = {"events": "events", "metrics": "metrics", "otel-metrics": "metrics, OpenTelemetry", "tracing": "tracing"}
-    return [
-        Pair(
-            partial(onefold_drain, tool=watched(sink), count=50_000),
-            (Planned(f"drain with {names[sink]}", "jobs/s", "per_s", goal, alone, note=f"{REPEATABLE} {note}"),),
-            {alone: partial(onefold_drain, count=50_000)},
-        )
-        for sink, (goal, note) in kinds.items()
-    ]
-
-
-def watched(sink: str) -> Tool:
-    return Tool(
-        f"onefold, SQLite, repeatable, {sink}", "benchmarks.onefold_tool",
-        settings={"BENCH_EFFECT": "repeatable", "BENCH_SINK": sink},
-    )  # fmt: skip
+    return [*waiting(), *weighing(), *guarding(), *sending(), *streaming(), *draining(), *growing()]
 
 
 def draining() -> list[Pair]:

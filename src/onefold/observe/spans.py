@@ -72,7 +72,7 @@ class Spans:
         self._with_key = with_key
         self._follows = follows
         self._is_lambda = False
-        self._fixed: dict[tuple[str, str], dict[str, Any]] = {}  # attributes by operation and queue
+        self._fixed: dict[tuple[str, str, str], dict[str, Any]] = {}  # attributes by operation, queue and job
         self.system = "onefold"
 
     def opened(self, system: str) -> None:
@@ -80,9 +80,9 @@ class Spans:
         self.system = system
         self._fixed = {}
 
-    def _of(self, operation: str, queue: str) -> dict[str, Any]:
-        """The attributes that all spans of an operation on a queue have."""
-        found = self._fixed.get((operation, queue))
+    def _of(self, operation: str, queue: str, job: str = "") -> dict[str, Any]:
+        """The attributes that spans of an operation on a queue (and, of process spans, of a job) have; not to be changed."""
+        found = self._fixed.get((operation, queue, job))
         if found is None:
             found = {
                 "messaging.system": self.system,
@@ -91,7 +91,11 @@ class Spans:
             }
             if queue:
                 found["messaging.destination.name"] = queue
-            self._fixed[operation, queue] = found
+            if job:
+                found["onefold.job"] = job
+            if job and self._is_lambda:
+                found["faas.trigger"] = "pubsub"
+            self._fixed[operation, queue, job] = found
         return found
 
     # -- send --------------------------------------------------------------------------------------------------------
@@ -160,7 +164,8 @@ class Spans:
 
     def invoked(self, delivery: Delivery) -> Delivery:
         """As `Tracing.invoked`."""
-        self._is_lambda = True
+        if not self._is_lambda:
+            self._is_lambda, self._fixed = True, {}
         self._operated("receive", delivery.queue, 1, None, None)
         text = self.carried()
         return delivery if text is None else replace(delivery, received_in=text)
@@ -184,32 +189,38 @@ class Spans:
     def _begin(self, run: Execution) -> Span:
         delivery = run.delivery
         sent, parent = sent_in(delivery), _context_of(delivery.received_in)
-        links = []
+        within, links = _carried_within(delivery.received_in), []
         if sent is not None:
             is_again = run.claimed is not None and run.claimed.found == "failed" and run.claimed.attempts <= 1
             links.append(Link(sent, {"onefold.redrive": True} if is_again else None))
         if self._follows and sent is not None:
             links = [] if parent is None else [Link(parent)]
-            parent = sent
+            parent, within = sent, _within(sent)
+        # A span whose parent is not sampled is hardly ever recorded: what is its own is worked out when it is.
+        is_likely = parent is None or parent.trace_flags.sampled
+        attributes = self._of("process", delivery.queue, run.job.name)
+        if is_likely:
+            attributes = {**attributes, **self._own(run)}
+        run.span = span = self._tracer.start_span(
+            f"process {delivery.queue}", within, SpanKind.CONSUMER, attributes, links
+        )
+        if not is_likely and span.is_recording():
+            span.set_attributes(self._own(run))
+        return span
+
+    def _own(self, run: Execution) -> dict[str, Any]:
+        """The attributes of one process span beside those of its queue and job."""
         attributes: dict[str, Any] = {
-            **self._of("process", delivery.queue),
-            "messaging.message.id": delivery.message_id,
-            "onefold.job": run.job.name,
+            "messaging.message.id": run.delivery.message_id,
             "onefold.attempt": run.attempt,
         }
         if run.claimed is not None:
             attributes["onefold.fence"] = run.claimed.hold.fence
         if run.facts.run is not None:
             attributes["onefold.run"] = run.facts.run
-        if self._is_lambda:
-            attributes["faas.trigger"] = "pubsub"
         if self._with_key and run.facts.key is not None:
             attributes["onefold.key"] = run.facts.key.key
-        within = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent), _NOWHERE)
-        run.span = span = self._tracer.start_span(
-            f"process {delivery.queue}", within, SpanKind.CONSUMER, attributes, links
-        )
-        return span
+        return attributes
 
     def _end(self, span: Span, run: Execution) -> None:
         if span.is_recording():
@@ -242,7 +253,7 @@ class Spans:
         since_ms = self._clock.monotonic_ms()
         span = self._tracer.start_span(
             f"settle {queue}".rstrip(),
-            _NOWHERE if alone is None else trace.set_span_in_context(trace.NonRecordingSpan(alone), _NOWHERE),
+            _NOWHERE if alone is None else _within(alone),
             SpanKind.CLIENT,
             attributes,
             [] if alone is not None else _links(sent_in(run.delivery) for run in runs),
@@ -358,6 +369,17 @@ def _context_of(carried: str | None) -> SpanContext | None:
     return _valid(
         SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags, trace_state=states)
     )
+
+
+@lru_cache(1_024)  # as above
+def _carried_within(carried: str | None) -> contexts.Context | None:
+    found = _context_of(carried)
+    return None if found is None else _within(found)
+
+
+def _within(parent: SpanContext) -> contexts.Context:
+    """The context in which a span has this parent."""
+    return trace.set_span_in_context(trace.NonRecordingSpan(parent), _NOWHERE)
 
 
 def _valid(found: SpanContext) -> SpanContext | None:
