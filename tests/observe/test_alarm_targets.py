@@ -183,6 +183,14 @@ def test_a_mail_server_that_is_none(monkeypatch: pytest.MonkeyPatch, url: str) -
         send(AlarmTargets(email=("a@example.com",)), message("email"), NOW_MS)
 
 
+def test_a_sender_that_would_add_a_header_is_refused(mails: Mails, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = mails.url.partition("?")[0]
+    monkeypatch.setenv(alarm_targets.SMTP, f"{url}?from=a@example.com%0ABcc:%20b@example.com")
+    with pytest.raises(errors.PermanentError, match="cannot be written into a mail"):
+        send(AlarmTargets(email=("a@example.com",)), message("email"), NOW_MS)
+    assert mails.found == []
+
+
 def test_a_command_gets_the_report_and_not_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (alarm_targets.SECRET, alarm_targets.SMTP, "ONEFOLD_SECRET", "ONEFOLD_WEB_TOKEN", "HOOK"):
         monkeypatch.setenv(name, "s" * 32)

@@ -279,7 +279,13 @@ def _mail(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
     host = parts.hostname
     facts, mail = document(message), EmailMessage()
     sender = parse_qs(parts.query).get("from", [f"onefold@{host}"])[0]
-    mail["Subject"], mail["From"], mail["To"] = title(message), sender, ", ".join(targets.email)
+    try:
+        mail["Subject"], mail["From"], mail["To"] = title(message), sender, ", ".join(targets.email)
+    except (ValueError, IndexError) as error:  # a line end in `from=`; addresses that the standard library trips over
+        raise errors.PermanentError(
+            f"The addresses of the report cannot be written into a mail: {type(error).__name__}.",
+            todo=f"Check {SMTP}, its option from, and the addresses of app.alarms(email=...).",
+        ) from None
     mail["Date"] = formatdate(now_ms / limits.SECOND_MS)
     mail["Message-ID"] = f"<{hashlib.sha256(message.report.id.encode()).hexdigest()[:32]}@onefold.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
