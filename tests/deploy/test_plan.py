@@ -147,7 +147,7 @@ def test_the_order_of_declarations_changes_nothing() -> None:
         (Function(memory_mb="512"), {}, ["memory_mb='512'"]),  # type: ignore[arg-type]
         (Function(batch=True), {}, ["batch=True", "whole number"]),
         (Function(policies="arn:aws:iam::aws:policy/x"), {}, ["policies=", "list"]),
-        (Function(policies=["s3-read"]), {}, ["'s3-read'", "arn:aws:iam"]),
+        (Function(policies=["s3-read"]), {}, ["'s3-read'", "arn:{partition}:iam"]),
         (Function(sends_to="orders"), {}, ["sends_to='orders'", "list"]),
         (Function(subnets=["subnet-0a"]), {}, ["go together"]),
         (Function(subnets=["net"], security_groups=["sg-0a"]), {}, ["'net'", "subnet-0"]),
