@@ -34,6 +34,26 @@ def states(there: Open) -> dict[str, str]:
     return {one.owner: one.state for one in activity.workers(there.session).workers}
 
 
+def test_a_worker_whose_role_may_not_list_names_keeps_its_document_and_is_asked_to_drain(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maintenance ended with the error, and so the worker."""
+
+    def refused(_: str) -> list[str]:
+        raise errors.UsageError("not authorized to perform: dynamodb:Query")
+
+    state = there.session.engine.state
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "names", refused)
+        mine = there_is(there)
+    asked: list[str] = []
+    mine.asked = lambda: asked.append("drain")
+    roster.ask_to_drain(state, "w-1", "person:ada", START_MS)
+    there.clock.advance(LOOK_MS)
+    mine.check()
+    assert asked == ["drain"]
+
+
 def test_a_worker_without_work_is_listed(there: Open) -> None:
     assert states(there) == {}
     mine = there_is(there)

@@ -125,9 +125,10 @@ class Roster:
         self._due_ms = now_ms + self._check_ms
         if self._written_ms is None or now_ms - self._written_ms >= SEEN_MS:
             kept, _ = change(self._state, PREFIX + self._entry.owner, _entry, None, self._seen)
-            if self._written_ms is None:
-                self._sweep()
-            self._written_ms = now_ms
+            is_first, self._written_ms = self._written_ms is None, now_ms
+            if is_first:
+                with ignored(errors.UsageError):  # a role may not list names
+                    self._sweep()
         else:
             stored = self._state.get([PREFIX + self._entry.owner])[0]
             kept = _entry(stored.value) if stored is not None else None
