@@ -159,4 +159,4 @@ def test_a_worker_process_drains_and_one_that_was_killed_is_not_listed(commands:
     assert done.stdout == "1 worker asked to drain.\n", done.stderr
     assert first.wait(30) == 0
     assert listed(commands, 0) == []
-    assert commands.run("workers", "list", "shop:app").stdout.startswith("No worker is there.")
+    assert commands.run("workers", "list", "shop:app").stdout.startswith("No worker is running.")
