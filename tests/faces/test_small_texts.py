@@ -157,5 +157,5 @@ def test_a_store_of_records_that_nothing_used_is_not_a_quiet_one() -> None:
         render.console().print(picture(msgspec.structs.replace(quiet, has_records=False)))
     with render.console().capture() as used:
         render.console().print(picture(quiet))
-    assert "There is no record in it" in " ".join(unused.get().split())
+    assert "It contains no records" in " ".join(unused.get().split())
     assert "No call was completed within the last hour." in " ".join(used.get().split())

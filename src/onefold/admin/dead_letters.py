@@ -211,7 +211,7 @@ def _by_ids(session: AdminSession, names: Sequence[str], select: Select) -> Iter
             )
         if not messages:
             raise errors.NotFoundError(
-                f"No dead letter is called {wanted!r}.",
+                f"There is no dead letter {wanted!r}.",
                 meaning="It may have been sent back, deleted, or have expired. Nothing was changed.",
                 todo="See `onefold dlq list --all`; `onefold why KEY` shows what happened to an operation.",
             )

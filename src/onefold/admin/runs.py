@@ -304,7 +304,7 @@ def _named(session: AdminSession, text: str) -> RunState:
 def _no_run(session: AdminSession, text: str) -> errors.NotFoundError:
     near = difflib.get_close_matches(text, runs.names(session.engine.state), n=_NAMED_MAX, cutoff=0.5)
     return errors.NotFoundError(
-        f"No run is called {text!r}.",
+        f"There is no run {text!r}.",
         meaning=f"It has not begun on {session.url}, or was deleted after 90 days.",
         todo=f"Did you mean {' or '.join(near)}?" if near else "See `onefold runs list`.",
     )
@@ -315,7 +315,7 @@ def _no_title(session: AdminSession, title: str) -> errors.NotFoundError:
     near = difflib.get_close_matches(title, titles, n=1)
     there = f"There are runs of {', '.join(titles[:10])}." if titles else "No run was begun on this engine yet."
     return errors.NotFoundError(
-        f"{title!r} has no run.",
+        f"There is no run of {title!r}.",
         meaning=there,
         todo=f"Did you mean {near[0]}?" if near else "See `onefold runs list`.",
     )

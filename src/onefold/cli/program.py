@@ -262,6 +262,6 @@ def completion(shell: str) -> Answer:
     """Print the script that completes onefold's commands and options in bash, zsh or fish."""
     kind = get_completion_class(shell)
     if kind is None:
-        raise UsageError(f"Completion is not available for {shell}.", todo="There is one for bash, zsh and fish.")
+        raise UsageError(f"There is no completion for {shell}.", todo="There is one for bash, zsh and fish.")
     script = kind(program, {}, "onefold", _VARIABLE).source()
     return Answer({"shell": shell, "script": script}, draw=lambda: click.echo(script))

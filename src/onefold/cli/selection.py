@@ -49,9 +49,7 @@ def selecting(function: F) -> F:
         if select.reason is not None and select.reason not in _REASONS:
             near = difflib.get_close_matches(select.reason, _REASONS, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            raise click.UsageError(
-                f"There is no reason {select.reason!r}.{meant} The reasons are: {', '.join(_REASONS)}."
-            )
+            raise click.UsageError(f"There is no reason {select.reason!r}.{meant} There are: {', '.join(_REASONS)}.")
         return function(*args, select=select, **given)
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__

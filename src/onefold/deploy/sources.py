@@ -152,7 +152,7 @@ def _named(root: Path, named: str) -> dict[str, Path]:
     if path.is_dir():
         return dict(_tree(path, root))
     if not path.is_file():
-        raise errors.NotFoundError(f"--include {named}: it does not exist in {root}.", todo="Correct the path.")
+        raise errors.NotFoundError(f"--include {named}: there is no such file in {root}.", todo="Correct the path.")
     return {Path(os.path.normpath(named)).as_posix(): path}
 
 
