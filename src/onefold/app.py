@@ -38,7 +38,7 @@ from onefold.options import (
     checked_options,
 )
 from onefold.outside import Clock, Entropy
-from onefold.record.delivery import AfterFailure, Effect
+from onefold.record.delivery import AfterFailure, Effect, Executor
 from onefold.record.keys import KeyFunction
 from onefold.registry import Registry
 from onefold.runner.declaring import KEEP_DEFAULT, Decorator, declare_job, queue_of
@@ -307,6 +307,7 @@ class App:
         tenant: str | KeyFunction | None = None,
         group: str | KeyFunction | None = None,
         effect: Effect = "external",
+        executor: Executor | None = None,
         on_unknown: Literal["rerun", "hold"] | Callable[..., Found | Awaitable[Found]] = "rerun",
         timeout: Duration = "5m",
         retry: Retry | None = None,
@@ -368,6 +369,9 @@ class App:
         Args:
             effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
                 `transactional` (all effects are rows written through ctx.connection: level 4).
+            executor: where a worker runs the handler: in a child `process` (without `--processes` it starts two, for these
+                jobs only), or in a `thread` of its own (a coroutine: in its loop), also with `--processes`. None: as the
+                worker was started. Lambda ignores it.
             throttle: rate and concurrency over all processes.
             after_failure: FIFO: whether a dead letter stops its group (`stop`) or the group continues after it (`skip`).
             transient, permanent, unknown: exception classes, or their dotted names, to be treated as this kind of failure.
@@ -381,7 +385,7 @@ class App:
             timeout=timeout, retry=retry, throttle=throttle,
             after_failure=after_failure, keep=keep, owner=owner,
             unique=unique, fingerprint=fingerprint, ignore=ignore, when_complete=when_complete, source=source,
-            transient=transient, permanent=permanent,
+            transient=transient, permanent=permanent, executor=executor,
             unknown=unknown,
         )  # fmt: skip
         return declared

@@ -34,6 +34,16 @@ def found(order: Order) -> onefold.Done | onefold.NotDone | onefold.StillUnknown
             return onefold.StillUnknown("nobody knows")
 
 
+@app.job(app.queue("apart"), key="{id}", executor="process")
+def apart(order: Order) -> int:
+    return os.getpid()
+
+
+@app.job(app.queue("inside"), key="{id}", executor="thread")
+def inside(order: Order) -> int:
+    return os.getpid()
+
+
 @app.job(queue, key="{id}", timeout="1s", on_unknown="hold")
 def ship(order: Order, ctx: onefold.Context) -> dict[str, Any]:
     match order.how:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+import onefold
 from onefold import errors
 from onefold.clock import SystemClock
 from onefold.contracts.store import RecordKey
@@ -141,6 +142,25 @@ def test_transactional_jobs_stay_with_the_engine(shop: ModuleType) -> None:
     shop.note.send(shop.Order("n"))
     work(shop)
     assert result(shop, "note", "n") == os.getpid()
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_job_says_where_its_handler_runs(shop: ModuleType, processes: int) -> None:
+    """With and without child processes for the others."""
+    for job in (shop.apart, shop.inside):
+        job.send(shop.Order("w"))
+    work(shop, processes=processes)
+    assert result(shop, "apart", "w") != os.getpid()
+    assert result(shop, "inside", "w") == os.getpid()
+
+
+def test_where_a_handler_cannot_run() -> None:
+    app = onefold.App("where")
+    queue = app.queue("orders")
+    with pytest.raises(errors.UsageError, match="executor='proces' is not known"):
+        app.job(queue, key="{id}", executor=cast(Any, "proces"))(lambda order: None)
+    with pytest.raises(errors.UsageError, match="executor='process' with effect='transactional'"):
+        app.job(queue, key="{id}", effect="transactional", executor="process")(lambda order: None)
 
 
 # -- handlers that are not -----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from onefold.contracts.queue import Ack, Leave, Settle
 from onefold.errors import UsageError
 
 Jitter = Literal["full", "half", "none"]
+Executor = Literal["thread", "process"]
 Effect = Literal["external", "repeatable", "transactional"]
 AfterFailure = Literal["stop", "skip"]
 Detail = Mapping[str, str | int | bool | None]

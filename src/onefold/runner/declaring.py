@@ -29,7 +29,7 @@ from onefold.options import (
     check_option,
     check_whole,
 )
-from onefold.record.delivery import AfterFailure, Backoff, Effect, Policy
+from onefold.record.delivery import AfterFailure, Backoff, Effect, Executor, Policy
 from onefold.record.keys import KeyFunction, KeyRule, is_volatile, key_rule, takes
 from onefold.record.rate import CONCURRENCY_MAX, Limit, parse_rate
 from onefold.runner.context import Context
@@ -134,6 +134,7 @@ def declare_job(
     tenant: str | KeyFunction | None = None,
     group: str | KeyFunction | None = None,
     effect: Effect = "external",
+    executor: Executor | None = None,
     on_unknown: Any = "rerun",
     timeout: Duration = "5m",
     retry: Retry | None = None,
@@ -189,7 +190,7 @@ def declare_job(
             limit=limit_of(throttle, annotation, job_name),
             unique=unique,
         )
-        job.aliases, job.versions = earlier, versions
+        job.aliases, job.versions, job.executor = earlier, versions, _checked_executor(executor, effect)
         if when_complete is not None:
             from onefold.runner.completion import title_of  # 15 ms of each start, needed by few jobs
 
@@ -200,6 +201,18 @@ def declare_job(
         return job
 
     return declare
+
+
+def _checked_executor(executor: Executor | None, effect: Effect) -> Executor | None:
+    if executor is not None:
+        check_choice(executor, typing.get_args(Executor), "executor")
+    if executor == "process" and effect == "transactional":
+        raise errors.UsageError(
+            "executor='process' with effect='transactional'.",
+            meaning="Its rows go through the one connection that the worker has to the engine; a child has none.",
+            todo="Leave executor= out, or declare another effect.",
+        )
+    return executor
 
 
 def _free_name(name: Any, jobs: Mapping[str, object]) -> str:

@@ -34,6 +34,7 @@ from onefold.runner.execution import LaneReport, Unit
 if TYPE_CHECKING:
     from onefold.contracts.queue import Delivery
     from onefold.contracts.verbs import EffectTransaction
+    from onefold.record.delivery import Executor
     from onefold.runner.execution import Execution, Lane, Report
     from onefold.runner.handlers import Job
     from onefold.runner.runner import Runner
@@ -222,7 +223,8 @@ class Executors:
         woken: called, in any thread, when something was performed.
         here: call plain functions in the thread that submits.
         groups_repeatable: run repeatable jobs in groups, like transactional ones.
-        children: makes the lane for all jobs but transactional ones.
+        children: makes the lane for all jobs but transactional ones, and those that say otherwise (`executor=`).
+        otherwise: where jobs run that do not say where, if there are children.
 
     Attributes:
         plain: the lane of plain functions. lanes: all. free: the free slots of each, from `start` on.
@@ -241,6 +243,7 @@ class Executors:
         here: bool = False,
         groups_repeatable: bool = True,
         children: Callable[[Report], Lane] | None = None,
+        otherwise: Executor = "process",
     ) -> None:
         self._runner = runner
         self._woken = woken
@@ -249,6 +252,7 @@ class Executors:
         self._tasks = self._make_tasks(tasks) if any(job.is_async for job in jobs) else None
         self._children = children(self._report) if children is not None else None
         self._groups_repeatable = groups_repeatable
+        self._otherwise = otherwise
         self.lanes = [lane for lane in (self.plain, self._tasks, self._children) if lane is not None]
         self.free: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.running: set[Execution] = set()
@@ -277,7 +281,7 @@ class Executors:
         """
         if job.policy.effect == "transactional":
             return self.plain, True
-        if self._children is not None:
+        if self._children is not None and (job.executor or self._otherwise) == "process":
             return self._children, False
         if job.is_async and self._tasks is not None:
             return self._tasks, False

@@ -32,7 +32,7 @@ from onefold.contracts.queue import (
 from onefold.contracts.store import RecordKey
 from onefold.record.attempt import Facts, MalformedKind
 from onefold.record.decisions import ProbeAnswer
-from onefold.record.delivery import Failed, Outcome, Policy
+from onefold.record.delivery import Executor, Failed, Outcome, Policy
 from onefold.record.keys import KeyRule
 from onefold.record.rate import Limit
 from onefold.runner import context, lookup
@@ -116,6 +116,7 @@ class Job(Generic[P, R]):
         normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
             as it is. Raises PayloadError if it belongs to another job.
         aliases: names that it had before; names: its present one and those. versions: of its payload; None: it has one.
+        executor: where its handler runs, whatever the worker says; None: where the worker says.
         app: name of the app that declares it; travels with its messages.
         hooks: run around its handler, and when that raises.
         internal: only onefold itself sends to its queue, so the attributes of its messages count without a signature.
@@ -154,6 +155,7 @@ class Job(Generic[P, R]):
         self.unique = unique
         self.aliases: tuple[str, ...] = ()
         self.versions: Versions | None = None
+        self.executor: Executor | None = None
         self.is_async: bool = inspect.iscoroutinefunction(handler)
         self.takes_context: bool = positional(handler) >= 2
         self.probe_takes_context: bool = probe is not None and positional(probe) >= 2

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver
     from onefold.record.delivery import Detail
 
+CHILDREN_OF_JOBS = 2  # where jobs ask for child processes, and the worker was started without any
 _PAUSE_MS_MAX = 1_000  # the loop checks its flags at least this often, in case a wake-up is missed
 _LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
 
@@ -91,10 +92,13 @@ class Worker:
             queues, settings.weights, visible_ms=settings.lease_ms, in_flight=self._in_flight, clock=self._clock
         )
         self._is_empty = partial(self._poller.is_empty, runner, wait_for_delayed=settings.wait_for_delayed)
-        children = partial(Children, settings.processes, spawn, runner, self._clock)
+        only_some = settings.processes == 0 and any(job.executor == "process" for job in jobs)
+        count = CHILDREN_OF_JOBS if only_some else settings.processes
+        children = partial(Children, count, spawn, runner, self._clock)
         self._executors = executors = Executors(
             runner, jobs, threads=settings.threads, tasks=settings.tasks, woken=self._woken,
-            children=children if settings.processes else None,
+            children=children if count else None,
+            otherwise="thread" if only_some else "process",
         )  # fmt: skip
         self._allotment = Allotment(self._poller, executors, jobs, settings)
         self._numbers = Numbers(self._in_flight, self._clock)
