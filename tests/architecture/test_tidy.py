@@ -87,6 +87,8 @@ def test_no_module_is_dead() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].values()
     roots = {"onefold", *(script.partition(":")[0] for script in scripts)}
     roots |= {name for name in modules() if name.endswith(".__main__")}
+    # Django loads the modules of an application by their names.
+    roots |= {name for name in modules() if name.startswith("onefold.django")}
     # onefold.testing is for the tests of others and for ours; nothing else may live by its tests alone.
     for path in (ROOT / "tests").rglob("*.py"):
         roots |= {name for name in mentions(path, modules()) if name.startswith("onefold.testing.")}

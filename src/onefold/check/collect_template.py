@@ -18,17 +18,15 @@ mappings merged, lists joined, Globals first.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from onefold.check.collect_function import function_of
 from onefold.check.documents import read_document
 from onefold.check.facts import (
     FunctionFacts,
-    InlineCode,
     LeftOut,
-    LocalCode,
     MappingFacts,
     PolicyFacts,
     PropertyPath,
@@ -37,15 +35,12 @@ from onefold.check.facts import (
     TemplateFacts,
     TemplateLocation,
     Unresolved,
-    ZippedCode,
 )
 from onefold.check.intrinsics import NO_VALUE, is_function, text_of, whole_number, why_not
 from onefold.check.scope import FUNCTIONS, QUEUE, Properties, Scope
 from onefold.errors import UsageError
 from onefold.limits import (
     BATCH_SIZE_DEFAULT,
-    FUNCTION_MEMORY_MIB_DEFAULT,
-    FUNCTION_TIMEOUT_MS_DEFAULT,
     SECOND_MS,
 )
 
@@ -63,7 +58,6 @@ QUEUE_ATTRIBUTES: Final = (
     "SqsManagedSseEnabled",
     "VisibilityTimeout",
 )
-UNZIPPED_BYTES_MAX: Final = 262_144_000  # Lambda quotas: deployment package, unzipped
 QUEUE_DOCUMENTS: Final = ("RedriveAllowPolicy", "RedrivePolicy")
 
 
@@ -165,146 +159,6 @@ def in_order(queues: list[QueueFacts]) -> list[QueueFacts]:
             current = by_name.get(current.redrive.target) if current.redrive else None
         placed.update((one.name, one) for one in reversed(chain))
     return list(placed.values())
-
-
-READ_OF_FUNCTIONS: Final = frozenset(
-    {
-        *(
-            "Code",
-            "CodeUri",
-            "Environment",
-            "Events",
-            "FunctionName",
-            "Handler",
-            "ImageUri",
-            "InlineCode",
-            "MemorySize",
-        ),
-        *("PackageType", "ReservedConcurrentExecutions", "Runtime", "Timeout"),
-        *("Description", "Tags"),  # which have no effect anywhere
-    }
-)
-IGNORED_BY_FUNCTIONS: Final = {
-    "Architectures": "it runs on this machine's processor",
-    "Policies": "nobody is asked for permissions here",
-    "Role": "nobody is asked for permissions here",
-    "Tracing": "nothing is traced here",
-    "TracingConfig": "nothing is traced here",
-    "DeadLetterConfig": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
-    "DeadLetterQueue": "for asynchronous invocations; messages of a queue go to the queue's own dead-letter queue",
-    "EventInvokeConfig": "for asynchronous invocations",
-    "FileSystemConfigs": "no file system is mounted",
-    "Layers": "layers are not loaded; install what they hold into this environment",
-    "VpcConfig": "there is no VPC here",
-}
-
-
-def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
-    """The facts of a function. `asset`: directory that the CDK noted as the code's origin, relative to the template."""
-    name, why = properties.scope.name_of(properties.logical_id)
-    if why is not None:
-        properties.unresolved["FunctionName"] = Unresolved(f"{why.why}; the function is named {name}")
-    for key in properties.raw:
-        if key not in READ_OF_FUNCTIONS:
-            properties.leave_out(key, IGNORED_BY_FUNCTIONS.get(key, "without effect here"))
-    runtime, handler = properties.text("Runtime", ""), properties.text("Handler", "")
-    return FunctionFacts(
-        location=properties.location(),
-        logical_id=properties.logical_id,
-        name=name,
-        type=properties.kind,
-        runtime=runtime,
-        handler=handler,
-        code=_code(properties, runtime, handler, asset),
-        timeout_ms=properties.number("Timeout", FUNCTION_TIMEOUT_MS_DEFAULT // SECOND_MS) * SECOND_MS,
-        memory_mib=properties.number("MemorySize", FUNCTION_MEMORY_MIB_DEFAULT),
-        environment=_environment(properties),
-        reserved_concurrency=properties.number_or_none("ReservedConcurrentExecutions"),
-        unresolved=properties.unresolved,
-    )
-
-
-def _environment(properties: Properties) -> dict[str, str]:
-    outer = properties.inner("Environment")
-    inner = outer.inner("Variables")
-    found: dict[str, str] = {}
-    for name in inner.raw:
-        value = inner.get(name)
-        text = None if value is None else text_of(value)
-        if isinstance(text, str):
-            found[name] = text
-        elif text is not None:
-            inner.unresolved[name] = text
-    outer.took(inner)
-    properties.took(outer)
-    return found
-
-
-def _code(
-    properties: Properties, runtime: str, handler: str, asset: str | None
-) -> LocalCode | ZippedCode | InlineCode | Unresolved:
-    if properties.text("PackageType", "Zip") == "Image" or "ImageUri" in properties.raw:
-        return Unresolved("a container image")
-    for key in ("Runtime", "Handler"):
-        if key in properties.unresolved:
-            return properties.unresolved[key]
-    if not runtime.startswith("python"):
-        return Unresolved(f"runtime {runtime or 'not given'}; only Python runs here")
-    if "." not in handler:
-        return Unresolved(f"handler {handler!r} is not file.function")
-    serverless = properties.kind == "AWS::Serverless::Function"
-    source = _source(properties, "CodeUri" if serverless else "Code", "." if serverless else asset)
-    if isinstance(source, InlineCode):
-        fits = handler.rpartition(".")[0] == "index"
-        return source if fits else Unresolved(f"handler {handler!r} is not in index, which is where inline code goes")
-    return source if isinstance(source, Unresolved) else _local(properties, source, handler)
-
-
-def _source(properties: Properties, key: str, fallback: str | None) -> str | InlineCode | Unresolved:
-    """Directory as written, or inline code."""
-    value: Any = properties.get(key)
-    if key in properties.unresolved:
-        return properties.unresolved[key]
-    inline = (
-        properties.get("InlineCode") if key == "CodeUri" else value.get("ZipFile") if isinstance(value, dict) else None
-    )
-    if isinstance(inline, str):
-        return InlineCode(inline, "index.py")
-    if why := why_not([value, inline]) or properties.unresolved.get("InlineCode"):
-        return why
-    if isinstance(value, str):
-        return value
-    if fallback is None or (value is not None and key == "CodeUri"):
-        return Unresolved(f"{key} is not in a local directory")
-    return fallback
-
-
-def _local(properties: Properties, source: str, handler: str) -> LocalCode | ZippedCode | Unresolved:
-    if source.startswith(("s3://", "https://", "http://")):
-        return Unresolved(f"code in {source.partition(':')[0]}, not in a local directory")
-    module = handler.rpartition(".")[0].replace(".", "/")
-    try:
-        directory = (Path(properties.scope.document.file).parent / source).resolve()
-        if zipfile.is_zipfile(directory):
-            return _zipped(directory, module)
-        if not directory.is_dir():
-            return Unresolved(f"there is no directory {directory}")
-        for file in (directory / f"{module}.py", directory / module / "__init__.py"):
-            if file.is_file():
-                return LocalCode(directory, file)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        return Unresolved(f"the code's directory cannot be read: {error}")
-    return Unresolved(f"there is no {module}.py in {directory}")
-
-
-def _zipped(archive: Path, module: str) -> ZippedCode | Unresolved:
-    with zipfile.ZipFile(archive) as opened:
-        size = sum(one.file_size for one in opened.infolist())
-        if size > UNZIPPED_BYTES_MAX:
-            return Unresolved(f"{archive.name} has {size:,} bytes unzipped; Lambda takes {UNZIPPED_BYTES_MAX:,}")
-        if not {f"{module}.py", f"{module}/__init__.py"} & set(opened.namelist()):
-            return Unresolved(f"there is no {module}.py in {archive}")
-    return ZippedCode(archive)
 
 
 READ_OF_MAPPINGS: Final = frozenset(

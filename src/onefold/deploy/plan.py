@@ -149,13 +149,11 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
     if not queues:
         raise errors.UsageError(f"App {app} declares no queue.", todo="Declare one: app.queue(...).")
     scheduled, maps = list(declared.schedules), list(declared.maps)
-    on_queue: dict[str, list[Job[Any, Any]]] = {queue.name: [] for queue in queues}
     piped = {pipe.source: pipe for pipe in declared.pipes if pipe.enrich is None}  # a function does the others
     jobs = [job for job in declared.jobs if job.policy.queue not in {one.name for one in left_out}]
-    for job in sorted(jobs, key=lambda one: one.name):
-        on_queue[job.policy.queue].append(job)
-    table = None if stack.records else (stack.table or f"{stack.prefix}{app}")
-    stack = replace(stack, table=table)
+    by_name = sorted(jobs, key=lambda one: one.name)
+    on_queue = {queue.name: [job for job in by_name if job.policy.queue == queue.name] for queue in queues}
+    stack = replace(stack, table=None if stack.records else (stack.table or f"{stack.prefix}{app}"))
     late_dead = _late_dead(app, queues, stack)
     url = engine_url(stack, eventbridge.schedule_group(app, stack), late_dead.settings.name if late_dead else None)
     host = Host(
@@ -174,7 +172,6 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         for queue in queues
         if queue.function is not None and on_queue[queue.name] and queue.name not in piped
     ]
-    _check_platforms(made)
     by_queue = {one.queue_id: one for one in made}
     machines = state_machine.planned(app, maps, stack, by_queue)
     planned = _queues(stack.prefix, queues, on_queue, by_queue) + ([late_dead] if late_dead else [])
@@ -183,14 +180,11 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         list(declared.buses), [piped[one.name] for one in queues if one.name in piped and one.function], stack
     )
     counts, possible = _alarms(
-        planned, on_queue, made, machines, scheduling, scheduled, target, table, declared.reconcilers, events
+        planned, on_queue, made, machines, scheduling, scheduled, target, stack.table, declared.reconcilers, events
     )
     possible += _of_metrics(app, declared.metrics, planned, on_queue, by_queue, target)
     counts, found = alarms.wanted(stack.alarms, counts, possible)
-    names.check_apart("function", (one.name for one in made))
-    names.check_apart("state machine", (one.name for one in machines))
-    names.check_apart("rule", (one.arn for one in events.rules))
-    names.check_apart("archive", (one.name for one in events.archives))
+    _check_together(made, machines, events)
     return DeployPlan(
         app=app,
         target=target,
@@ -198,7 +192,7 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
         url=url,
         queues=names.by_id(planned),
         functions=names.by_id(made),
-        table=table,
+        table=stack.table,
         log_counts=names.by_id(counts),
         alarms=names.by_id(found),
         job_alarms=names.by_id(
@@ -214,11 +208,29 @@ def plan(app: str, target: str, declared: AppDeclarations, stack: Stack) -> Depl
             *functions.notes(made, queues),
             *eventbridge.schedule_notes(scheduled),
             *state_machine.notes(maps, by_queue),
-            *([] if declared.logs else alarms.notes(counts)),
-            *([_ALARMS_LEFT_OUT] if left_out else []),
-            *_shared_prefix(app, stack.prefix, declared.reconcilers),
+            *_notes(app, stack, declared, counts, is_left_out=bool(left_out)),
         ),
     )
+
+
+def _notes(
+    app: str, stack: Stack, declared: AppDeclarations, counts: Sequence[LogCount], *, is_left_out: bool
+) -> list[str]:
+    """What to say of logs, of the queue of alarms, and of the prefix."""
+    return [
+        *([] if declared.logs else alarms.notes(counts)),
+        *([_ALARMS_LEFT_OUT] if is_left_out else []),
+        *_shared_prefix(app, stack.prefix, declared.reconcilers),
+    ]
+
+
+def _check_together(made: Sequence[FunctionPlan], machines: Sequence[MachinePlan], events: EventsPlan) -> None:
+    """Refuse functions that cannot share one zip, and two things of one kind under one name."""
+    _check_platforms(made)
+    names.check_apart("function", (one.name for one in made))
+    names.check_apart("state machine", (one.name for one in machines))
+    names.check_apart("rule", (one.arn for one in events.rules))
+    names.check_apart("archive", (one.name for one in events.archives))
 
 
 def _check_platforms(made: Sequence[FunctionPlan]) -> None:

@@ -1,4 +1,7 @@
-"""The admin's link to the page of onefold, for users with the permission to view jobs, where OPTIONS names a page."""
+"""The admin's link to the page of onefold, for users with the permission to view jobs, where OPTIONS names a page.
+
+Never here: the page itself (`onefold.web`). Invariant: without the permission, or without a page, there is no link.
+"""
 
 from __future__ import annotations
 

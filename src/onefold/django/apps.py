@@ -1,4 +1,7 @@
-"""The application of a project: finds its tasks, opens the engine before a transaction needs it, adds checks."""
+"""The application of a project: finds its tasks, opens the engine before a transaction needs it, adds checks.
+
+Never here: how a task becomes a job (`backend.py`). Invariant: nothing is opened before the project opens a connection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The entry `Jobs` of the admin, which has no table: it carries the permission to see onefold's page."""
+"""The entry `Jobs` of the admin, which has no table: it carries the permission to see onefold's page.
+
+Never here: records, messages. Invariant: Django makes no table for it and writes nothing through it.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from onefold import errors, forks
-from onefold.interrupts import ignored
+from onefold.interrupts import ignored, let_through
 from onefold.options import WorkerSettings
 from onefold.runner.context import watch_pools
 from onefold.runner.execution import Execution
@@ -206,6 +206,7 @@ class Worker:
                 if not self._poller.is_failing:
                     self._outage.answered()
             except errors.TransientError as error:  # leave the backend alone for a while
+                let_through(error)
                 self._calm_until_ms = self._clock.monotonic_ms() + self._outage.failed(error)
         if busy or not (self._outage.count or len(self._in_flight)):
             self._numbers.progressed()

@@ -1,4 +1,7 @@
-"""The outbox tables in a PostgreSQL database, for tasks that are enqueued in its transactions; elsewhere no table."""
+"""The outbox tables in a PostgreSQL database, for tasks that are enqueued in its transactions; elsewhere no table.
+
+Never here: SQL of its own; `engines/postgres/outbox.py` has it. Invariant: on other databases it does nothing.
+"""
 
 from __future__ import annotations
 

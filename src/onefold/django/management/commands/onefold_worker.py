@@ -1,4 +1,7 @@
-"""`manage.py onefold_worker`: run the tasks of a backend until stopped. Takes the options of `onefold worker`."""
+"""`manage.py onefold_worker`: run the tasks of a backend until stopped. Takes the options of `onefold worker`.
+
+Never here: a worker; it is that of the command line. Invariant: Django is set up in it and in its child processes.
+"""
 
 from __future__ import annotations
 
