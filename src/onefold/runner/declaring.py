@@ -159,13 +159,9 @@ def declare_job(
     registry = runtime.registry
     registry.check_own(queue)
     classes = lists_of(transient, permanent, unknown)
-    if source != "json":
-        from onefold.runner.sources import check_source  # for jobs whose messages have an envelope
-
-        check_source(source, "this job")
-    policy = policy_of(
-        queue, effect, on_unknown, timeout, Retry() if retry is None else retry, after_failure, keep, owner
-    )
+    _check_source(source)
+    retry = Retry() if retry is None else retry
+    policy = policy_of(queue, effect, on_unknown, timeout, retry, after_failure, keep, owner)
 
     def declare(handler: Callable[..., Any]) -> Job[Any, Any]:
         annotation, returned = types_of(handler)
@@ -213,6 +209,13 @@ def _checked_executor(executor: Executor | None, effect: Effect) -> Executor | N
             todo="Leave executor= out, or declare another effect.",
         )
     return executor
+
+
+def _check_source(source: str) -> None:
+    if source != "json":
+        from onefold.runner.sources import check_source  # for jobs whose messages have an envelope
+
+        check_source(source, "this job")
 
 
 def _free_name(name: Any, jobs: Mapping[str, object]) -> str:

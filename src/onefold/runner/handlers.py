@@ -456,9 +456,7 @@ class Job(Generic[P, R]):
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
-                from onefold.runner import (
-                    sources,  # a body that is the payload has no envelope; imported here for the sake of cold starts
-                )
+                from onefold.runner import sources  # few jobs have envelopes; imported here for the sake of cold starts
 
                 found = sources.unwrap(self.rules.source, body, attributes)
                 if isinstance(found, sources.NotAJob):
