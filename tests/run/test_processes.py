@@ -210,7 +210,7 @@ def test_probes_are_asked_in_children_too(shop: ModuleType) -> None:
     runtime = shop.app.runtime()
     shop.ask.send(shop.Order("a", "found"))
     shop.ask.send(shop.Order("b", "lost"))
-    first = Workshop(shop.app, WorkerSettings(lease_ms=1_000))
+    first = hire(shop, lease_ms=1_000)
     begun = first.runner.begin(runtime.engine.queues.open("orders").receive(2, 0))  # started, and never ended
     assert len(begun) == 2
     first.waiter.close()

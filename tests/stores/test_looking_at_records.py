@@ -179,7 +179,7 @@ def test_a_settlement_without_its_row_is_said_to_have_happened_or_has_not(
                 held.settle(deciding, "bad-1", done=done, result="1" if done else None)
         was_settled = held.listed(deciding) == []
         assert was_settled == (where != "sqlite")  # which has one transaction for both
-        assert ("was settled, but its history row could not be written" in str(caught.value)) == was_settled
+        assert ("was settled, but the row that says so could not be written" in str(caught.value)) == was_settled
         if was_settled:
             assert f"Its record is {'completed' if done else 'released'}" in str(caught.value)
 

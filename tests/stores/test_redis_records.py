@@ -13,7 +13,7 @@ from onefold.contracts.state import Change
 from onefold.contracts.store import ManualDecision, OutboxItem, Record, RecordKey, Unreadable
 from onefold.engines.redis import backend, records
 from onefold.engines.redis.backend import RedisBackend
-from onefold.engines.redis.layout import Names, decode, encode, key_at, place
+from onefold.engines.redis.layout import Names, decode, encode, key_at, text_of_key
 from onefold.testing.records import KEPT_MS, KEY, NOW, ask, complete, fail, unknown
 from tests.stores.claims import claimed
 from tests.stores.redis_books import opened
@@ -105,8 +105,8 @@ def test_two_prefixes_know_nothing_of_each_other(server: str) -> None:
 def test_no_two_operations_share_a_name_and_every_name_tells_its_operation() -> None:
     texts = ["", "a", "|", "%", "%7C", "a|b", "%25", "a%", "\n", "é"]
     keys = [RecordKey(scope, job, key) for scope in texts for job in texts for key in texts]
-    assert len({place(key) for key in keys}) == len(keys)
-    assert [key_at(place(key)) for key in keys] == keys
+    assert len({text_of_key(key) for key in keys}) == len(keys)
+    assert [key_at(text_of_key(key)) for key in keys] == keys
 
 
 def test_a_record_comes_back_as_it_was_whatever_its_result_is(books: RedisBackend, direct: redis.Redis) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from onefold.demo import data
-from onefold.demo.stage import check_partner
+from onefold.extras import missing
 
 KILLS, KILLS_MIN = 12, 10
 """Planned in each run, and needed; of other numbers the same share."""
@@ -36,6 +37,17 @@ OTHERS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "web": ("onefold.demo.web", "The shop under fire with its page open; alarms begin and end in it."),
 }
+
+
+def check_partner() -> None:
+    """Refuse to begin without the package of the demo's partner, which runs in a process of its own.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if find_spec("aiohttp") is None:
+        raise missing("The demo's partner", "aiohttp", "demo")
+
 
 Choice = Literal["keys", "probe", "hold", "all"]
 

@@ -12,23 +12,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from onefold.errors import UsageError
-from onefold.extras import missing
-
-
-def check_partner() -> None:
-    """Refuse to begin without the package of the demo's partner, which runs in a process of its own.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    if find_spec("aiohttp") is None:
-        raise missing("The demo's partner", "aiohttp", "demo")
 
 
 @contextmanager

@@ -32,10 +32,11 @@ from onefold.admin.dead_letters import Select
 from onefold.admin.session import AdminSession, jobs_of
 from onefold.clock import SystemClock
 from onefold.demo import data
+from onefold.demo.command import check_partner
 from onefold.demo.drill import partner
 from onefold.demo.fulfilment import Courier, Invoice, invoice_of
 from onefold.demo.processes import DemoProcesses
-from onefold.demo.stage import check_partner, stage
+from onefold.demo.stage import stage
 from onefold.entropy import SeededEntropy, SystemEntropy
 from onefold.observe import incidents
 from onefold.observe.wording import counted

@@ -28,9 +28,9 @@ IN_RUNTIME: Final = frozenset(
 _LEFT_OUT_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "tests"})
 _LEFT_OUT_SUFFIXES: Final = (".pyc", ".pyo")
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-# Rooms of onefold that no function needs: commands, local servers, test suites, and what deploys it.
+# Rooms of onefold that no function needs: commands, the page, local servers, test suites, and what deploys it.
 LEFT_OUT_ROOMS: Final = frozenset(
-    {"__main__.py", "admin", "agents", "check", "cli", "demo", "deploy", "local", "testing"}
+    {"__main__.py", "admin", "agents", "check", "cli", "demo", "deploy", "local", "testing", "web"}
 )
 
 
