@@ -42,8 +42,8 @@ class Outage:
         self._report = report
         self._since_ms: int | None = None
         self._reported_ms: int | None = None
-        self.count = 0
-        self.code = ""
+        self.count: int = 0
+        self.code: str = ""
 
     def failed(self, error: errors.OnefoldError) -> int:
         """A call failed; returns for how many milliseconds to leave the engine alone."""
