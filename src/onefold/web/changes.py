@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import unified_diff
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +25,7 @@ from onefold.admin.dead_letters import Select
 from onefold.admin.redrive import Redrive
 from onefold.contracts.admin import Peeked
 from onefold.observe.wording import counted
-from onefold.web.pages import is_filtered, name_of, of_its_queue, selected, shown_detail
+from onefold.web.pages import name_of, of_its_queue, selected, shown_detail
 from onefold.web.view import Redirect, Shown, View
 
 SENT_MAX: Final = 10_000  # dead letters that one redrive of the page sends back
@@ -109,12 +108,18 @@ class _Chosen(Struct, frozen=True, kw_only=True):
 
 
 def _chosen(view: View, select: Select) -> _Chosen:
-    found = list(islice(dead_letters.find(view.session, select), SENT_MAX + 1))
-    is_all = bool(found) and not select.ids and (select.key is None or any(one in select.key for one in "*?"))
-    if is_all and is_filtered(select):  # a filter may fit everything; what it is called does not say
-        every = islice(dead_letters.find(view.session, Select(queue=select.queue)), SENT_MAX + 1)
-        is_all = {one.message_id for one in every} == {one.message_id for one in found}
-    return _Chosen(messages=found[:SENT_MAX], more=len(found) > SENT_MAX, is_all=is_all)
+    """The selected dead letters, by one reading of the queue: a filter may fit everything, whatever it is called."""
+    is_by_name = bool(select.ids) or (select.key is not None and not any(one in select.key for one in "*?"))
+    found: list[Peeked] = []
+    left_out = is_by_name
+    for one in dead_letters.find(view.session, select if is_by_name else Select(queue=select.queue)):
+        if is_by_name or dead_letters.fits(view.session, one, select):
+            found.append(one)
+        else:
+            left_out = True
+        if len(found) > SENT_MAX:
+            break
+    return _Chosen(messages=found[:SENT_MAX], more=len(found) > SENT_MAX, is_all=bool(found) and not left_out)
 
 
 def _content(view: View, one: Peeked) -> tuple[str, ...]:
