@@ -275,7 +275,7 @@ def test_a_run_under_way_is_running_then_stuck(shop: Shop, world: World, monkeyp
     assert found.examples[0].why == "a run of it went silent; its message comes back and takes it over"
     with monkeypatch.context() as stopped:
         stopped.setattr(type(world.app.runtime().engine), "stopped_process", lambda *_: 4_711)
-        assert "a run of it went silent; its process 4711 stands still" in look(world).examples[0].why
+        assert "a run of it went silent; its process 4711 is stopped" in look(world).examples[0].why
     lose(world, "a")
     assert look(world).examples[0].why == "a run of it went silent; no message is left to take it over"
 

@@ -1,6 +1,6 @@
-"""Checks, some time after a run or by hand, that what should exist exists exactly once.
+"""Checks, some time after a run or when asked to, that what should exist exists exactly once.
 
-Imports `runner` and below. Nothing here sends missing messages again: `admin/reconcile.py` does, when a person decides it.
+Imports `runner` and below. Nothing here resends missing messages: `admin/reconcile.py` does, when a person decides so.
 The names here are loaded when they are first used.
 """
 

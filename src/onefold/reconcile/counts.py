@@ -1,14 +1,14 @@
 """What a user's own check counted, compared with what was dispatched.
 
-A check may answer in three forms:
+A check can answer in three forms:
 
-    {"c-17": 1, "c-18": 2}                       found per dispatched key; each should exist once, a key that is not in
-                                                 the mapping was found 0 times, one that was not dispatched is unexpected
-    Totals(expected=4_312, found=4_312)          totals alone
+    {"c-17": 1, "c-18": 2}                       how often each key was found. Each should exist once; a dispatched key
+                                                 that is absent was found 0 times; one never dispatched is unexpected
+    Totals(expected=4_312, found=4_312)          totals only
     Counted("c-17", found=1), ... (any iterable) expected and found per key, read one by one, so that memory stays flat
 
-Never here: reading rows or records, what is done about a difference. Invariant: only differences are kept, and of these
-only the first few by name.
+Never here: reading rows or records, what is done about a difference. Invariant: only differences are kept, and only the
+first few of them by name.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec import Struct
 
 from onefold import errors
 
-DIFFERENCES_MAX: Final = 20  # that an outcome names; the others are only counted
-_KEY_SHOWN_CHARS: Final = 600  # a key with its tenant is shorter; a key that was never dispatched may have any length
+DIFFERENCES_MAX: Final = 20  # differences that an outcome names; the others are only counted
+_KEY_SHOWN_CHARS: Final = 600  # a key with its tenant is shorter; a key that was never dispatched can have any length
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """Totals of a user's own check.
+    """The totals that a user's own check counted.
 
     Args:
-        expected, found: 0 or more; of whatever is counted, for example rows, or pence.
-        what: what is counted, for people.
+        expected, found: 0 or more, in any unit, for example rows or pence.
+        what: what is counted, for use in a sentence.
     """
 
     expected: int
@@ -38,11 +38,11 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class Counted(Struct, frozen=True):
-    """What a user's own check found of one key.
+    """How often a user's own check found one key.
 
     Args:
         key: the business key (`tenant/key` with a tenant).
-        found, expected: 0 or more.
+        found, expected: how often it was found, and how often it should be; 0 or more.
     """
 
     key: str
@@ -55,9 +55,9 @@ class Own(Struct, frozen=True, kw_only=True):
 
     Args:
         what: what it counted.
-        expected, found: in all.
-        missing, duplicate: how many are missing, and how many are too many.
-        unexpected: keys that were found and never dispatched.
+        expected, found: the totals.
+        missing, duplicate: how many are missing, and how many there are too many.
+        unexpected: how many keys were found that were never dispatched.
         differences: the first keys that differ.
     """
 
@@ -70,15 +70,15 @@ class Own(Struct, frozen=True, kw_only=True):
     differences: tuple[Counted, ...]
 
     def differs(self, unfinished: int) -> bool:
-        """Whether it finds anything wrong apart from work that is not done.
+        """Whether anything is wrong apart from work that is not done yet.
 
         Args:
-            unfinished: operations that are not done by their records; what they have not written yet is not missing.
+            unfinished: how many operations are not done according to their records; up to that many may be missing.
         """
         return bool(self.duplicate or self.unexpected or self.missing > unfinished)
 
     def text(self, unfinished: int) -> str:
-        """What differs, in one sentence."""
+        """The differences in one sentence."""
         parts = [
             f"{max(self.missing - unfinished, 0):,} missing" if self.missing > unfinished else "",
             f"{self.duplicate:,} too many" if self.duplicate else "",
@@ -96,7 +96,7 @@ def compare(answer: Any, pages: Callable[[], Iterator[list[str]]]) -> Own:
         pages: returns the dispatched keys, a page at a time; called only for a mapping.
 
     Raises:
-        UsageError: the answer has another form, or holds something else than whole numbers of 0 or more.
+        UsageError: the answer has another form, or contains anything but whole numbers of 0 or more.
     """
     if isinstance(answer, Totals):
         return _of_totals(answer)
@@ -131,7 +131,7 @@ def _joined(found: Mapping[Any, Any], pages: Iterator[list[str]]) -> Iterator[Co
                 yield Counted(key, rest.pop(key))
             elif (
                 key not in counts and key not in absent
-            ):  # otherwise it came before: dispatched twice, but one operation
+            ):  # otherwise it was seen before: dispatched twice, but one operation
                 absent.add(key)
                 yield Counted(key, 0)
     for key, count in rest.items():

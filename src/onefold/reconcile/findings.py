@@ -1,12 +1,12 @@
 """What a reconciliation found: the verdict with its reasons, and where it is stored.
 
     agrees     everything that was dispatched is done, and exists once
-    late       nothing is wrong, but not all is done, or dispatched
-    disagrees  something is missing, stuck, dead, held, there twice, or not what the user counted
+    late       nothing is wrong, but not everything is done or dispatched yet
+    disagrees  something is missing, stuck, dead, held, exists twice, or differs from what the user counted
 
-An outcome is kept in State (`reconcile/<run>`, the last one of a run) and in the ledger (all of them, with their figures),
-and is emitted as an event. Never here: checks, repairs.
-Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it is about, and fits into one value of State.
+The last outcome of a run is kept in State (`reconcile/<run>`); all outcomes and their figures are in the ledger, and
+each is emitted as an event. Never here: checks, repairs.
+Invariant: an outcome names at most `EXAMPLES_MAX` operations, however many it concerns, and fits into one State value.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 Verdict = Literal["agrees", "late", "disagrees"]
 
-EXAMPLES_MAX: Final = 20  # operations that an outcome names; the others are counted
+EXAMPLES_MAX: Final = 20  # operations that an outcome names; the others are only counted
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """One operation with a problem; fields as in `SurveyedOperation`."""
+    """One operation with a problem; the fields are those of `SurveyedOperation`."""
 
     job: str
     tenant: str
@@ -57,14 +57,14 @@ class ReconcileOutcome(Struct, frozen=True, kw_only=True):
     """What a reconciliation found.
 
     Args:
-        run: which run. name: which reconciliation; empty for one by hand that none was declared for.
-        look: which look it was; 0: by hand. at_ms: when.
-        verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but it is not all done. Else `disagrees`.
-        expected: how many the run dispatched; None while that is not known.
-        dispatched: operations that its ledger names. The places of `survey.py` follow, which add up to it.
-        twice: completed more than once. doubtful: may have taken effect more than once.
-        own: what the user's own count gave; None where there is none.
-        findings: what is not as it should be, a sentence each; empty when it agrees.
+        run: the run's full name. name: of the reconciliation; empty if the check was manual and none is declared.
+        look: the number of the check, 1 or more; 0 for a manual one. at_ms: when it was made.
+        verdict: `agrees`: everything exists, once. `late`: nothing is wrong, but not all is done. Else `disagrees`.
+        expected: how many operations the run dispatched; None while that is not known.
+        dispatched: how many the ledger names. The counts of the states of `survey.py` follow, and add up to it.
+        twice: how many completed more than once. doubtful: how many may have taken effect more than once.
+        own: the result of the user's own check; None if there is none.
+        findings: what is not as it should be, one sentence each; empty if everything agrees.
         examples: the first of the operations concerned. left_out: how many more there are.
     """
 
@@ -101,12 +101,13 @@ def assemble(
     look: int,
     now_ms: int,
 ) -> ReconcileOutcome:
-    """What a walk through a run and the user's own count give together.
+    """Combine a walk through a run and the user's own count into an outcome.
 
     Args:
-        survey: after its walk. items: of it, at most `EXAMPLES_MAX`. concerned: how many it gave in all.
-        run: from State; None if it is not known there.
-        own: the user's count; None where there is none.
+        survey: after its walk. items: at most `EXAMPLES_MAX` of what the walk returned. concerned: how many it
+            returned.
+        run: from State; None if State does not know it.
+        own: the result of the user's check; None if there is none.
         name, look, now_ms: as in `ReconcileOutcome`.
     """
     counts = survey.counts
@@ -137,7 +138,7 @@ def assemble(
 
 
 def _fitting(outcome: ReconcileOutcome) -> ReconcileOutcome:
-    """The outcome with as many examples, and of the user's differences, as State has room for."""
+    """The outcome with as many examples and differences as fit into one State value."""
     while len(msgspec.json.encode(outcome)) > VALUE_BYTES_MAX:
         if outcome.examples:
             outcome = replace(outcome, examples=outcome.examples[:-1], left_out=outcome.left_out + 1)
@@ -183,7 +184,7 @@ def _late(survey: Survey, run: RunState | None) -> Iterator[str]:
 
 
 def example_of(item: SurveyedOperation) -> Example:
-    """An item as an outcome names it."""
+    """The example that an outcome shows for a surveyed operation."""
     return Example(
         job=item.key.job,
         tenant=item.key.scope,
@@ -198,7 +199,7 @@ def example_of(item: SurveyedOperation) -> Example:
     )
 
 
-# -- writing down ----------------------------------------------------------------------------------------------------
+# -- storing ---------------------------------------------------------------------------------------------------------
 
 _outcome_of = reader(ReconcileOutcome, None)
 
@@ -209,13 +210,13 @@ def state_name(run: str) -> str:
 
 
 def read(state: State, run: str) -> ReconcileOutcome | None:
-    """A run's last outcome; None if it was not checked yet."""
+    """A run's last outcome; None if the run has not been checked yet."""
     found = state.get([state_name(run)])[0]
     return _outcome_of(found.value) if found is not None else None
 
 
 def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sinks) -> None:
-    """Write an outcome down and emit it. Done again after a crash in between, it adds its rows again and no more.
+    """Store an outcome and emit it. Repeating it after a crash adds its ledger rows again, and changes nothing else.
 
     Raises:
         TransientError: others keep changing the same value.
@@ -243,7 +244,7 @@ def record(engine: Engine, outcome: ReconcileOutcome, *, actor: str, sinks: Sink
 
 
 def _rows(outcome: ReconcileOutcome, actor: str) -> Iterator[Row]:
-    """The missing operations, each in its own history too, so that `onefold why` of its key shows who found it."""
+    """A row for each missing operation, so that `onefold why` of its key shows who found it missing, and when."""
     for one in outcome.examples:
         if one.state == "missing":
             yield Row(

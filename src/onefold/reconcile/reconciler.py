@@ -1,18 +1,20 @@
-"""Some time after a run: does what should exist, exist once? Declared by `App.reconcile`, done as an ordinary job.
+"""Checks, some time after a run, that everything the run should have made exists exactly once.
+
+`App.reconcile` declares such a check, and it runs as an ordinary job.
 
     @app.reconcile(monthly_billing, after="30m")
     def statements_exist(check: Reconciliation) -> dict[str, int]:
         month = f"{check.local:%Y-%m}"
         return dict(db.execute("SELECT customer, count(*) FROM statements WHERE month = ? GROUP BY 1", [month]))
 
-There are two checks. onefold's compares every dispatched key with its record (`survey.py`). The user's counts the business
-rows themselves, because a record proves that a handler returned, not that the row it wrote exists exactly once. The outcome
-goes to State (`reconcile/<run>`), to the ledger, and out as an event: `reconciled`, or `reconcile-failed`, which raises an
-alarm.
+There are two checks. onefold's own compares every dispatched key with its record (`survey.py`). The user's counts the
+business rows themselves, because a record proves that a handler returned, not that the row it wrote exists exactly
+once. The outcome is stored in State (`reconcile/<run>`) and in the ledger, and emitted as an event: `reconciled`, or
+`reconcile-failed`, which raises an alarm.
 
-The message that starts it is sent when the run begins, to be delivered `after` later, and its key is the run's name: so the
-check happens once, on any worker, even if the run failed. Where a queue cannot delay a message for so long (SQS: 15
-minutes), it is delivered earlier and sends itself again. Work that is merely late is checked again, a few times.
+The message that starts the check is sent when the run begins, with a delay of `after`, and its key is the run's name:
+so the check happens once, on any worker, even if the run failed. If a queue cannot delay a message for that long (SQS:
+15 minutes), the message is delivered earlier and sent on again. Work that is merely late is checked again, a few times.
 Never here: repairs (`admin/reconcile.py`), which runs exist.
 Invariant: a check changes nothing; it only stores its outcome.
 """
@@ -47,12 +49,12 @@ from onefold.zones import zone_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-QUEUE: Final = "onefold-reconcile"  # declared where a reconciliation names no queue of its own
+QUEUE: Final = "onefold-reconcile"  # declared if a reconciliation names no queue
 LOOKS_MAX: Final = 4  # our limit: a late run is checked again, `after` later each time
 _TIMEOUT: Final = (
-    "10m"  # for one pass: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
+    "10m"  # for one check: some 10 million operations on an embedded engine; a Lambda function has 15 minutes
 )
-_AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # our limit: its queue would not keep a message for longer either
+_AFTER_MS_MAX: Final = 14 * limits.DAY_MS  # our limit: a queue does not keep a message for longer either
 
 
 class ReconcileMessage(Struct, frozen=True, kw_only=True):
@@ -61,8 +63,9 @@ class ReconcileMessage(Struct, frozen=True, kw_only=True):
     Args:
         run: the run's full name.
         look: the number of the check, 1 or more; 0 for a manual one.
-        at_ms: not before; 0: `after` the run's start. Not in a first message, so that sending it again sends an equal one.
-        hop: how often it was sent on because no queue can delay it for long enough.
+        at_ms: when the check is due; 0: `after` the run's start. A first message has 0, so that a resend sends an equal
+            one.
+        hop: how often it was sent on because the queue cannot delay it for long enough.
     """
 
     run: str
@@ -72,11 +75,11 @@ class ReconcileMessage(Struct, frozen=True, kw_only=True):
 
 
 class Reconciliation:
-    """What a user's own check gets, and may ask for.
+    """What a user's own check is called with.
 
     Attributes:
-        run: the run's full name. schedule: the schedule or map of the run.
-        local: its planned time in the schedule's zone, as `Tick.local`; None for a run that no schedule began.
+        run: the run's full name. schedule: the name of the run's schedule or map.
+        local: its planned time in the schedule's zone, as `Tick.local`; None if no schedule started the run.
         dispatched: how many operations the run's ledger names; done: how many of them have a finished record.
         look: the number of this check, 1 or more; 0 for a manual one.
     """
@@ -95,27 +98,27 @@ class Reconciliation:
     def pages(self) -> Iterator[list[str]]:
         """The dispatched keys, at most 1,000 at a time and in the order of dispatch; `tenant/key` with a tenant.
 
-        A key that was dispatched twice may come twice.
+        A key that was dispatched twice can be returned twice.
         """
         for rows in dispatched_pages(self._engine.ledger, self.run):
             yield [name_of(row.key) for row in rows if row.key is not None]
 
 
 def name_of(key: RecordKey) -> str:
-    """How a user's own check names an operation: its key, with its tenant, if any, before it."""
+    """The name of an operation in a user's own check: its key, after its tenant if it has one."""
     return f"{key.scope}/{key.key}" if key.scope else key.key
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- checking --------------------------------------------------------------------------------------------------------
 
 
 class ReconcilePass:
-    """One check of a run, in steps, so that the user's own part may be awaited in between.
+    """One check of a run, in two steps, so that the user's own check can be awaited between them.
 
     Args:
-        engine: an open engine. jobs: the declared ones, for their policies.
+        engine: an open engine. jobs: the declared jobs, for their policies.
         due: the run and the number of the check. name: of the reconciliation.
-        now_ms: the instant of the check. zones: of schedules, by name.
+        now_ms: the time of the check. zones: returns the zone of a schedule, by its name.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class ReconcilePass:
         self._concerned = 0
 
     def survey(self) -> Reconciliation:
-        """Our own part; returns the value for the user's part."""
+        """Make onefold's own check; returns what the user's check is called with."""
         for item in self._survey.walk():
             self._concerned += 1
             if len(self._items) < findings.EXAMPLES_MAX:
@@ -151,7 +154,7 @@ class ReconcilePass:
         )
 
     def outcome(self, own: Own | None) -> ReconcileOutcome:
-        """The outcome of both parts."""
+        """The outcome of both checks; `own` is None if the user has none."""
         stored = runs.read(self._engine.state, self._due.run)
         run = stored.run if stored is not None else None
         return findings.assemble(
@@ -172,12 +175,12 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 class Reconciler:
-    """A declared reconciliation; used as a decorator, it takes the user's own check.
+    """A declared reconciliation; as a decorator it registers the user's own check.
 
     Attributes:
-        of: the schedule, map run or full run name it is for.
+        of: the name of the schedule or map, or the full name of the run, that it checks.
         name: of its job. after_ms: how long after a run's start it checks.
-        function: the user's own check; None if there is only ours.
+        function: the user's own check; None if there is only onefold's.
     """
 
     def __init__(self, runtime: Runtime, of: str, *, name: str, after_ms: int) -> None:
@@ -192,11 +195,11 @@ class Reconciler:
         return f"<onefold reconciliation {self.name} of {self.of}>"
 
     def __call__(self, function: F) -> F:
-        """Take the user's own check: a function of a `Reconciliation`. Returns it unchanged.
+        """Register the user's own check, a function of one `Reconciliation`. Returns it unchanged.
 
         Raises:
-            ConflictError: it has one already. UsageError: an async generator, or a
-                function that cannot be called with the Reconciliation alone.
+            ConflictError: it has a check already. UsageError: the function is an async generator, or
+                cannot be called with the Reconciliation alone.
         """
         if self.function is not None:
             raise errors.ConflictError(
@@ -221,12 +224,12 @@ class Reconciler:
         return self.of in (run, title)
 
     def follow_up(self, run: str, started_at_ms: int) -> Outgoing:
-        """The message to send together with a run."""
+        """The message that is sent when a run begins."""
         assert self._job is not None
         return self._job.message(ReconcileMessage(run=run), run_at=self._as_late(started_at_ms + self.after_ms))
 
     def _as_late(self, at_ms: int) -> datetime:
-        """The instant, or the latest one before it that the queue's delay allows."""
+        """The given time, or the latest time before it that the queue's longest delay allows."""
         assert self._job is not None
         queue = self._runtime.engine.queues.open(self._job.policy.queue)
         if not queue.capabilities.run_at:
@@ -234,14 +237,14 @@ class Reconciler:
         return datetime.fromtimestamp(at_ms / limits.SECOND_MS, tz=UTC)
 
     def reconcile(self, due: ReconcileMessage, *, actor: str | None = None) -> ReconcileOutcome:
-        """Check, and store the outcome.
+        """Check a run and store the outcome.
 
         Args:
             due: the run and the number of the check.
             actor: who checks, as named in the ledger; by default this process.
 
         Raises:
-            Exception: whatever the user's own check raised; nothing is stored then.
+            Exception: whatever the user's own check raised; in that case nothing is stored.
         """
         runtime, engine = self._runtime, self._runtime.engine
         jobs = runtime.registry.jobs
@@ -261,7 +264,7 @@ class Reconciler:
         answer = self.function(check)
         if not inspect.isawaitable(answer):
             return answer
-        import asyncio  # 36 ms to import; only coroutines pay it
+        import asyncio  # takes 36 ms to import, which only coroutines need
 
         return asyncio.run(_awaited(answer))
 
@@ -284,7 +287,7 @@ class Reconciler:
         """The handler.
 
         Raises:
-            PayloadError: the run is one that this reconciliation is not for; nothing is written down.
+            PayloadError: this reconciliation does not check that run; nothing is stored.
         """
         stored = runs.read(self._runtime.engine.state, due.run)
         title = stored.run.title if stored is not None else due.run.partition("/")[0]
@@ -310,12 +313,12 @@ class Reconciler:
         return stored.run.started_at_ms + self.after_ms if stored is not None else 0
 
     def _send(self, due: ReconcileMessage, at_ms: int) -> None:
-        """Send on from the handler: the message is sent with the record of its run."""
+        """Send another message from the handler; it is sent when the record of this run is written."""
         assert self._job is not None
         self._job.send(due, run_at=self._as_late(at_ms))
 
     def _check_again(self, outcome: ReconcileOutcome) -> None:
-        """Work that is only late is checked again later."""
+        """Check work that is merely late once more later, at most `LOOKS_MAX` times in all."""
         if outcome.verdict == "late" and outcome.look < LOOKS_MAX:
             at_ms = outcome.at_ms + self.after_ms
             self._send(ReconcileMessage(run=outcome.run, look=outcome.look + 1, at_ms=at_ms), at_ms)
@@ -324,7 +327,7 @@ class Reconciler:
 def declare(
     runtime: Runtime, of: object, *, after: Duration, name: str | None, queue: Queue | None, owner: str | None
 ) -> Reconciler:
-    """As `App.reconcile`."""
+    """See `App.reconcile`."""
     title = of if isinstance(of, str) else getattr(of, "name", None)
     if not isinstance(title, str) or not title:
         raise errors.UsageError(
@@ -344,7 +347,7 @@ def declare(
 
 
 def _key_of(due: ReconcileMessage) -> str:
-    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # manual checks have no message
+    look = due.run if due.look == 1 else f"{due.run}#{due.look}"  # manual checks send no message
     return f"{look}+{due.hop}" if due.hop else look
 
 

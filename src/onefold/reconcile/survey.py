@@ -1,23 +1,24 @@
 """A run's dispatched operations compared with their records: the state of each, one page of keys at a time.
 
-What was dispatched is known from the ledger (rows `dispatched` that name the run), what took effect from the records, and
-where the rest is from the queues. A run's own state is used only to see whether it is a plain tick, which is its own
-operation; a survey may contradict the numbers in it.
+The ledger shows what was dispatched (rows `dispatched` that name the run), the records show what took effect, and the
+queues show where the rest is. A run's own state is used only to see whether it is a plain tick, which is itself the
+operation; a survey can contradict the numbers in that state.
 
     done      its record is complete, by this run's message or by another one with the same payload; `twice` when the
-              run's rows show that it completed more than once, `doubtful` when a run of it ended without an outcome and the
-              job's policy was to run again
-    running   a lease on it holds
-    waiting   its message is in its queue: not received yet, to be tried again, or in flight; whatever an earlier message
-              of the same key did, this one may be refused
-    stuck     a run of it stopped renewing its lease, and was not taken over: yet, or because its process stands still
-    dead      its message is in a dead-letter queue; so is one that was refused because its key was used with another
-              payload, however complete that operation's record is
+              run's rows show that it completed more than once, `doubtful` when a run of it ended without an outcome and
+              the job's policy was to run again
+    running   a worker holds a lease on it that has not ended
+    waiting   its message is in its queue: not received yet, to be tried again, or in flight. That holds even if an
+              earlier message of the same key has completed: this one can still be refused
+    stuck     a run of it no longer renews its lease and was not taken over, either not yet or because its process is
+              stopped (and keeps the run)
+    dead      its message is in a dead-letter queue; also if it was refused because its key had been used with another
+              payload and that operation's record is complete
     held      its outcome is unknown, and a person decides
     missing   nothing of it is left: neither a finished record nor a message
 
-Never here: wording for screens, repairs, what the user counts. Invariant: memory holds one page and a table of fixed size,
-however long the run, and beside them only the operations that completed twice or were refused.
+Never here: wording for screens, repairs, what the user counts. Invariant: however long the run, memory holds one page,
+a table of fixed size, and the operations that completed twice or were refused.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ OperationStateName = Literal["done", "running", "waiting", "stuck", "dead", "hel
 
 DISPATCHED: Final = "dispatched"
 PAGE: Final = 1_000  # ledger rows, and so keys, that are in memory at one time
-_KEY_MESSAGES_MAX: Final = 20  # of one key, read if the dispatched message no longer exists
-_TABLE_BITS: Final = 27  # 16 MiB: of 10 million operations 4 % share a bit with another, and are looked up for nothing
-_KEY_ROWS_MAX: Final = 10_000  # of one key; asked only about operations that needed more than one run
+_KEY_MESSAGES_MAX: Final = 20  # messages of one key that are read if the dispatched one no longer exists
+_TABLE_BITS: Final = 27  # 16 MiB: of 10 million operations, 4 % share a bit with another and are looked up needlessly
+_KEY_ROWS_MAX: Final = 10_000  # rows of one key; read only for operations that needed more than one run
 
 
 class SurveyedOperation(Struct, frozen=True, kw_only=True):
     """One dispatched operation that is not simply done.
 
     Args:
-        key: the operation. state: its state, as above.
+        key: the operation. state: one of the states listed at the top of this module.
         why: one sentence.
-        message_id, queue: where its payload is; None where no message is left.
-        owner: of the fix, if known.
+        message_id, queue: where its payload is; None if no message is left.
+        owner: who can fix it, if known.
         twice: it completed more than once in this run.
         doubtful: it may have taken effect more than once: a run of it ended without a report, and it was run again.
-        dispatched_at_ms: when.
+        dispatched_at_ms: when it was dispatched.
     """
 
     key: RecordKey
@@ -85,12 +86,12 @@ class Survey:
     Args:
         engine: an open engine.
         run: the run's full name.
-        now_ms: the instant of the question.
+        now_ms: the time of the survey.
         policies: of the declared jobs, by name; operations of other jobs have no owner and no policy.
 
     Attributes:
         dispatched: operations seen so far, each counted once.
-        counts: of these, by state. twice, doubtful: as in `SurveyedOperation`.
+        counts: how many of these are in each state. twice, doubtful: how many are, as in `SurveyedOperation`.
     """
 
     def __init__(self, engine: Engine, run: str, now_ms: int, policies: Mapping[str, Policy]) -> None:
@@ -106,15 +107,15 @@ class Survey:
         self._depths: dict[str, int] = {}
         self._completed = bytearray(1 << _TABLE_BITS - 3)  # a bit for each key that was seen to complete
         self._twice: set[RecordKey] = set()
-        self._refused: set[RecordKey] = set()  # whose payload was not the one that their key was used with before
-        self._not_by_it: set[RecordKey] = set()  # complete, and not by this run's message
+        self._refused: set[RecordKey] = set()  # because their key had been used with another payload
+        self._not_by_it: set[RecordKey] = set()  # complete, but by another run's message
         self._instant_ms = 0
-        self._of_instant: set[RecordKey] = set()  # odd ones whose first row is of that millisecond
+        self._of_instant: set[RecordKey] = set()  # those not simply done, first dispatched in that ms
 
     def walk(self) -> Iterator[SurveyedOperation]:
-        """Everything that is not simply done once, in the order of its rows; at the end all counts are complete."""
+        """Every operation that is not simply done once, in the order of the rows; then all counts are complete."""
         stored = runs.read(self._engine.state, self.run)
-        if stored is not None and stored.run.kind == "tick":  # it was not dispatched: it is the operation itself
+        if stored is not None and stored.run.kind == "tick":  # a tick was not dispatched: it is itself the operation
             run, key = stored.run, RecordKey("", stored.run.title, self.run)
             queue = self._policies[run.title].queue if run.title in self._policies else None
             row = Row(at_ms=run.started_at_ms, event=DISPATCHED, key=key, queue=queue, run=run.name)
@@ -131,7 +132,7 @@ class Survey:
             yield from self._done_before()
 
     def _done_before(self) -> Iterator[SurveyedOperation]:
-        """Operations that an earlier message of their key completed, while this run's was refused or waits.
+        """Operations that an earlier message of the same key completed, while this run's message was refused or waits.
 
         A complete record shows that its key is done, but not with which payload: this run's own rows decide.
         """
@@ -155,7 +156,7 @@ class Survey:
                         yield item
 
     def _is_not_by_it(self, row: Row, record: Record, history: Sequence[Row]) -> bool:
-        """Whether a complete record is another message's: no row of this run reports the operation as done."""
+        """Whether another message completed the record: no row of this run reports the operation as done."""
         event = self._deciding_event(history)
         is_so = event == "conflict" or (record.created_at_ms < row.at_ms and runs.outcome_of(event) != "done")
         if is_so:
@@ -171,7 +172,7 @@ class Survey:
         return event or DISPATCHED
 
     def _message_of_run(self, key: RecordKey) -> Peeked | None:
-        """This run's message of a key, if it is anywhere; rather the one that may still run."""
+        """This run's message of a key, or None; of several, preferably one that can still run."""
         seen = [
             one
             for one in self._engine.queues.find_key(key.key, _KEY_MESSAGES_MAX)
@@ -191,7 +192,7 @@ class Survey:
                 self._completed[byte] |= bit
                 continue
             times = [one.at_ms for one in self._history(key) if one.event == "completed" and one.run == self.run]
-            if len(times) > 1:  # else another key has the same bit
+            if len(times) > 1:  # otherwise another key has the same bit
                 self._twice.add(key)
                 self.twice += 1
                 why = f"completed {len(times)} times, {times[-1] - times[0]} ms apart"
@@ -207,7 +208,7 @@ class Survey:
         return policy.owner if policy is not None else None
 
     def _count_once(self, tally: Mapping[str, int]) -> None:
-        """What is done was counted by row; where it was dispatched again on a later page, it is still one operation."""
+        """Subtract finished operations that were counted twice because a later page dispatched them again."""
         operations = sum(tally.values())
         again = min(max(self.dispatched - operations, 0), self.counts.get("done", 0))
         if again:
@@ -258,7 +259,7 @@ class Survey:
     def _messages(
         self, odd: Mapping[RecordKey, Row], records: Mapping[RecordKey, Record | None]
     ) -> dict[RecordKey, Peeked | None]:
-        """The message of each operation that is not complete: by the ids that are known, then by its key."""
+        """The message of each operation that is not complete, found by its known ids or else by its key."""
         open_keys = [one for one in odd if not _is_complete(records[one])]
         ids = {one: ids for one in open_keys if (ids := _ids(odd[one], records[one]))}
         wanted = [message_id for known in ids.values() for message_id in known]
@@ -273,7 +274,7 @@ class Survey:
         return messages
 
     def _waits_unseen(self, queue: str | None) -> bool:
-        """Whether a message may be in a queue that can only be counted, not searched (SQS)."""
+        """Whether a message may be in a queue whose messages can be counted but not searched (SQS)."""
         if queue is None:
             return False
         if queue not in self._depths:
@@ -305,7 +306,7 @@ class Survey:
     ) -> tuple[OperationStateName, str]:
         is_open = key in self._not_by_it and (message is not None or self._waits_unseen(row.queue))
         if is_open or self._deciding_event(history) == "conflict":
-            record = None  # it is about another message, and another payload perhaps
+            record = None  # it belongs to another message, perhaps with another payload
         if record is not None and record.status == "completed":
             return "done", f"completed with {record.attempts_total} runs, {record.crashes_total} of which died"
         failure = record.failure if record is not None else None
@@ -319,7 +320,7 @@ class Survey:
             return "running", f"run {record.attempts} is under way"
         dead_lettered = (
             message is not None and message.queue in self._dead
-        )  # perhaps by the queue itself: no record shows that
+        )  # perhaps moved by the queue itself, which no record shows
         if record is not None and record.status == "in_progress" and not dead_lettered:
             return "stuck", f"a run of it went silent; {self._after_silence(record, row.queue, message)}"
         if message is None:
@@ -335,9 +336,9 @@ class Survey:
         return "waiting", said or ("received, not settled yet" if message.state == "in_flight" else "not received yet")
 
     def _after_silence(self, record: Record, queue: str | None, message: Peeked | None) -> str:
-        """What happens to a run whose lease is over."""
+        """What happens next to a run whose lease has ended."""
         if (process := self._engine.stopped_process(record)) is not None:
-            return f"its process {process} stands still, and nothing takes it over until that goes on or ends"
+            return f"its process {process} is stopped, and nothing takes it over until the process continues or ends"
         if message is not None:
             return "its message comes back and takes it over"
         if self._waits_unseen(queue):
@@ -354,21 +355,21 @@ def _is_complete(record: Record | None) -> bool:
 
 
 def _is_plain(record: Record | None) -> bool:
-    """Done in one run, according to its record."""
+    """Whether it was done in one run, according to its record."""
     return (
         record is not None and record.status == "completed" and record.attempts_total <= 1 and not record.crashes_total
     )
 
 
 def _is_doubtful(record: Record, policy: Policy | None) -> bool:
-    """Whether an effect outside may have happened in a run that ended without a report, before the one that completed."""
+    """Whether an external effect may have happened in a run that ended without a report, before the completed one."""
     if not record.crashes_total:
         return False
     return policy is None or (policy.effect == "external" and policy.on_unknown == "rerun")
 
 
 def _ids(row: Row, record: Record | None) -> tuple[str, ...]:
-    """Ids that its message may have: as dispatched, and as it was claimed last (a redrive gives it a new one)."""
+    """Ids that its message may have: when last claimed, and when dispatched (a redrive gives it a new one)."""
     known = (record.message_id if record is not None else None, row.message_id)
     return tuple(dict.fromkeys(one for one in known if one is not None))
 
