@@ -39,7 +39,7 @@ class Peeked(Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
     reason: Reason | None = None
     owner: str | None = None
-    trusted: bool = True  # as of a `Delivery`
+    trusted: bool = True  # as in `Delivery`
 
 
 class MoveTask(Struct, frozen=True, kw_only=True, gc=False):
@@ -67,7 +67,7 @@ class MoveTask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Moved(Struct, frozen=True, gc=False):
-    """One message that an operator moved: its old and new id and where it went."""
+    """One message that an operator moved: its old id, its new id and its new queue."""
 
     message_id: str
     new_message_id: str
@@ -89,10 +89,10 @@ class Transferred(Struct, frozen=True, gc=False):
     """A message that moved from one queue to another without a send and a delete by a client.
 
     Args:
-        message_id: the one it had. source, target: queue names.
+        message_id: its id before the move. source, target: queue names.
         receive_count: how often it had been received.
-        new_message_id: its id since then, when a task or an operator moved it; None: a receive dead-lettered it, and it
-            keeps its id.
+        new_message_id: its id after the move, if a task or an operator moved it; None: a receive dead-lettered it, so
+            it kept its id.
     """
 
     message_id: str
@@ -106,9 +106,9 @@ class Remembered(Struct, frozen=True, gc=False):
     """A deduplication id that a FIFO queue remembers.
 
     Args:
-        message_id: the first message's; it may be gone.
-        sequence: the first message's.
-        accepted_at_ms: when it was sent; until_ms: until when a duplicate is not delivered.
+        message_id: the id of the first message that was sent with it; that message may be gone.
+        sequence: that message's sequence number.
+        accepted_at_ms: when that message was sent; until_ms: until when a duplicate is not delivered.
         dedup_id, group: as sent; None when the message is gone (only a digest is kept).
     """
 
@@ -124,7 +124,7 @@ class Roles(Struct, frozen=True, kw_only=True):
     """The role of each queue.
 
     Args:
-        sources: queues that are neither dead-letter nor held queue of another, by name.
+        sources: queues that are neither the dead-letter queue nor the held queue of another one, by name.
         dead: dead-letter queue -> the queues it serves.
         held: held queue -> the queues it serves.
     """
@@ -139,7 +139,7 @@ def roles(settings: Mapping[str, QueueSettings]) -> Roles:
     dead: dict[str, tuple[str, ...]] = {}
     held: dict[str, tuple[str, ...]] = {}
     for name, one in settings.items():
-        if one.dead_letter not in (None, name):  # SQS allows a queue to be its own
+        if one.dead_letter not in (None, name):  # SQS allows a queue to be its own dead-letter queue
             dead[str(one.dead_letter)] = (*dead.get(str(one.dead_letter), ()), name)
         if one.held is not None:
             held[one.held] = (*held.get(one.held, ()), name)
@@ -180,7 +180,7 @@ class QueueAdmin(Protocol):
         ...
 
     def drop(self, queue: str, *, referenced: bool = False) -> None:
-        """Delete a queue with all its messages; `referenced`: even if other queues refer to it, as SQS does."""
+        """Delete a queue with all its messages; `referenced`: even if other queues refer to it, which SQS allows."""
         ...
 
     def open(self, queue: str) -> Queue:
@@ -200,7 +200,7 @@ class QueueAdmin(Protocol):
         ...
 
     def next_ready_ms(self, queue: str) -> int | None:
-        """The next instant, later than now, at which a receive may find more than now; None: none is known."""
+        """The next instant after now at which a receive may find more messages; None: no such instant is known."""
         ...
 
     def moving(self) -> bool:
@@ -227,7 +227,7 @@ class QueueAdmin(Protocol):
         ...
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages in order, the oldest first, `after` a message id; no receive is counted."""
+        """Messages, oldest first; `after` a message id: only those that follow it. No receive is counted."""
         ...
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
@@ -263,13 +263,13 @@ class QueueAdmin(Protocol):
     def wake(self, message_ids: Sequence[str]) -> list[bool]:
         """Make messages visible now that were received and then hidden until later; False for all others.
 
-        One that a process is working on stays hidden, and so does one that was sent to be delivered later. Where a queue
-        cannot do this without a receipt (SQS), the answer is False.
+        A message that a process is working on stays hidden, and so does a message that was sent for later delivery.
+        Where a queue cannot do this without a receipt (SQS), the answer is False.
         """
         ...
 
     def purge(self, queue: str, *, only_ask: bool = False) -> int:
-        """Delete every message and, on FIFO, the deduplication memory; how many there were.
+        """Delete every message and, on FIFO, the deduplication memory; returns how many messages there were.
 
         Args:
             only_ask: change nothing and return 0, or raise what a purge would raise; SQS does not support this.
@@ -280,7 +280,7 @@ class QueueAdmin(Protocol):
         ...
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
-        """Begin a move task; errors as SQS's (not a dead-letter queue; one task at a time)."""
+        """Begin a move task; the errors are SQS's (not a dead-letter queue; one task at a time)."""
         ...
 
     def step_moves(self) -> int:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 _PLACE: Final = "archive:"  # no queue's name has a colon
-EXPIRES_ATTRIBUTE: Final = "expires_at_ms"  # of such an outbox item
+EXPIRES_ATTRIBUTE: Final = "expires_at_ms"  # an attribute of such an outbox item
 TIME_ATTRIBUTE: Final = "time_ms"
 
 
@@ -21,7 +21,7 @@ class Archived(Struct, frozen=True, gc=False):
     """One event in an archive.
 
     Args:
-        position: grows with every event kept.
+        position: its number in the archive; grows with every event kept.
         event_id: its id. time_ms: when it happened, UTC.
         text: its envelope, as JSON.
         expires_at_ms: when it is removed, UTC; None: never.
@@ -39,8 +39,8 @@ class Holdings(Struct, frozen=True, gc=False):
 
     Args:
         count: events. size: bytes of their texts.
-        first_ms, last_ms: time of the oldest and the newest; None when there is none.
-        position: of the event that was kept last; 0 when there is none.
+        first_ms, last_ms: time of the oldest and the newest event; None when there is none.
+        position: position of the event that was kept last; 0 when there is none.
     """
 
     count: int
@@ -54,7 +54,7 @@ class Archive(Protocol):
     """Archives by name. Plain blocking calls, safe from any thread."""
 
     def keep(self, name: str, events: Sequence[Archived]) -> None:
-        """Keep events durably, and assign their positions; one whose id is in the archive already is not kept again."""
+        """Keep events durably and assign their positions; an event whose id is in the archive is not kept again."""
         ...
 
     def read(
@@ -63,7 +63,7 @@ class Archive(Protocol):
         """Events with from_ms <= time < to_ms by time, then position.
 
         Args:
-            after: time and position of the last one read; None from the start.
+            after: time and position of the last event read; None: from the start.
             last: events kept after this position are left out.
         """
         ...
@@ -83,5 +83,5 @@ def archive_queue_name(name: str) -> str:
 
 
 def archive_of(queue_name: str) -> str | None:
-    """The archive that a place names; None for a queue's name."""
+    """The archive that a name made by `archive_queue_name` stands for; None for the name of a real queue."""
     return queue_name.removeprefix(_PLACE) if queue_name.startswith(_PLACE) else None

@@ -4,7 +4,7 @@ A backend offers it where records and messages (or records and the handler's own
 runner carries out the parts in the order that loses nothing: record with its outbox, outbox sends, outbox cleared, then the
 message.
 
-`EffectTransaction` is level 4: the handler's own rows commit with its record or not at all.
+`EffectTransaction` gives level 4: the handler's own rows commit with its record or not at all.
 Never here: how a backend does it.
 Invariant: if a write is refused (lease lost), no other part of its settlement is written; other settlements are not
 affected.
@@ -33,9 +33,9 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
         queue: name of the queue that the message came from; None without a message (the guard alone).
         receipt: the receive to settle.
         settle: what is done with the message.
-        rows: history to append.
+        rows: history rows to append.
         clear: hold of a run that completed earlier and whose `outbox` is sent with this settlement (a duplicate).
-        changes: of State; one whose expected version is no longer current is skipped.
+        changes: changes of State; a change whose expected version is no longer current is skipped.
     """
 
     write: tuple[Hold, Outcome] | None

@@ -1,4 +1,4 @@
-"""Changing one JSON document of State concurrently: read, decide, compare-and-set, and again if another process was faster.
+"""Concurrent changes of one JSON document of State: read, decide, compare-and-set; again if another process was faster.
 
 Never here: which documents there are, changes of several documents together. Invariant: a decision is written only over the
 version that it was based on.
@@ -21,7 +21,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 E = TypeVar("E")
 
-TRIES: Final = 20  # each means that another process has just changed the document
+TRIES: Final = 20  # each failed try means that another process has just changed the document
 
 
 def reader(kind: type[T], empty: E) -> Callable[[bytes], T | E]:
@@ -68,8 +68,8 @@ def change(
             same, nothing is written. None removes it.
 
     Returns:
-        The document's new value, and the result; None instead of the result: others were faster every time, nothing was
-        written.
+        The document's new value, and the result; None instead of the result: others were faster every time, so nothing
+        was written.
     """
     found = state.get([name])[0]
     value = empty if found is None else decode(found.value)

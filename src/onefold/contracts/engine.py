@@ -35,20 +35,20 @@ class WakeableWaiter(Protocol):
 
 
 class RenewalMark(Protocol):
-    """Up to when one thread of this process has extended its leases; shows other processes whether this one is stopped.
+    """Records how far a thread of this process has extended its leases: others see by it if this process is stopped.
 
     Attributes:
-        is_busy: whether it has leases to extend; True unless it says otherwise.
+        is_busy: returns whether the thread has leases to extend; always True unless the thread sets another function.
     """
 
     is_busy: Callable[[], bool]
 
     def renewed(self, at_ms: int) -> None:
-        """Leases that ended at `at_ms` or before are no longer needed: the others were extended beyond it."""
+        """Note that leases ending at `at_ms` or earlier are no longer needed: all others were extended beyond that."""
         ...
 
     def close(self) -> None:
-        """It needs no lease any more."""
+        """Note that the thread needs no lease any more."""
         ...
 
 
@@ -90,14 +90,14 @@ class RecordBackend(Keeper, Protocol):
     """One opened record backend: an engine without queues, which are in another system."""
 
     def effects(self, limit_ms: int) -> EffectTransaction | None:
-        """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None when it cannot.
+        """A transaction for handlers' own rows and their record, open for at most `limit_ms`; None if it has none.
 
-        Of a settlement it writes record, rows and changes; settling the message, and sending others, is left to the caller.
+        Of a settlement it writes record, rows and changes; the caller settles the message and sends others.
         """
         ...
 
     def appear(self) -> None:
-        """A process begins to work: prepare what its first claim needs, without calling the server."""
+        """Called when a process begins to work: prepare what its first claim needs, without calling the server."""
         ...
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Engine(Keeper, Protocol):
     url: str
     shared: bool
     provisioned: bool
-    """Its queues are made by a deployment: nothing is created or compared when an app opens it."""
+    """Whether a deployment makes its queues, so that nothing is created or compared when an app opens it."""
 
     @property
     def queues(self) -> QueueAdmin:
@@ -120,7 +120,9 @@ class Engine(Keeper, Protocol):
 
     @property
     def known_queue(self) -> Callable[[str], Queue] | None:
-        """Opens a queue that is known to exist, as `QueueAdmin.open` but without a call; None where `open` makes none.
+        """Opens a queue that is known to exist, like `QueueAdmin.open` but without a call to a server.
+
+        None where `open` makes no call either.
 
         If the queue does not exist, its methods raise NotFoundError.
         """
@@ -146,10 +148,11 @@ class Engine(Keeper, Protocol):
 
     @property
     def joined(self) -> Callable[[Any], AbstractContextManager[None]] | None:
-        """Inside what it returns, this thread's calls are part of the transaction open on a connection to its database.
+        """Makes this thread's calls part of the transaction that is open on a connection to the engine's database.
 
-        No worker is woken when that commits. None where messages are not in a database. The callable raises UsageError for
-        a connection that cannot be joined.
+        The callable takes the connection; the calls join inside the context manager that it returns. No worker is woken
+        when that transaction commits. None where messages are not in a database. The callable raises UsageError for a
+        connection that cannot be joined.
         """
         ...
 
@@ -159,7 +162,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def appear(self) -> str | None:
-        """A process begins to work: take its presence lock, and prepare its first claim, without calling a server.
+        """Called when a process begins to work: take its presence lock and prepare its first claim; calls no server.
 
         Returns:
             The lock file's path, for child processes; None where there is none.
@@ -167,7 +170,7 @@ class Engine(Keeper, Protocol):
         ...
 
     def renewal_mark(self) -> RenewalMark | None:
-        """Where a thread that extends leases of this process says up to when it has; made before the first is taken.
+        """A mark for a thread that extends leases of this process; it is made before the first lease is taken.
 
         None if other processes cannot see that this one is stopped.
         """
@@ -176,7 +179,8 @@ class Engine(Keeper, Protocol):
     def stopped_process(self, record: Record) -> int | None:
         """The id of the process that a run belongs to, if its lease has ended and that process is stopped.
 
-        Nobody takes the run over meanwhile, for up to 12 hours from its start. None: not stopped, or not known.
+        Nobody takes over the run of a stopped process for up to 12 hours from its start. None: not stopped, or not
+        known.
         """
         ...
 
@@ -200,26 +204,27 @@ class Engine(Keeper, Protocol):
         ...
 
     def hurry(self, left_ms: int | None) -> None:
-        """This process is about to end: no call waits for others longer than `left_ms` from now, later only briefly.
+        """Limit how long calls wait for others, because this process is about to end.
 
-        It also applies to calls that are waiting already. From any thread, and from signal handlers. None: wait as before.
+        No call waits beyond `left_ms` from now; a call that begins later waits only briefly. This also applies to calls
+        that are waiting already. It may be called from any thread and from signal handlers. None: wait as before.
         """
         ...
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Set the flag of State that stops a FIFO group when the queue itself dead-letters one of its messages in a receive.
+        """Set a flag of State that stops a FIFO group when a receive by itself dead-letters one of its messages.
 
         The flag is written, with the message's id and unless it is set already, in the transaction that moves the message,
         so that nothing of the group is received before. A queue that moves messages itself (SQS) does not do this.
 
         Args:
-            flag_of: from queue, group, and the job that the message names (None: none), to the flag's name; None: the group
-                goes on. Called inside a transaction.
+            flag_of: takes the queue, the group and the job that the message names (None: none); returns the flag's
+                name, or None if the group goes on. Called inside a transaction.
         """
         ...
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has written since the last call; wake-ups are for sends only."""
+        """Whether another process has written since the last call; wake-ups do not show this: only sends cause them."""
         ...
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
@@ -230,14 +235,14 @@ class Engine(Keeper, Protocol):
         ...
 
     def maintain(self, on_dead_owner: Callable[[str], None]) -> int:
-        """Free dead owners' work (reported by owner id), remove what expired, continue move tasks; how much was done."""
+        """Free dead owners' work (reported by owner id), remove what expired, continue move tasks; returns a count."""
         ...
 
     def close(self, *, unfinished: bool = False) -> None:
         """Close everything. Idempotent.
 
         Args:
-            unfinished: handlers still run here: this process keeps its presence lock until it ends; then others see that it
-                is dead and free its work at once.
+            unfinished: handlers are still running: this process keeps its presence lock until it ends; then others see
+                that it is dead and free its work at once.
         """
         ...

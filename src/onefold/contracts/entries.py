@@ -111,7 +111,7 @@ def bus_queue_name(name: str) -> str:
 
 
 def bus_of(queue_name: str) -> str | None:
-    """The bus that a place names; None for a queue's name."""
+    """The bus that a name made by `bus_queue_name` stands for; None for the name of a real queue."""
     return queue_name.removeprefix(_PLACE) if queue_name.startswith(_PLACE) else None
 
 

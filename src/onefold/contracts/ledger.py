@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from onefold.contracts.store import RecordKey, ident_of
 
-_FAMILY_BYTES: Final = 16  # different operations of a run are never mixed up
+_FAMILY_BYTES: Final = 16  # long enough that different operations of a run are never mixed up
 History = Literal["off", "brief", "full"]
 
 OUTCOME_EVENTS: Final = frozenset(
@@ -81,11 +81,11 @@ def _weight(event: str) -> int:
 
 
 def tally_of(rows: Iterable[Row]) -> dict[str, int]:
-    """As `Ledger.tally`, from all rows of a run, oldest first; keeps some 140 bytes for each operation in memory."""
+    """Like `Ledger.tally`, from all rows of a run, oldest first; keeps some 140 bytes for each operation in memory."""
     states: dict[bytes, str] = {}
     for row in rows:
         if row.key is not None:
             operation = ident_of(row.key, _FAMILY_BYTES)
             if replaces(row.event, states.get(operation)):
-                states[operation] = intern(row.event)  # decoded row by row: few different texts
+                states[operation] = intern(row.event)  # each row has a text of its own, and few of them differ
     return dict(Counter(states.values()))

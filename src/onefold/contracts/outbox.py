@@ -2,8 +2,8 @@
 
 A program writes the row in its own transaction, so that the message is sent if, and only if, that commits. Which database,
 and with which statements, is up to the engine (`engines/postgres/outbox.py`, `engines/sqlite/outbox.py`).
-Never here: queues, SQL. Invariants: an id is given out once, and of two transactions one after the other the later one has
-the higher ids.
+Never here: queues, SQL. Invariants: an id is given out only once, and of two transactions that follow one another the
+later one has the higher ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message as a row holds it, as JSON.
 
     Args:
-        scope, job, key, fingerprint: the operation. unique: as its job was declared.
+        scope, job, key, fingerprint: the operation. unique: as declared for its job.
         body, attributes, group, dedup_id, run_at_ms: as in `contracts.entries.Entry`.
     """
 
@@ -38,7 +38,7 @@ class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowId(NamedTuple):
-    """Which row: a database that was restored from a backup gives out the same numbers again, but never the same token."""
+    """Identifies a row: a database restored from a backup gives out the same numbers again, but not the same token."""
 
     number: int
     token: str
@@ -53,10 +53,11 @@ class OutboxRow(NamedTuple):
 
 
 class Backlog(Struct, frozen=True, kw_only=True):
-    """What is in an outbox table.
+    """The content of an outbox table, in numbers.
 
     Args:
-        waiting: messages. oldest_age_ms: since the oldest of them was written; None where there is none.
+        waiting: messages to be sent. oldest_age_ms: time since the oldest of them was written; None where there is
+            none.
         refused: messages that their queues refused; they stay until a person decides.
     """
 
@@ -66,14 +67,14 @@ class Backlog(Struct, frozen=True, kw_only=True):
 
 
 class OutboxTable(Protocol):
-    """The tables of one database, as a relay has them. For one thread.
+    """The outbox tables of one database, as a relay uses them; for one thread only.
 
     Every call raises TransientError where the database cannot be reached now, StorageError where the tables are not there.
     """
 
     @property
     def token(self) -> str:
-        """Which tables these are; no others have it."""
+        """Identifies these tables; no other tables have the same token."""
         ...
 
     def create(self) -> None:
@@ -81,7 +82,7 @@ class OutboxTable(Protocol):
         ...
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """An app's messages for these queues that were committed, by id."""
+        """An app's committed messages for these queues, by id."""
         ...
 
     def remove(self, ids: Sequence[RowId]) -> None:
@@ -89,15 +90,15 @@ class OutboxTable(Protocol):
         ...
 
     def refuse(self, row: RowId, why: str) -> None:
-        """Put a row aside."""
+        """Mark a row as refused by its queue, with the reason; it is not returned by `waiting` any more."""
         ...
 
     def backlog(self, app: str) -> Backlog:
-        """What an app has in it."""
+        """How many messages of an app are in the tables."""
         ...
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """Wait until something was committed, or for so long.
+        """Wait until something was committed, for at most `at_most_ms`.
 
         Args:
             rest: waits for this many milliseconds if the database cannot notify; returns True to stop.

@@ -53,7 +53,8 @@ class Delivery(Struct, frozen=True, kw_only=True, gc=False):
         receipt: identifies this receive; new for every receive.
         body, attributes, group, dedup_id, sequence, key, trace: as sent.
         receive_count: receives so far, this one included; carried across the move to a dead-letter queue.
-        sent_at_ms, first_received_at_ms: the queue's own clock; of a message with a `run_at` that instant counts as sent.
+        sent_at_ms, first_received_at_ms: the queue's own clock; a message with a `run_at` counts as sent at that
+            instant.
         accepted_at_ms: when it was sent, where that is not `sent_at_ms`; 0 otherwise.
         visible_ms: how long this receive hides the message, counted from the receive.
         received_at_ms: when this receive happened, the queue's own clock.
@@ -188,7 +189,7 @@ class Depth(Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         visible: ready to be received.
-        in_flight: received, not deleted, visibility not over.
+        in_flight: received, not deleted, and its visibility timeout has not ended.
         delayed: hidden by a delay, or waiting for their `run_at`.
         oldest_age_ms: age of the oldest message that is not delayed; None when there is none.
     """
@@ -207,9 +208,9 @@ class QueueCapabilities(Struct, frozen=True, kw_only=True, gc=False):
         uncounted: can hide a message without the receive having counted.
         run_at: can hold a message until any later instant.
         atomic_move: moves to the dead-letter queue in one step.
-        waits: a receive costs money and time, so it waits for messages on the server; then it is a `WaitingQueue`.
-        inspectable: can report the state of a receipt, when the next message comes, the oldest age, what was dead-lettered,
-            and whether a send was a duplicate; can be read without receiving.
+        waits: a receive costs money and time, so it waits for messages on the server; such a queue is a `WaitingQueue`.
+        inspectable: can report the state of a receipt, when the next message becomes visible, the oldest age, what was
+            dead-lettered, and whether a send was a duplicate; can be read without receiving.
         in_flight_max: the cap of messages in flight can be set.
         finest_ms: delays and visibilities are kept in steps of this, rounded up.
     """

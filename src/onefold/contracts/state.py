@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from onefold import errors
 
-NAME_CHARS_MAX: Final = 300  # for every backend: it fits into the shortest key of any of them (DynamoDB, 1,024 bytes)
+NAME_CHARS_MAX: Final = 300  # for every backend: it fits even where keys are shortest (DynamoDB, 1,024 bytes)
 _NAME_BYTES_MAX: Final = 1_000
 _DIGEST_CHARS: Final = 32
 STOPPED_PREFIX: Final = "stopped/"  # prefix of the flags of stopped FIFO groups

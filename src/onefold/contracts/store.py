@@ -132,7 +132,7 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False, tag="claimed"):
         found: `absent`, `released`, `failed` (fresh work), `unknown` or `in_progress` (taken over).
         doubt: an earlier started run's outcome is not known; the policy must decide before the handler runs.
         started: this claim also marked the run as started (asked for, and not in doubt).
-        attempts, crashes: since the count was last reset, this run included when started.
+        attempts, crashes: since the count was last reset, including this run if it has started.
         crashed: the previous run had started and ended without an outcome; this claim is the one that counts it.
         previous_owner: the owner before, when `unknown` or `in_progress` was found.
         failure: how the last run failed, when one did.
@@ -175,8 +175,8 @@ class Running(Struct, frozen=True, kw_only=True, gc=False, tag="running"):
     Args:
         until_ms: when that lease ends unless renewed.
         owner, fence: of the holder.
-        stopped: the id of its process, if that lease has ended and the process lives, but is stopped and has not
-            come to renew it: its run goes on as soon as it does. None otherwise.
+        stopped: the id of the holder's process, if the lease has ended only because that process is stopped and cannot
+            renew it; its run continues when the process does. None otherwise.
     """
 
     until_ms: int
@@ -209,7 +209,7 @@ class Unreadable(Struct, frozen=True, kw_only=True, gc=False, tag="unreadable"):
     """What is stored under the key is not a record that this version can read; it was not changed.
 
     Args:
-        what, meaning, todo: as of the `StorageError` that reading it raises.
+        what, meaning, todo: as in the `StorageError` that reading it raises.
     """
 
     what: str
@@ -312,8 +312,8 @@ class ManualDecision(Struct, frozen=True, kw_only=True, gc=False):
         done: whether its effect happened. result: its result; empty where it did not happen.
         expires_at_ms: when the record may be forgotten.
         corrects: the present result of a completed record, to be replaced by `result`; None: the record is a parked one.
-        judged: fence and `updated_at_ms` of the parked record that the person looked at; None: whatever is parked. A later
-            run has another fence, and a record that was forgotten and came again another instant.
+        judged: fence and `updated_at_ms` of the parked record that the person judged; None: whichever record is parked.
+            A later run has another fence; a record that was forgotten and created again has another instant.
     """
 
     done: bool
@@ -341,16 +341,16 @@ _CLEAR_BYTES_MAX: Final = 48
 
 
 def ident_of(key: RecordKey, family_bytes: int) -> bytes:
-    """The operation's value: 1 to 49 bytes from the key, then the digest of scope and job.
+    """The value that identifies the operation: 1 to 49 bytes from the key, then the digest of scope and job.
 
     Args:
-        family_bytes: of the digest of scope and job, 1 to 64.
+        family_bytes: length of the digest of scope and job, 1 to 64.
     """
     return _key_part(key.key) + _family(key.scope, key.job, family_bytes)
 
 
 def key_range(text: str) -> tuple[bytes, bytes]:
-    """The first value, and the first one after, of all operations whose business key is `text`."""
+    """The range of values of all operations with the business key `text`: its start, and the first value after it."""
     start = _key_part(text)
     return start, start[:-1] + bytes([start[-1] + 1])
 

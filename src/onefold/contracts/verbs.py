@@ -39,8 +39,8 @@ class QueueSender(Protocol):
         Each entry is checked here, by the queue's settings (`check_entry`).
 
         Args:
-            whole: all or none: if one is refused, none is sent, and the answer for the others is `NOT_SENT`. If an entry
-                passes the checks and SQS itself refuses it, the others of its batch are sent.
+            whole: all or none: if one is refused, none is sent, and the answer for the others is `NOT_SENT`. But if an
+                entry passes the checks and then SQS itself refuses it, the others of its batch are sent.
 
         Raises:
             StorageBusy: nothing was accepted (disk full, file locked).
@@ -58,7 +58,7 @@ class QueueReceiver(Protocol):
         """Receive up to `count_max` messages (1 or more) and hide each for `visible_ms` (None: the queue's setting).
 
         Raises:
-            OverLimitError: standard queue at its in-flight cap; a FIFO queue at the cap returns nothing instead.
+            OverLimitError: a standard queue is at its in-flight cap; a FIFO queue at its cap returns nothing instead.
         """
         ...
 
@@ -88,7 +88,7 @@ class InspectableQueue(Protocol):
     name: str
 
     def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
-        """The state of each receipt; used after a False. One that is still in flight was refused because of the 12 hours."""
+        """The state of each receipt; used after a False. One still in flight was refused for the 12-hour limit."""
         ...
 
     def depth(self) -> Depth:
@@ -188,8 +188,8 @@ class Ledger(Protocol):
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
         """All rows of one run, each once, oldest first, at most `page` at a time; the cost of a page is constant.
 
-        Where clocks differed or were set, rows may come in the order of their writing. Rows that are written meanwhile may
-        or may not be included.
+        Where clocks differed or were set, rows may come in the order in which they were written. Rows that are written
+        meanwhile may or may not be included.
         """
         ...
 
@@ -220,7 +220,7 @@ class State(Protocol):
         ...
 
     def put(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply each change whose expected version is still current; False: the value is, or was meanwhile, another."""
+        """Apply each change whose expected version is still current; False: the value has changed since it was read."""
         ...
 
     def names(self, prefix: str) -> list[str]:
