@@ -3,7 +3,8 @@
     INSTALLED_APPS = [..., "onefold.django"]
     TASKS = {"default": {"BACKEND": "onefold.django.OnefoldBackend", "OPTIONS": {"adopt": True}}}
 
-For Django 6, and the package `django-tasks` on Django 5.2. A face: nothing inside imports it. Needs the extra `django`.
+For Django 6, or Django 5.2 with the package `django-tasks`. Nothing else in onefold imports it. Needs the extra
+`django`.
 """
 
 from __future__ import annotations

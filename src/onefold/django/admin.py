@@ -17,21 +17,21 @@ from onefold.django.settings import options_of
 
 
 def page() -> str | None:
-    """Where the page is: the first that OPTIONS of a backend name; None where none does."""
+    """The page's address: the first that the OPTIONS of a backend name; None if none of them does."""
     found = [options_of(one.options).page for one in contract.backends().values() if isinstance(one, OnefoldBackend)]
     return next((one for one in found if one), None)
 
 
 @admin.register(Jobs)
 class JobsAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
-    """Leads to the page; there is nothing to add, change or delete."""
+    """The entry that redirects to the page; there is nothing to add, change or delete."""
 
     def has_module_permission(self, request: Any) -> bool:
-        """Shown to those who may view jobs, where there is a page."""
+        """Whether the entry is shown: there is a page, and the user has the permission to view jobs."""
         return page() is not None and bool(request.user.has_perm("onefold.view_jobs"))
 
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:  # noqa: ARG002 - Django's
-        """As `has_module_permission`."""
+        """The same as `has_module_permission`."""
         return self.has_module_permission(request)
 
     def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002 - Django's
@@ -47,7 +47,7 @@ class JobsAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no type
         return False
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> HttpResponseRedirect:  # noqa: ARG002 - Django's
-        """Go to the page."""
+        """Redirect to the page."""
         found = page()
         if found is None or not self.has_view_permission(request):
             raise Http404

@@ -1,4 +1,4 @@
-"""The application of a project: finds its tasks, opens the engine before a transaction needs it, adds checks.
+"""The Django application: finds the project's tasks, opens the engine before a transaction needs it, adds checks.
 
 Never here: how a task becomes a job (`backend.py`). Invariant: nothing is opened before the project opens a connection.
 """
@@ -23,8 +23,8 @@ class OnefoldConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import `tasks` of each installed app, and what `modules` names."""
-        from onefold.django import contract  # once applications are loaded
+        """Import `tasks` of each installed app, and the modules that `modules` names."""
+        from onefold.django import contract  # only when applications are loaded
         from onefold.django.backend import OnefoldBackend
         from onefold.django.settings import options_of
 
@@ -39,7 +39,7 @@ class OnefoldConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
 
 
 def check(**options: Any) -> Iterable[checks.CheckMessage]:
-    """The checks of all backends, where nobody else asks for them."""
+    """The checks of all backends, if Django does not run them itself."""
     from onefold.django import contract
 
     for one in contract.backends().values():
@@ -47,7 +47,7 @@ def check(**options: Any) -> Iterable[checks.CheckMessage]:
 
 
 def open_engine(connection: Any, **_options: Any) -> None:
-    """Open the engine of a backend with its database: inside a transaction its queues could not be made any more."""
+    """Open a backend's engine when its database is opened, since queues cannot be created inside a transaction."""
     from onefold.django.backend import open_with
 
     open_with(connection)

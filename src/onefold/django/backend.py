@@ -1,7 +1,8 @@
 """`OnefoldBackend`: Django's tasks as jobs of onefold.
 
-`enqueue` inside `transaction.atomic()` is a part of that transaction where the database is the engine's own file, or has the
-app's outbox: the task is enqueued if, and only if, it commits. Within a task it leaves when that task completes.
+`enqueue` inside `transaction.atomic()` is part of that transaction if the database is the engine's own file or has the
+app's outbox: the task is enqueued if, and only if, the transaction commits. A task that is enqueued by another task is
+sent when that one completes.
 Never here: running tasks (`running.py`), states (`results.py`).
 Invariant: all threads of a process share one app per backend.
 """
@@ -37,7 +38,7 @@ _ID_CHARS: Final = 32
 
 
 class _Of:
-    """What the threads of a process share of one backend."""
+    """The part of one backend that all threads of a process share."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -55,7 +56,7 @@ class OnefoldBackend(BaseTaskBackend):
         alias: the entry's name. params: the entry; its OPTIONS are those of `onefold.django.settings.Options`.
     """
 
-    task_class = OnefoldTask  # type: ignore[assignment]  # of any arguments
+    task_class = OnefoldTask  # type: ignore[assignment]  # a task with any arguments
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
@@ -67,7 +68,7 @@ class OnefoldBackend(BaseTaskBackend):
 
     @property
     def app(self) -> App:
-        """The app whose jobs the tasks are.
+        """The app that has the tasks as its jobs.
 
         Raises:
             ImproperlyConfigured: the settings cannot work.
@@ -89,14 +90,14 @@ class OnefoldBackend(BaseTaskBackend):
             handler = partial(running.handler_of, self.alias, type(self))
             self._of.jobs = jobs = TaskJobs(options, self.queues, handler, self._prepare)
             for task in self._of.tasks.values():
-                with suppress(InvalidTask):  # `jobs.refused` has it: said by `check`, and when it is enqueued
+                with suppress(InvalidTask):  # it is in `jobs.refused`: `check` and `enqueue` report it
                     jobs.add(task)
             return jobs
 
     # -- the contract --------------------------------------------------------------------------------------------------
 
     def validate_task(self, task: Task[..., Any]) -> None:
-        """As Django's, and the options of `OnefoldTask`. A task is declared when it is first seen."""
+        """Check a task as Django does, and the options of `OnefoldTask`; declare it as a job when it is first seen."""
         super().validate_task(task)
         if not isinstance(task, OnefoldTask):
             raise InvalidTask(f"{task.module_path} was not made by @task of this backend.")
@@ -109,11 +110,12 @@ class OnefoldBackend(BaseTaskBackend):
                 self._of.jobs.add(task)
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
-        """As Django's.
+        """Enqueue a task; arguments and return value are those of Django's backends.
 
         Raises:
-            InvalidTask: it cannot be run here. TypeError: an argument is not JSON. ImproperlyConfigured: TASKS cannot work.
-            OnefoldError: the engine did not take it; nothing was enqueued.
+            InvalidTask: the task cannot run on this backend. TypeError: an argument cannot be written as JSON.
+            ImproperlyConfigured: the entry in TASKS cannot work.
+            OnefoldError: the engine refused it; nothing was enqueued.
         """
         self.validate_task(task)
         jobs = self._jobs()
@@ -135,13 +137,13 @@ class OnefoldBackend(BaseTaskBackend):
             run_at = timezone.make_aware(run_at)
         database = jobs.options.database
         connection: Any = connections[database]
-        if running.run_of(connection) is not None:  # the transaction is the run's: so is its outbox
+        if running.run_of(connection) is not None:  # a run's transaction: the message goes into the run's outbox
             return job.send(call, run_at=run_at)
         if connection.in_atomic_block:
             if jobs.way in ("join", "outbox"):
                 return job.send(call, run_at=run_at, connection=connection)
             if jobs.way == "on_commit":
-                job.outgoing(call, run_at=run_at)  # what is wrong with it is said now
+                job.outgoing(call, run_at=run_at)  # raises now what is wrong with the call
                 transaction.on_commit(partial(job.send, call, run_at=run_at), using=database)
                 return None
         if jobs.way == "outbox" and context.of_this_thread() is None:
@@ -150,23 +152,23 @@ class OnefoldBackend(BaseTaskBackend):
         return job.send(call, run_at=run_at)
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
-        """As Django's; see `results.py` for the states."""
+        """The result with an id; see `results.py` for its states. Raises TaskResultDoesNotExist if there is none."""
         return results.look(self._jobs(), self.alias, result_id)
 
     def check(self, **_options: Any) -> Iterable[checks.CheckMessage]:
-        """What is wrong with the settings, and with the tasks that are known."""
+        """The problems of the settings, and of the tasks that are known."""
         found = settings.problems(self.options, self.queues)
         yield from (one.message(self.alias) for one in found)
         if not any(one.number.startswith("E") for one in found):
             try:
                 refused = self._jobs().refused
             except settings.InMemoryError:
-                return  # it was said above
+                return  # the problems above include it
             for error in refused.values():
                 yield settings.Problem("E008", str(error), "Correct the options of its @task.").message(self.alias)
 
     def _prepare(self, app: App) -> None:
-        """Have the hooks of Django around each handler of the app, and its signals sent where a task fails for good."""
+        """Add Django's hooks around each handler of the app, and the sink that signals tasks that failed for good."""
         app.sinks = (*(one for one in app.sinks if not isinstance(one, _Failed)), _Failed(self))
         if any(isinstance(one, running.DjangoHooks) for one in app.hooks.hooks):
             return
@@ -182,15 +184,15 @@ class _Failed:
         self._backend = backend
 
     def emit(self, event: Event) -> None:
-        """As `Sink`."""
+        """See `Sink.emit`."""
         if event.name in ("dead-letter", "quarantine") and event.key is not None:
-            with suppress(contract.TaskResultDoesNotExist):  # a job of the app that is no task
+            with suppress(contract.TaskResultDoesNotExist):  # a job of the app that is not a task
                 result = self._backend.get_result(id_of(event.key.job, event.key.key))
                 contract.signals.task_finished.send(sender=type(self._backend), task_result=result)
 
 
 def open_with(connection: Any) -> None:
-    """Open the engines that are in the file of a database that Django has just connected to."""
+    """Open each engine that is in the file of the database that Django has just connected to."""
     for one in contract.backends().values():
         if not isinstance(one, OnefoldBackend) or settings.options_of(one.options).database != connection.alias:
             continue
@@ -198,17 +200,17 @@ def open_with(connection: Any) -> None:
             jobs = one._jobs()  # noqa: SLF001 - its own module
             if jobs.way == "join":
                 jobs.app.runtime()
-        except (ImproperlyConfigured, InvalidTask):  # `check` says so, and `enqueue` does
+        except (ImproperlyConfigured, InvalidTask):  # `check` and `enqueue` report it
             continue
         except OnefoldError as error:
             logging.getLogger("onefold").warning("%s", error)
 
 
 def app_of(alias: str) -> App:
-    """The app of a backend, opened at its first use.
+    """The app of a backend; it is opened when it is first used.
 
     Raises:
-        ImproperlyConfigured: TASKS has no such entry, or it is another backend.
+        ImproperlyConfigured: TASKS has no such entry, or the entry has another backend.
     """
     found = contract.backends().get(alias)
     if not isinstance(found, OnefoldBackend):

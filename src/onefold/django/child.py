@@ -1,6 +1,7 @@
 """Apps of backends for the command line and for child processes: `onefold.django.child:default`.
 
-Importing it sets Django up, as DJANGO_SETTINGS_MODULE says, so that `onefold status onefold.django.child:default` works too.
+Importing this module sets up Django with the settings in DJANGO_SETTINGS_MODULE, so that
+`onefold status onefold.django.child:default` works too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if not apps.ready:
 
 
 def __getattr__(name: str) -> App:
-    from onefold.django.backend import app_of  # needs applications that are loaded
+    from onefold.django.backend import app_of  # the import needs loaded applications
 
     if name.startswith("__"):
         raise AttributeError(name)

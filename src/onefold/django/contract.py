@@ -1,6 +1,6 @@
-"""Django's own names for tasks, from Django 6 or from the package `django-tasks`; the one place that knows which.
+"""Django's own names for tasks, from Django 6 or the package `django-tasks`; no other module knows which of the two.
 
-Never here: anything of onefold's. Invariant: all names are of one of the two.
+Never here: anything of onefold's. Invariant: all names come from the same one of the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tasks as jobs: what `@task` may say beyond Django's own arguments, and the job of each task on each queue.
+"""Tasks as jobs: what `@task` takes beyond Django's own arguments, and the job of each task on each queue.
 
-A task is a job under its path (`shop.tasks.book`); on another queue than its own (`using(queue_name=...)`) another one,
-since a job runs only from the queue that it is declared on.
+A task is a job whose name is the task's path (`shop.tasks.book`). On a queue other than its own
+(`using(queue_name=...)`) it is a second job, since a job runs only from the queue that it is declared on.
 Never here: Django's results, sending. Invariant: the same settings and tasks give the same jobs, keys and ids in every
 process.
 """
@@ -31,7 +31,7 @@ _OPTIONS: Final = (
     "on_unknown", "retry", "timeout", "effect", "after_failure", "keep", "owner", "unique", "transient", "permanent",
     "unknown",
 )  # fmt: skip
-_KEY_CHARS_MAX: Final = 50  # Django's ids have less than 64 characters
+_KEY_CHARS_MAX: Final = 50  # Django's ids have fewer than 64 characters
 _NAME_CHARS: Final = 12
 
 
@@ -46,12 +46,12 @@ class OnefoldTask(AnyTask):
     """A task on this backend. `@task(...)` takes these besides Django's own arguments.
 
     Args:
-        key: which operation a call is: a template over the function's parameters (`"{order_id}"`), or a function that is
-            called as the task is, and returns a text. Enqueued twice under one key, a task runs once. None: each call is
-            another one.
-        group: the message group, as `key`; for a FIFO queue.
-        on_unknown: `rerun`, `hold`, or a function that is called as the task is and answers `onefold.Done`, `NotDone` or
-            `StillUnknown`.
+        key: identifies the operation: a template over the function's parameters (`"{order_id}"`), or a function that is
+            called with the task's arguments and returns a text. A task enqueued twice under one key runs once. None:
+            each call is a different operation.
+        group: the message group, in the same forms as `key`; for a FIFO queue.
+        on_unknown: `rerun`, `hold`, or a function that is called with the task's arguments and returns `onefold.Done`,
+            `NotDone` or `StillUnknown`.
         effect: `transactional`: the task's rows, through the ORM or SQL, commit with its record.
         retry, timeout, after_failure, keep, owner, unique, transient, permanent, unknown: as of `onefold.App.job`.
     """
@@ -72,7 +72,7 @@ class OnefoldTask(AnyTask):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """The payload: one call of a task. `id`: its key, and the end of the id of its result."""
+    """The payload: one call of a task. `id` is its key, with which the id of its result ends."""
 
     id: str
     args: list[Any] = []
@@ -80,7 +80,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class Stored(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result: what the task returned, and the arguments where they are kept."""
+    """The stored result: what the task returned, and its arguments if the settings keep them."""
 
     value: Any = None
     args: list[Any] = []
@@ -90,10 +90,13 @@ class Stored(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def rule_of(
     task: OnefoldTask, given: str | Callable[..., str], what: str
 ) -> Callable[[Sequence[Any], Mapping[str, Any]], str]:
-    """A rule over a task's arguments.
+    """The function that makes the key or group of a call from the task's arguments.
+
+    Args:
+        task: whose arguments. given: the template or function. what: `key` or `group`, for errors.
 
     Raises:
-        UsageError: a template that names no parameter of the function, or another one.
+        UsageError: the template names no parameter of the function, or one that the function does not have.
     """
     signature = inspect.signature(task.func)
     if task.takes_context:
@@ -113,7 +116,7 @@ def rule_of(
 
 
 class Place(NamedTuple):
-    """Where a job comes from."""
+    """The task and the queue that a job was declared for."""
 
     task: OnefoldTask
     queue: str
@@ -123,11 +126,12 @@ class TaskJobs:
     """The app of one backend, and the jobs of its tasks.
 
     Attributes:
-        refused: tasks whose options cannot work, by their paths; the others are not kept from anything by them.
+        refused: the errors of tasks whose options cannot work, by path; the other tasks work all the same.
 
     Args:
-        alias: in TASKS. options, queues: its OPTIONS and QUEUES.
+        options, queues: OPTIONS and QUEUES of the entry in TASKS.
         handler: makes the handler of a task.
+        prepare: called with the app before a task is declared.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class TaskJobs:
         self._lock = threading.Lock()
 
     def add(self, task: OnefoldTask) -> None:
-        """Declare a task, on its own queue and on the others.
+        """Declare a task as a job on its own queue, and as one on each of the others.
 
         Raises:
             InvalidTask: its options cannot work.
@@ -178,12 +182,12 @@ class TaskJobs:
         if declared.settings.fifo or task.group is not None:
             rule = rule_of(task, task.group or "", "group") if task.group else None
             if rule is None and queue != task.queue_name:
-                return  # a task without a group cannot be sent there
+                return  # a task without a group cannot be sent to that queue
             if declared.settings.fifo and rule is not None:
                 given["group"] = lambda call: rule(call.args, call.kwargs)
         if callable(task.on_unknown):
             given["on_unknown"] = _probe(task.on_unknown)
-        self.app.jobs.pop(name, None)  # a module that was loaded again, as tests and the shell do
+        self.app.jobs.pop(name, None)  # tests and the shell load a module again
         job: Any = self.app.job(declared, key="{id}", name=name, **given)(self._handler(task, self.options))
         self._jobs[task.module_path, queue] = job
         self._by_id[_short(name)] = Place(task, queue)
@@ -192,7 +196,7 @@ class TaskJobs:
         """The job of a task on its queue.
 
         Raises:
-            InvalidTask: it cannot be sent there.
+            InvalidTask: the task cannot be sent to that queue.
         """
         found = self._jobs.get((task.module_path, task.queue_name))
         if task.module_path in self.refused:
@@ -202,7 +206,7 @@ class TaskJobs:
         return found
 
     def key_of(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """The key of a call, shortened to what fits into an id; None for a task without."""
+        """The key of a call, shortened so that it fits into an id; None if the task has no `key`."""
         rule = self._rules.get(task.module_path)
         if rule is None:
             return None
@@ -212,7 +216,7 @@ class TaskJobs:
         return f"{key[:9]}~{hashlib.sha256(key.encode()).hexdigest()[:40]}"
 
     def place_of(self, result_id: str) -> tuple[Place, str] | None:
-        """The task and key of an id; None where it is nobody's."""
+        """The place and the key that an id stands for; None if the id is of no known task."""
         short, _, key = result_id.partition("-")
         place = self._by_id.get(short)
         return (place, key) if place is not None and key else None

@@ -9,10 +9,10 @@ from django.db import models
 
 
 class Jobs(models.Model):  # type: ignore[misc]  # Django ships no types
-    """Shown in the admin where OPTIONS["page"] says where the page is."""
+    """Shown in the admin if OPTIONS["page"] has the address of the page."""
 
     class Meta:
-        """Without a table; who may see it has the permission `onefold.view_jobs`."""
+        """It has no table; users with the permission `onefold.view_jobs` see it."""
 
         managed = False
         app_label = "onefold"

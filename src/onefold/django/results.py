@@ -1,9 +1,9 @@
-"""What is known of a task, as Django's TaskResult: the states of onefold in the four of Django.
+"""What is known of a task, as Django's TaskResult: how onefold's states map to Django's four.
 
     waiting -> READY      running -> RUNNING      done -> SUCCESSFUL      dead -> FAILED
     held, whose outcome a person decides -> RUNNING, with an error that says so
 
-Never here: sending. Invariant: a result says SUCCESSFUL or FAILED only where nothing runs any more without a person's doing.
+Never here: sending. Invariant: a result is SUCCESSFUL or FAILED only if nothing of it runs again unless a person acts.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _HELD: Final = "onefold.errors.OutcomeUnknown"
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it, as Django wants arguments and results.
+    """Convert a value to JSON's types, which Django requires of arguments and results.
 
     Raises:
-        TypeError: it cannot be JSON.
+        TypeError: the value cannot be written as JSON.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -62,12 +62,12 @@ def plain(value: object) -> Any:
 
 
 def fresh(task: Task[..., Any], alias: str, result_id: str, call: Call) -> TaskResult[Any]:
-    """The result of a task that was enqueued now."""
+    """The result of a task that has just been enqueued."""
     return _made(task, alias, result_id, call, "READY", enqueued_at=timezone.now())
 
 
 def running(task: OnefoldTask, alias: str, call: Call, ctx: Context) -> TaskResult[Any]:
-    """The result of a task that begins to run now."""
+    """The result of a task that is about to run."""
     now = timezone.now()
     message = ctx.message
     return _made(
@@ -78,7 +78,7 @@ def running(task: OnefoldTask, alias: str, call: Call, ctx: Context) -> TaskResu
 
 
 def finish(result: Any, value: object) -> None:
-    """Turn the result of a run into that of its success."""
+    """Turn the result of a running task into that of a successful one, in place."""
     for name, one in (
         ("status", TaskResultStatus.SUCCESSFUL),
         ("finished_at", timezone.now()),
@@ -101,21 +101,21 @@ def _made(
 
 
 def at(ms: int | None) -> datetime | None:
-    """An instant as Django's settings want it."""
+    """An instant as a datetime, aware or naive as the setting USE_TZ requires."""
     if ms is None:
         return None
     found = datetime.fromtimestamp(ms / 1000, tz=UTC)
     return found if django_settings.USE_TZ else timezone.make_naive(found)
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- looking up ------------------------------------------------------------------------------------------------------
 
 
 def look(jobs: TaskJobs, alias: str, result_id: str) -> TaskResult[Any]:
-    """The result of an id.
+    """The result with an id.
 
     Raises:
-        TaskResultDoesNotExist: it is nobody's, or nothing is known of it.
+        TaskResultDoesNotExist: the id is of no known task, or nothing is known of the call.
     """
     named = jobs.place_of(result_id)
     if named is None:
@@ -162,12 +162,12 @@ def _stored(record: Record | None) -> Stored | None:
         return None
     try:
         return msgspec.json.decode(record.result, type=Stored)
-    except msgspec.MsgspecError:  # a person has settled it with another value
+    except msgspec.MsgspecError:  # a person settled it with a value of another form
         return Stored(value=msgspec.json.decode(record.result))
 
 
 def _messages(runtime: Runtime, job: Job[Any, Any], key: str) -> list[Peeked]:
-    """The operation's messages; none where nobody can look (SQS)."""
+    """The operation's messages; none if the queues cannot be searched (SQS)."""
     if runtime.engine.commit is None:
         return []
     found = runtime.engine.queues.find_key(key, _LOOKED_AT)
@@ -182,7 +182,7 @@ def _call(message: Peeked) -> Call | None:
 
 
 def _in_outbox(jobs: TaskJobs, job: Job[Call, Any], key: str) -> Call | None:
-    """The call, while its message waits in the app's outbox; None where it does not."""
+    """The call whose message waits in the app's outbox; None if there is none."""
     if jobs.app.outbox is None:
         return None
     table = open_outbox(jobs.app.outbox)
@@ -197,7 +197,7 @@ def _in_outbox(jobs: TaskJobs, job: Job[Call, Any], key: str) -> Call | None:
 
 
 def _errors(rows: Sequence[Row], known: Known[Any]) -> list[TaskError]:
-    """What failed, the oldest first; what a person must decide last."""
+    """The failures of the task, oldest first; last, if its outcome is held, that a person must decide."""
     found = [
         TaskError(exception_class_path=_path(str(row.detail["error"])), traceback=_text(row))
         for row in rows

@@ -1,7 +1,7 @@
-"""Running a task: what is called, within which connections, and Django's ORM in the transaction of a run.
+"""Running a task: the handler around its function, its database connections, and Django's ORM in a run's transaction.
 
-Never here: sending, results of others. Invariants: no handler gets a database connection that an earlier one left broken;
-what the ORM writes within `orm` is committed with the record of the run, or not at all.
+Never here: sending, results of other tasks. Invariants: no handler gets a database connection that an earlier one left
+broken; what the ORM writes within `orm` is committed with the record of the run, or not at all.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class DjangoHooks(Hooks):
     """Closes database connections that are broken or too old, around each handler, as Django does around a request."""
 
     @contextmanager
-    def around(self, ctx: Context) -> Iterator[None]:  # noqa: ARG002 - of no run in particular
-        """As `onefold.Hooks.around`."""
+    def around(self, ctx: Context) -> Iterator[None]:  # noqa: ARG002 - the same for every run
+        """See `onefold.Hooks.around`."""
         close_old_connections()
         try:
             yield
@@ -48,10 +48,11 @@ class DjangoHooks(Hooks):
 
 
 def handler_of(alias: str, sender: type, task: OnefoldTask, options: Options) -> Callable[..., Any]:
-    """The handler of a task's jobs: the task itself, between Django's signals.
+    """The handler of a task's jobs: it calls the task, and sends Django's signals before and after.
 
     Args:
-        alias, sender: the backend, as signals name it. task: which. options: of the backend.
+        alias, sender: the backend's alias and class, for results and signals. task: the task to call.
+        options: of the backend.
     """
     transactional = task.effect == "transactional"
 
@@ -85,18 +86,18 @@ def handler_of(alias: str, sender: type, task: OnefoldTask, options: Options) ->
 
 @contextmanager
 def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
-    """Django's ORM in a run's transaction: what it writes is there if, and only if, the run completes.
+    """Use Django's ORM in a run's transaction: what it writes takes effect if, and only if, the run completes.
 
-    Tasks with `effect="transactional"` run within it. `transaction.atomic()` inside is a savepoint; `on_commit` is refused,
-    since onefold commits. The transaction begins with the first query and may stay open for 1 second. SQLite does not check
-    foreign keys in it.
+    Tasks with `effect="transactional"` run within it. `transaction.atomic()` inside is a savepoint; `on_commit` is
+    refused, since onefold commits. The transaction begins with the first query and can stay open for 1 second. SQLite
+    does not check foreign keys in it.
 
     Args:
         ctx: of a job with `effect="transactional"` on the SQLite file of the database.
         using: alias of that database.
 
     Raises:
-        ImproperlyConfigured: the database is not SQLite. Others as `Context.connection`, at the first query.
+        ImproperlyConfigured: the database is not SQLite. The first query raises what `Context.connection` raises.
     """
     before: Any = connections[using]
     if before.vendor != "sqlite":
@@ -131,16 +132,16 @@ def orm(ctx: Context, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
 
 
 def _add_functions(connection: Any) -> None:
-    """Give onefold's connection the SQL functions that the ORM uses, once."""
+    """Add the SQL functions that the ORM uses to onefold's connection, unless it has them."""
     if getattr(connection, "has_functions_of_django", False):
         return
-    from django.db.backends.sqlite3 import _functions  # only where the ORM is used
+    from django.db.backends.sqlite3 import _functions  # needed only if the ORM is used
 
     _functions.register(connection)
     connection.has_functions_of_django = True
 
 
 def run_of(connection: object) -> Context | None:
-    """The run whose transaction a database of Django's is in; None for any other."""
+    """The run whose transaction a database connection of Django takes part in; None for other connections."""
     found: Context | None = getattr(connection, "onefold_run", None)
     return found

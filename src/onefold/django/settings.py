@@ -1,6 +1,6 @@
-"""The OPTIONS of the backend in the setting TASKS: read, and judged without opening anything.
+"""The OPTIONS of the backend in the setting TASKS: reads and checks them without opening anything.
 
-Never here: tasks, sending. Invariant: settings that have no problem of level error can be used.
+Never here: tasks, sending. Invariant: settings without a problem of level error can be used.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ _TAKES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class InMemoryError(ImproperlyConfigured):  # type: ignore[misc]  # Django ships no types
-    """The database is in memory, as in most tests: everything works but `enqueue`."""
+    """The database is in memory, as in most tests: everything except `enqueue` works."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What OPTIONS may say.
+    """What OPTIONS can contain.
 
     Args:
-        app: an app of the project's, `module:attribute`, to whose jobs the tasks are added. Instead of `name`, `url` and
-            `adopt`.
-        name: of the app that is made otherwise. url: of its engine; by default ONEFOLD_URL.
+        app: an app of the project, as `module:attribute`, to whose jobs the tasks are added. It replaces `name`, `url`
+            and `adopt`.
+        name: of the app that is made if `app` is absent. url: of its engine; by default ONEFOLD_URL.
         adopt: the engine is the SQLite file of `database`, to which onefold's tables are added.
-        outbox: URL of the app's outbox; True: tables in the PostgreSQL `database`, which a migration makes.
+        outbox: URL of the app's outbox; True: tables in the PostgreSQL `database`, which a migration creates.
         database: alias of the database in whose transactions tasks are enqueued.
-        transaction: what `enqueue` does inside `atomic()`: `join` it; send `on_commit`, which a process that dies between
-            the two loses; or send `now`. By default `join` where that is possible, and `on_commit` elsewhere.
+        transaction: what `enqueue` does inside `atomic()`: `join` the transaction; send `on_commit`, which loses the
+            task if the process dies between commit and send; or send `now`. By default `join` if possible, else
+            `on_commit`.
         queues: options of `App.queue`, by the name of a queue in QUEUES.
-        modules: besides `tasks` of each installed app, modules that declare tasks.
+        modules: modules that declare tasks, in addition to `tasks` of each installed app.
         keep_arguments: records keep the arguments of finished tasks, for `get_result`.
         page: path or URL at which the page of onefold is mounted, for a link in the admin.
     """
@@ -67,20 +68,20 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong with the settings of a backend. `number`: of its check; W... is a warning."""
+    """A problem with the settings of a backend. `number`: of the check that found it; W... is a warning."""
 
     number: str
     what: str
     todo: str
 
     def message(self, alias: str) -> checks.CheckMessage:
-        """As `manage.py check` shows it."""
+        """The problem as a message of `manage.py check`."""
         kind = checks.Warning if self.number.startswith("W") else checks.Error
         return kind(f"TASKS[{alias!r}]: {self.what}", hint=self.todo, id=f"onefold.{self.number}")
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """OPTIONS as they are used; those that are not known, or of a wrong type, are left out: `problems` says so."""
+    """OPTIONS as a value; unknown options and those of a wrong type are left out, and `problems` reports them."""
     return Options(**{name: value for name, value in given.items() if name in _TAKES and _fits(name, value)})
 
 
@@ -92,7 +93,7 @@ def _fits(name: str, value: object) -> bool:
 
 
 def problems(given: Mapping[str, Any], queues: set[str]) -> list[Problem]:
-    """Everything that keeps a backend with these settings from working, and what people should know of them.
+    """Everything that keeps a backend with these settings from working, and warnings about them.
 
     Args:
         given: OPTIONS. queues: QUEUES.
@@ -163,7 +164,7 @@ def _of_options(given: Mapping[str, Any]) -> list[Problem]:
 
 
 def _of_database(alias: str, way: Way) -> list[Problem]:
-    """What stands in the way of joining its transactions."""
+    """Problems with enqueueing in the transactions of a database."""
     connection: Any = connections[alias]
     settings = connection.settings_dict.get("OPTIONS") or {}
     if connection.vendor == "sqlite" and way in ("join", "outbox") and "transaction_mode" not in settings:
@@ -183,14 +184,14 @@ def _psycopg() -> Any:
     return import_module("django.db.backends.postgresql.psycopg_any")
 
 
-# -- what they name --------------------------------------------------------------------------------------------------
+# -- the app and the database that the settings name -----------------------------------------------------------------
 
 
 def make_app(options: Options, queues: set[str]) -> App:
-    """The app that the settings name, with their queues declared; it is not opened.
+    """The app that the settings name, with the queues of QUEUES declared; it is not opened.
 
     Raises:
-        ImproperlyConfigured: they cannot work; says what to do.
+        ImproperlyConfigured: the settings cannot work; the error says what to do.
     """
     try:
         app = _own_app(options) if options.app is None else _loaded(options.app)
@@ -202,7 +203,7 @@ def make_app(options: Options, queues: set[str]) -> App:
         raise wrong(str(getattr(error, "what", error)), todo) from error
     unknown = sorted(options.queues.keys() - queues)
     if unknown:
-        raise wrong(f'OPTIONS["queues"] has {", ".join(unknown)}, which QUEUES has not.', "Add it to QUEUES.")
+        raise wrong(f'OPTIONS["queues"] has {", ".join(unknown)}, which QUEUES does not have.', "Add it to QUEUES.")
     return app
 
 
@@ -228,10 +229,10 @@ def _loaded(target: str) -> App:
 
 
 def engine_file(options: Options) -> str:
-    """The URL of the engine in the SQLite file of the database, as it is called now: tests of Django's give it another.
+    """The URL of the engine in the database's SQLite file, under its current name (Django's test runner changes it).
 
     Raises:
-        ImproperlyConfigured: it is in memory, or not SQLite.
+        ImproperlyConfigured: the database is in memory, or is not SQLite.
     """
     connection: Any = connections[options.database]
     name = str(connection.settings_dict["NAME"])

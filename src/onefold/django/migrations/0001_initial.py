@@ -1,6 +1,7 @@
-"""The outbox tables in a PostgreSQL database, for tasks that are enqueued in its transactions; elsewhere no table.
+"""The outbox tables in a PostgreSQL database, for tasks that are enqueued in its transactions.
 
-Never here: SQL of its own; `engines/postgres/outbox.py` has it. Invariant: on other databases it does nothing.
+Never here: SQL that creates tables; it is in `engines/postgres/outbox.py`. Invariant: on other databases it does
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from onefold.contracts.outbox import VERSION
 
 
 def create(_apps: Any, schema_editor: Any) -> None:
-    """Make the tables; those that `onefold outbox create` has made stay."""
+    """Create the tables; those that `onefold outbox create` has made are kept."""
     if schema_editor.connection.vendor == "postgresql":
         from onefold.engines.postgres.outbox import SQL  # needs psycopg 3
 
@@ -21,7 +22,7 @@ def create(_apps: Any, schema_editor: Any) -> None:
 
 
 def drop(_apps: Any, schema_editor: Any) -> None:
-    """Drop them, unless messages wait there."""
+    """Drop the tables, unless messages wait in them."""
     if schema_editor.connection.vendor != "postgresql":
         return
     with schema_editor.connection.cursor() as cursor:

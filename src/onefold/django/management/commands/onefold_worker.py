@@ -1,6 +1,7 @@
 """`manage.py onefold_worker`: run the tasks of a backend until stopped. Takes the options of `onefold worker`.
 
-Never here: a worker; it is that of the command line. Invariant: Django is set up in it and in its child processes.
+Never here: a worker of its own; it runs that of `onefold worker`. Invariant: Django is set up in this process and in
+its child processes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from onefold.django.backend import app_of
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
-    """Runs a worker in this process; its child processes set Django up as this one did."""
+    """Runs a worker in this process; its child processes set up Django as this one did."""
 
     help = (
         "Run the tasks of a backend until stopped. All options of `onefold worker` are taken: --threads, --asyncio,"
@@ -23,11 +24,11 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
     )
 
     def add_arguments(self, parser: Any) -> None:
-        """Its own option; others are the worker's."""
+        """Add the command's only option of its own; the others are the worker's."""
         parser.add_argument("--backend", default="default", metavar="ALIAS", help="Entry of TASKS (default: default).")
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        """A parser that leaves what it does not know to the worker."""
+        """A parser that leaves unknown options to the worker."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         known = parser.parse_known_args
 
@@ -40,7 +41,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
         return parser
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        """Run it; the process ends with the worker's exit code."""
+        """Run the worker; the process ends with its exit code."""
         app_of(options["backend"])
         quiet = ["--no-progress"] if options["verbosity"] == 0 else []
         code = main.run(["worker", f"onefold.django.child:{options['backend']}", *quiet, *options.get("rest", [])])
