@@ -52,7 +52,7 @@ def reader(opened: AdminSession) -> Reader:
         ("/alarms", "Nobody evaluates alarms here"),
         ("/runs", "No run yet."),
         ("/schedules", "started with a URL"),
-        ("/workers", "No worker is there"),
+        ("/workers", "No worker is running"),
         ("/audit", "Audit"),
     ],
 )

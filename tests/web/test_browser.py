@@ -250,7 +250,7 @@ def test_held_operations_are_settled(tab: Tab) -> None:
 def test_all_alarms_are_silenced(tab: Tab) -> None:
     tab.go("/alarms")
     tab.press("Silence all alarms…")
-    tab.sees("Nothing of any alarm is sent while it lasts")
+    tab.sees("nothing is sent about any alarm")
     tab.write("input[name=why]", "planned work")
     tab.press("Silence")
     tab.sees("all alarms")
@@ -336,7 +336,7 @@ def test_a_worker_is_drained_and_ends(tab: Tab) -> None:
     tab.write("input[name=why]", "the host is rebooted")
     tab.press("Drain it")
     tab.sees("Workers")
-    tab.sees("No worker is there")
+    tab.sees("No worker is running")
     tab.go("/audit")
     tab.sees("the host is rebooted")
     assert tab.trouble() == []

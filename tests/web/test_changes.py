@@ -313,11 +313,11 @@ def test_what_was_edited_since_the_preview_is_not_sent(there: Open, reader: Read
 def test_a_filter_that_fits_everything_is_all_of_the_queue(there: Open, reader: Reader, query: str) -> None:
     fail(there, "o-1")
     fail(there, "o-2")
-    assert "This is all of it." in reader.get(f"{REDRIVE}?{query}").words
+    assert "This is the whole queue." in reader.get(f"{REDRIVE}?{query}").words
     got = send_back(reader, query)
     assert (got.status, "its name was not typed" in got.words) == (400, True)
     assert set(there.dead()) == {"o-1", "o-2"}
-    assert "This is all of it." not in reader.get(f"{REDRIVE}?key=o-1").words
+    assert "This is the whole queue." not in reader.get(f"{REDRIVE}?key=o-1").words
 
 
 def test_what_is_edited_means_the_same_however_it_is_written(there: Open, reader: Reader) -> None:

@@ -8,7 +8,7 @@ from tests.web.browsing import Reader
 
 
 def test_a_worker_is_listed_with_what_it_runs(there: Open, reader: Reader) -> None:
-    assert "No worker is there" in reader.get("/workers").words
+    assert "No worker is running" in reader.get("/workers").words
     there_is(there, "worker-that-dies")
     assert "It waits for messages." in reader.get("/workers").words
     there.office.book.send(Order("o-1"))

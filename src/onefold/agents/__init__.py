@@ -1,4 +1,4 @@
-"""Private: what coding agents and other programs with a language model may see and do, as tools of an MCP server.
+"""Private: what coding agents and other programs with a language model can see and do, as the tools of an MCP server.
 
-A face beside the command line and the page: it calls `app.admin`. May change with any release; the tools are documented.
+An interface to `app.admin`, like the command line and the page. May change in any release; the tools are documented.
 """

@@ -1,6 +1,6 @@
 """`onefold mcp`: the tools over the Model Context Protocol, on standard input and output. Needs the extra `mcp`.
 
-The protocol is the official SDK's (docs/decisions/0050). Never here: what a tool does.
+The official SDK implements the protocol (docs/decisions/0050). Never here: what a tool does.
 Invariant: nothing but the protocol is written to standard output.
 """
 
@@ -24,10 +24,10 @@ _TEXT_CHARS_MAX = 2_000
 
 
 def server_of(tools: Tools, *, app: str, allows_changes: bool) -> MCPServer[Any]:
-    """The server.
+    """The MCP server that offers these tools.
 
     Args:
-        app: its name. allows_changes: offer the tools that change something.
+        app: the app's name. allows_changes: offer the tools that change something.
     """
     changes = (
         "Plans may be carried out, each after a person has agreed to it."
@@ -52,7 +52,7 @@ def server_of(tools: Tools, *, app: str, allows_changes: bool) -> MCPServer[Any]
 
 
 def _telling(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A tool whose errors say what happened, what it means and what to do next."""
+    """The tool, with errors that say what happened, what it means and what to do next."""
 
     @functools.wraps(tool)
     def call(**given: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The tools of `onefold mcp`: what an agent may ask, and the two things that it may do, each by a plan and a reason.
+"""The tools of `onefold mcp`: what an agent can ask, and the two changes it can make, each with a plan and a reason.
 
-Each tool is a method; its docstring is what the agent reads. Planning changes nothing and is always there. `redrive` and
-`settle` are offered only where the server was started with `--allow-changes`; they take the digest of a plan that this
-server has made, and refuse when the plan is not what would happen now.
+Each tool is a method; its docstring is what the agent reads. Planning changes nothing and is always offered. `redrive`
+and `settle` are offered only if the server was started with `--allow-changes`; they take the digest of a plan that this
+server made, and refuse if the plan no longer describes what would happen.
 Never here: the protocol (`server.py`), rules (`admin/`). Invariant: nothing is changed without a digest and a reason.
 """
 
@@ -23,7 +23,7 @@ LOOKS: Final = (
     "check_payloads", "plan_redrive", "plan_settle",
 )  # fmt: skip
 CHANGES: Final = ("redrive", "settle")
-_PLANS_MAX: Final = 50  # that the server remembers
+_PLANS_MAX: Final = 50  # plans that the server remembers
 
 Minutes = float | None
 
@@ -33,10 +33,10 @@ def _ms(minutes: Minutes) -> int | None:
 
 
 class Tools:
-    """The tools on one app.
+    """The tools for one app.
 
     Args:
-        admin: acts in the name of whoever started the server. answers: bounds and hides.
+        admin: acts in the name of the person who started the server. answers: bounds answers and hides payloads.
     """
 
     def __init__(self, admin: Admin, answers: Answers) -> None:
@@ -49,7 +49,7 @@ class Tools:
         return [getattr(self, name) for name in names]
 
     def status(self) -> dict[str, Any]:
-        """What waits in each queue, how fast it is done, and the warnings that need a person. Ask this first."""
+        """What waits in each queue, how fast it is processed, and the warnings that need a person. Ask this first."""
         return self._answers.of(self._admin.status())
 
     def why(self, key: str, job: str | None = None, tenant: str | None = None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Tools:
         return self._answers.of(self._admin.held(_held(job, key, tenant, run, error, fingerprint, older_minutes)))
 
     def runs(self, title: str | None = None, unfinished: bool = False) -> dict[str, Any]:
-        """Runs of schedules and maps, the latest first, with how many of their operations are done, failed or missing."""
+        """Runs of schedules and maps, latest first, with how many of their operations are done, failed or missing."""
         return self._answers.of(self._admin.runs(title, unfinished=unfinished))
 
     def run(self, name: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Tools:
         return self._answers.of(self._admin.stuck())
 
     def alarms(self) -> dict[str, Any]:
-        """Alarms that are on or wait, with what each means and the first command to type."""
+        """Alarms that are on or pending, with what each means and the first command to type."""
         return self._answers.of(self._admin.alarms())
 
     def queues(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Tools:
         return self._answers.of(self._admin.queues())
 
     def check_payloads(self, limit: int = 10_000) -> dict[str, Any]:
-        """Which messages this release of the app could not run: no such job, or a field that does not fit. No values."""
+        """Messages that this release of the app could not run: no such job, or a field does not fit. No values."""
         return self._answers.of(self._admin.check_payloads(limit=max(1, min(limit, 100_000))))
 
     # -- plans -------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Tools:
         fingerprint: str | None = None,
         older_minutes: Minutes = None,
     ) -> dict[str, Any]:
-        """What sending dead letters back would do to each: run, be answered from its record, come back... Changes nothing.
+        """What sending dead letters back would do: each runs, is answered from its record, comes back... Changes nothing.
 
         Give message ids, or at least one condition. Show the person the counts; `redrive` takes the digest.
         """
@@ -164,8 +164,9 @@ class Tools:
     ) -> dict[str, Any]:
         """What settling held operations would do. Changes nothing. Give at least one condition.
 
-        done: a person found that the effects happened; else that they did not, and they run again. Never guess which: ask
-        the person who can look into the other system. result: JSON that answers duplicates, only with done.
+        done: true if a person found that the effects happened; false if they did not, and the operations run again.
+        Never guess which: ask the person who can check the other system. result: JSON that answers duplicates, only
+        with done.
         """
         select = _held(job, key, tenant, run, error, fingerprint, older_minutes)
         if select.is_empty():
@@ -187,7 +188,7 @@ class Tools:
     def redrive(self, digest: str, reason: str) -> dict[str, Any]:
         """Send back the dead letters of a plan. Only after a person has seen the plan and agreed.
 
-        Refused if anything of it has changed since. reason: why, in the words of the person; it is kept in the history.
+        Refused if anything in the plan has changed since. reason: why, in the person's words; kept in the history.
         """
         plan = self._planned(digest, "redrive")
         assert isinstance(plan, RedrivePlan)
@@ -196,7 +197,7 @@ class Tools:
     def settle(self, digest: str, reason: str) -> dict[str, Any]:
         """Settle the held operations of a plan. Only after a person has said whether their effects happened.
 
-        What ran again or was settled since is left as it is. reason: how the person knows; it is kept in the history.
+        Operations that ran or were settled since are left alone. reason: how the person knows; kept in the history.
         """
         plan = self._planned(digest, "settle")
         assert isinstance(plan, SettlePlan)

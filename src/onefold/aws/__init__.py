@@ -1,7 +1,7 @@
 """What an app on AWS has besides its jobs: the Lambda function that runs them, and its handler.
 
-The queues, the table and the rest are named by the engine's URL (`aws://...`) and created from the output of `onefold
-synth`. Both names are loaded when they are first used. Never here: code of its own.
+The engine's URL (`aws://...`) names the queues, the table and the rest; the output of `onefold synth` creates them.
+Both public names are loaded when they are first used. Never here: any code but that.
 """
 
 from __future__ import annotations

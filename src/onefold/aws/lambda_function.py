@@ -1,8 +1,8 @@
 """Wires a Lambda handler: engine, executor pool, and queues by ARN. `App.lambda_handler` is the only caller.
 
-The engine is opened once for a container: in Lambda's init phase, which has a whole processor, or where there is none (a
-test, `onefold synth`, which imports the app too) at the first event. Queues are not looked up: the event names them.
-Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records there.
+The engine is opened once per container: in Lambda's init phase, which has a whole processor, or, outside Lambda (a
+test, or `onefold synth`, which imports the app too), at the first event. Queues are not looked up: events name them.
+Messages are on SQS whatever the app's own engine is; an app on another engine keeps its records on that engine.
 Never here: processing an event. Invariant: making a handler outside Lambda opens nothing.
 Private: may change with any release.
 """
@@ -44,31 +44,31 @@ if TYPE_CHECKING:
 
 
 class Adopting(Protocol):
-    """A queue that takes over messages which an event source mapping received."""
+    """A queue that takes over messages that an event source mapping has received."""
 
     def adopt(self, records: Sequence[Mapping[str, Any]], visible_ms: int) -> list[Delivery]:
-        """The deliveries of records of a mapping's event, in order; `visible_ms`: how long the receive hides them."""
+        """The deliveries for the records of an event, in order; `visible_ms`: how long the receive hides them."""
         ...
 
     def disown(self, receipts: Sequence[str]) -> None:
-        """Lambda deletes these; what else belongs to them is removed."""
+        """Forget these messages, which Lambda deletes itself, and remove whatever else is stored for them."""
         ...
 
 
-BREAKER_CACHE_MS: Final = 5_000  # a read of a store costs a call here; another container's pause is seen after so long
-FLUSH_MS_MAX: Final = 1_000  # ours: an answer waits so long for slow sinks, and at most half the time that is left
+BREAKER_CACHE_MS: Final = 5_000  # a read of the store is a call here; another container's pause is seen this late
+FLUSH_MS_MAX: Final = 1_000  # our choice: an answer waits this long for slow sinks, at most half the time left
 _EMF: Final = "ONEFOLD_EMF"
 _IN_LAMBDA: Final = "AWS_LAMBDA_INITIALIZATION_TYPE"  # Lambda developer guide, "Defined runtime environment variables"
-_SNAPSHOT: Final = "snap-start"  # what is made before a snapshot (connections, this process's own id) would be in many
-_ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same; where Lambda itself runs the function
+_SNAPSHOT: Final = "snap-start"  # connections and ids made before a snapshot would be in many containers
+_ON_AWS: Final = "AWS_LAMBDA_RUNTIME_API"  # same source; set if Lambda itself runs the function
 
 
 class LambdaHandler:
-    """What Lambda calls. Made by `App.lambda_handler`.
+    """The function that Lambda calls. Made by `App.lambda_handler`.
 
     Args:
-        runtime: of the app, whose queues and jobs are declared.
-        environment: of the process, unless given.
+        runtime: the app's, with its queues and jobs declared.
+        environment: the process's, unless given.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class LambdaHandler:
             self.adapter()
 
     def __call__(self, event: object, context: object = None) -> Any:
-        """Do a batch, or a child of a map run; the partial batch response, or the child's result.
+        """Process a batch, or a child of a map run, and return the partial batch response, or the child's result.
 
-        Errors as `LambdaAdapter.handle` and `StepFunctionsChildren.handle`.
+        Raises the errors of `LambdaAdapter.handle` and `StepFunctionsChildren.handle`.
         """
         try:
             self.take_names()
@@ -101,10 +101,10 @@ class LambdaHandler:
                 self._wired.flush(remaining_ms_of(context))
 
     def take_names(self) -> None:
-        """Make sure, once, that the names of the app's jobs are its own where its records are.
+        """Make sure, once, that no other app in the same store has a job with one of this app's names.
 
         Raises:
-            ConflictError: another app has one of them. TransientError: the store cannot be used now.
+            ConflictError: another app has one. TransientError: the store cannot be used now.
         """
         if not self._is_named:
             self.adapter()
@@ -117,7 +117,7 @@ class LambdaHandler:
         return self._wired.children
 
     def adapter(self) -> LambdaAdapter:
-        """The opened engine, behind the event.
+        """The adapter from events to the engine, which is opened at the first call.
 
         Raises:
             UsageError, StorageError: the engine cannot be used. UsageError: a start hook raised.
@@ -156,12 +156,12 @@ class _Wired:
         runtime.attach(self._sinks, self._closer.touch)
 
     def flush(self, remaining_ms: int) -> None:
-        """Let sinks have what was emitted before Lambda stops the process between two invocations; for a moment at most."""
+        """Flush the sinks before Lambda freezes the process between two invocations; wait for a moment at most."""
         self._sinks.flush(min(FLUSH_MS_MAX, remaining_ms // 2) / limits.SECOND_MS)
 
     @functools.cached_property
     def children(self) -> StepFunctionsChildren:
-        """What performs the children of map runs."""
+        """Runs the children of map runs."""
         runtime = self._runtime
         return maps.StepFunctionsChildren(
             self._registry.maps,
@@ -173,7 +173,7 @@ class _Wired:
         )
 
     def make_pool(self, lease_ms: int) -> ExecutorPool:
-        """Who runs the handlers of messages."""
+        """The pool that runs the handlers of messages."""
         return self._pool(lease_ms, self._backend, self._registry.job_of)
 
     def _make_children_pool(
@@ -219,7 +219,7 @@ class _Wired:
         return cast("Adopting", real)
 
     def queue_of(self, arn: str, region: str) -> str:
-        """The app's name of a queue that has jobs."""
+        """The app's name for a queue that has jobs."""
         on_aws = arn.rpartition(":")[2]
         ours = self._location.prefix if self._location is not None else ""
         name = on_aws.removeprefix(ours)
@@ -239,7 +239,7 @@ class _Wired:
 
 
 def _metrics(runtime: Runtime) -> list[Sink]:
-    """What writes metrics, where the environment asks for it and the app has none."""
+    """The sink that writes metrics, if the environment asks for it and the app has none."""
     if os.environ.get(_EMF) != "on" or any(isinstance(one, observe.EmfSink) for one in runtime.app_sinks):
         return []
     made = observe.EmfSink()
@@ -250,7 +250,7 @@ def _metrics(runtime: Runtime) -> list[Sink]:
 class _Log:
     """The log, for an app that names no sink: the alarms that `onefold synth` writes count its lines."""
 
-    is_quick: Final = True  # most batches have nothing for it, and then no thread is needed
+    is_quick: Final = True  # it has nothing to write for most batches, and needs no thread
 
     def __init__(self, app: str) -> None:
         self._app = app
@@ -258,7 +258,7 @@ class _Log:
         self._sink: observe.LogSink | None = None
 
     def emit(self, event: Event) -> None:
-        """Write what is worth an alarm; most batches have nothing of it, and a cold start does not wait for it."""
+        """Write events that are worth an alarm; most batches have none, so that a cold start need not load the log."""
         if event.severity in ("debug", "info"):
             return
         with self._lock:
@@ -269,11 +269,11 @@ class _Log:
 
 
 def engine_url(url: str, environment: Mapping[str, str]) -> str:
-    """The engine of a handler: messages are on SQS, records where the app's own engine is.
+    """The URL of a handler's engine: messages are on SQS, records on the app's own engine.
 
     Raises:
-        UsageError: the app's engine is not an aws:// URL, and the environment does not name the region; or its records are
-            in a file, on AWS.
+        UsageError: the app's engine is not an aws:// URL, and the environment does not name the region; or the records
+            are in a file, on AWS.
     """
     if url.startswith("aws://"):
         return url

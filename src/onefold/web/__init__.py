@@ -1,7 +1,7 @@
 """The page: queues, dead letters, held operations, runs and single operations, for people; the same as JSON for programs.
 
-`page` makes an ASGI application that FastAPI, Starlette and Django mount; `onefold web` serves it alone. A face: it
-calls `admin/` and draws. Needs the extra `web`.
+`page` makes an ASGI application that FastAPI, Starlette and Django can mount; `onefold web` serves it alone. It only
+calls `admin/` and draws the answers. Needs the extra `web`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The page as a bare ASGI application: from a request to its user, to its view, to an answer that is safe to show.
+"""The page as a bare ASGI application: it finds the user of a request, the view, and an answer that is safe to show.
 
-Engine calls block, so each request is answered in a thread of its own. An error of onefold becomes a page with its three
-parts; any other exception one that says nothing of its inside. Under `/api` both are JSON.
+Engine calls block, so each request is answered in its own thread. An error of onefold becomes a page with the error's
+three parts; any other exception becomes a page without internal details. Under `/api` both are JSON.
 Never here: what a page shows (`pages.py`), what a change does (`changes.py`), sockets (`serving.py`).
-Invariant: no path but the style sheet, the script, `/healthz` and `/readyz` is answered without access.
+Invariant: without access, only the style sheet, the script, `/healthz` and `/readyz` are answered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 
 Show = Callable[..., "Shown | Redirect"]
-# method, path ({} is any segment), what answers
+# method, path ({} is any segment), the function that answers
 _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "", pages.overview),
     ("GET", "status", pages.overview),
@@ -83,15 +83,15 @@ class Page:
 
     Args:
         session: an open engine.
-        app: whose jobs and schedules are shown; None where only the engine is known.
+        app: the app whose jobs and schedules are shown; None if only the engine is known.
         access: who may open it.
-        base_path: what all its addresses begin with, for example `/ops`, where a proxy does not take that away.
-        hide_payloads: bodies, attributes and results are not shown.
-        hide_fields: names of fields of them that are not shown: `email`, `card.number`.
-        redrives: that it has begun; its own unless given.
+        base_path: the start of all its addresses, for example `/ops`, if a proxy does not strip it.
+        hide_payloads: do not show bodies, attributes and results.
+        hide_fields: names of fields in these that are not shown: `email`, `card.number`.
+        redrives: the redrives that it has begun; a new, empty list unless given.
 
     Raises:
-        UsageError: nothing would keep it closed, or Jinja2 is missing.
+        UsageError: anybody could open it, or Jinja2 is missing.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Page:
         self._numbers = EngineNumbers(session, app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request of a server or of the application that mounts this one."""
+        """Answer one request from a server or from the application that mounts this one."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
@@ -175,7 +175,7 @@ class Page:
         return await asyncio.to_thread(self._shown, request)
 
     def _shown(self, request: WebRequest) -> WebAnswer:
-        """Find what answers a path, and draw what it answers."""
+        """Find the function for a path, call it, and draw its answer."""
         method = "GET" if request.method == "HEAD" else request.method
         found = next(
             ((show, values) for each, path, show in _ROUTES if each == method and (values := _match(path, request))),
@@ -200,8 +200,8 @@ class Page:
             return self._drawn(request, view, shown)
         except errors.OnefoldError as error:
             return self._failed(request, error)
-        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - the reader sees that it failed, the log why
-            # A dispatcher or a type of the app that ends its process would end the loop, and the page with it.
+        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - the page says that it failed, the log why
+            # A dispatcher or a type of the app that calls sys.exit would end the loop, and the page with it.
             _LOG.exception("onefold.web: %s failed", redact.one_line("/".join(request.segments)))
             return self._refused(request, _DEFECT)
 
@@ -256,7 +256,7 @@ _DEFECT: Final = Refusal(
 
 
 def _check_role(request: WebRequest) -> Refusal | None:
-    """Refuse a change by a user who may only read."""
+    """The refusal of a change by a user who may only read."""
     if request.role != "viewer":
         return None
     return Refusal(
@@ -275,7 +275,7 @@ def _no_page(request: WebRequest) -> Refusal:
 
 
 def _match(path: str, request: WebRequest) -> tuple[str, ...]:
-    """The path itself and the values of its open segments; empty where a request is for another path."""
+    """The path itself and the values of its `{}` segments; empty if the request is for another path."""
     wanted = path.split("/") if path else []
     if len(wanted) != len(request.segments):
         return ()
@@ -322,25 +322,26 @@ def page(
     roles_header: str | None = None,
     roles: Mapping[str, Role] | None = None,
 ) -> AsgiApplication:
-    """The page of an app, to be mounted in FastAPI, Starlette or Django: any server of ASGI runs it.
+    """The page of an app, to be mounted in FastAPI, Starlette or Django, or run by any ASGI server.
 
     Args:
-        app: opened by this, if it is not open.
+        app: this call opens it, if it is not open.
         actor: the name for the history if only a token identifies the user.
-        token: opens it (`?token=` once, then a cookie), 16 characters or more.
-        hosts: names that it answers to beside `localhost`; `*` for any, where a proxy or framework checks the Host header.
+        token: opens the page (`?token=` once, then a cookie), 16 characters or more.
+        hosts: names it answers to besides `localhost`; `*` for any, if a proxy or framework checks the Host header.
         trust_header: a header with the person's name that a proxy sets, for example `X-Forwarded-User`.
-        identify: the person of an ASGI scope, None for nobody: how the mounting application identifies its users. With a
-            role where they may not do everything: `("grace", "operator")`.
+        identify: how the mounting application identifies its users: takes an ASGI scope and returns the person's name,
+            None for nobody, or name and role if they may not do everything: `("grace", "operator")`.
         read_only: nothing can be changed.
         base_path: where it is mounted, for example `/onefold`; FastAPI and Starlette report it themselves.
-        hide_payloads: bodies, attributes and results are not shown.
-        hide_fields: names of fields of these that are not shown: `email`, `card.number`.
+        hide_payloads: do not show bodies, attributes and results.
+        hide_fields: names of fields in these that are not shown: `email`, `card.number`.
         roles_header: a header with the groups of the user that `trust_header` names; without it everybody is an admin.
-        roles: group -> `viewer`, `operator` or `admin`; a group may also be called like a role.
+        roles: group -> `viewer`, `operator` or `admin`; a group that is named like a role needs no entry.
 
     Raises:
-        UsageError: neither a token, a header nor `identify` keeps it closed; the extra `web` is not installed.
+        UsageError: there is no token, header or `identify`, so that anybody could open it; the extra `web` is not
+        installed.
     """
     access = Access(
         token=token, hosts=hosts, trust_header=trust_header, roles_header=roles_header, roles=roles or {},

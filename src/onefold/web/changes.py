@@ -1,10 +1,10 @@
-"""What a person changes on the page: send dead letters back, edit one, settle held operations.
+"""The changes a person can make on the page: send dead letters back, edit one, settle held operations.
 
-Each change is two requests: a GET that shows what it would touch, and a POST that carries what was seen. Where that is not
-so any more, nothing is changed and the page says what differs. All of a queue needs its name typed; every change needs a
-reason, which goes to the history with the person's name. The work itself is `admin/`'s.
+Each change is two requests: a GET that shows what it would touch, and a POST that carries what was seen. If that has
+changed meanwhile, nothing is done and the page says what differs. To redrive all of a queue, its name must be typed;
+every change needs a reason, which goes to the history with the person's name. `admin/` does the work itself.
 Never here: permissions (`safety.py`), when a redrive stops (`admin/redrive.py`).
-Invariant: a form that is older than what it shows changes nothing.
+Invariant: a form that is out of date changes nothing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from onefold.observe.wording import counted
 from onefold.web.pages import name_of, of_its_queue, selected, shown_detail
 from onefold.web.view import Redirect, Shown, View
 
-SENT_MAX: Final = 10_000  # dead letters that one redrive of the page sends back
-FORESEEN: Final = 500  # of them for which the preview shows what each would do
+SENT_MAX: Final = 10_000  # dead letters that one redrive from the page sends back
+FORESEEN: Final = 500  # dead letters for which the preview shows what each would do
 _REASON_CHARS_MAX: Final = 500
-_SETTLED_MAX: Final = 200  # operations of one form
+_SETTLED_MAX: Final = 200  # operations in one form
 
 
-# -- what every change asks for --------------------------------------------------------------------------------------
+# -- what every change needs -----------------------------------------------------------------------------------------
 
 
 def reason_of(view: View) -> str:
     """The reason for a change.
 
     Raises:
-        UsageError: they did not say.
+        UsageError: the form has none.
     """
     text = view.request.form.get("why", "").strip()
     if not text:
@@ -54,7 +54,7 @@ def reason_of(view: View) -> str:
 
 
 def digest_of(parts: Sequence[str]) -> str:
-    """Of what a form showed, so that it is noticed when that is not so any more."""
+    """A digest of what a form showed, so that it is noticed if that has changed since."""
     made = blake2b(digest_size=12)
     for part in parts:
         made.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
@@ -62,7 +62,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 
 def changed_meanwhile(what: str, todo: str) -> errors.ConflictError:
-    """The error for a form that is older than what it is about."""
+    """The error for a form that is out of date."""
     return errors.ConflictError(
         what, meaning="Somebody or something changed it meanwhile. Nothing was changed.", todo=todo
     )
@@ -83,7 +83,7 @@ def _number(view: View, name: str, otherwise: int) -> int:
 
 
 def redrive_preview(view: View, queue: str) -> Shown | Redirect:
-    """What sending the selected dead letters back would do to each."""
+    """What sending the selected dead letters back would do with each."""
     if elsewhere := of_its_queue(view, queue):
         return elsewhere
     select = selected(view, queue)
@@ -94,8 +94,8 @@ class _Chosen(Struct, frozen=True, kw_only=True):
     """The dead letters that a redrive sends.
 
     Args:
-        messages: at most 10,000, the oldest. more: others fit, too.
-        is_all: nothing was left out up to the last of them, and they were not named one by one, by id or key.
+        messages: the oldest, at most 10,000. more: whether there are others that match.
+        is_all: nothing up to the last of these was left out, and they were not named one by one, by id or key.
     """
 
     messages: list[Peeked]
@@ -103,12 +103,12 @@ class _Chosen(Struct, frozen=True, kw_only=True):
     is_all: bool
 
     def digest(self, view: View) -> str:
-        """Of what would be sent: each message with its content, and where it would go."""
+        """The digest of what would be sent: each message with its content, and where it would go."""
         return digest_of([part for one in self.messages for part in _content(view, one)])
 
 
 def _chosen(view: View, select: Select) -> _Chosen:
-    """The selected dead letters, by one reading of the queue: a filter may fit everything, whatever it is called."""
+    """The selected dead letters, read in one pass, which also shows whether the filter matches the whole queue."""
     is_by_name = bool(select.ids) or (select.key is not None and not any(one in select.key for one in "*?"))
     found: list[Peeked] = []
     left_out = is_by_name
@@ -160,11 +160,11 @@ def _fields(select: Select) -> list[tuple[str, str]]:
 
 
 def redrive(view: View, queue: str) -> Shown | Redirect:
-    """Send back the selected dead letters, as seen in the preview."""
+    """Send back the selected dead letters, if they are still as the preview showed them."""
     if elsewhere := of_its_queue(view, queue):
         return elsewhere
     select, form = selected(view, queue), view.request.form
-    if "seen" not in form:  # some were ticked: show what it would do first
+    if "seen" not in form:  # some were ticked: first show what it would do
         return _preview(view, queue, select)
     chosen = _chosen(view, select)
     if chosen.digest(view) != form["seen"]:
@@ -216,11 +216,11 @@ def redrive_stop(view: View, number: str) -> Redirect:
 
 
 def _check_may_edit(view: View) -> None:
-    """Refuse to show a payload whole, as it is edited, where it could not be saved, or is hidden in part."""
+    """Refuse to show a whole payload for editing if it could not be saved, or if part of it is hidden."""
     view.needs("operator")
     if view.is_read_only:
         raise errors.UsageError(
-            "This page only shows.", meaning="It was started with --read-only.", todo="Use the command line."
+            "This page is read-only.", meaning="It was started with --read-only.", todo="Use the command line."
         )
     if view.hiding.any:
         raise errors.UsageError(
@@ -231,7 +231,7 @@ def _check_may_edit(view: View) -> None:
 
 
 def edit_form(view: View, queue: str, message_id: str) -> Shown:
-    """A dead letter's payload in a form."""
+    """A form with a dead letter's payload."""
     _check_may_edit(view)
     detail = shown_detail(view, queue, message_id)
     return _edit_page(view, queue, detail, detail.body, None, "")
@@ -261,13 +261,13 @@ def _laid_out(text: str) -> list[str]:
 
 
 def edit(view: View, queue: str, message_id: str) -> Shown | Redirect:
-    """Check an edited payload, show the difference, and save it when it is confirmed."""
+    """Check an edited payload and show the difference; save it once it is confirmed."""
     _check_may_edit(view)
     form, detail = view.request.form, shown_detail(view, queue, message_id)
     text = form.get("body", "")
     if form.get("seen") != digest_of([detail.body]):
         raise changed_meanwhile(
-            f"The payload of {message_id} is another one now.", "Open the form again and make your change anew."
+            f"The payload of {message_id} has changed.", "Open the form again and make your change anew."
         )
     message = dead_letters.one_of(view.session, Select(ids=(message_id,), queue=queue))
     saves = form.get("do") == "save" and form.get("checked") == digest_of([text])
@@ -289,7 +289,7 @@ _Judged = tuple[str, str, str, str]  # job, tenant, key and hold
 
 
 class Settling(Struct, frozen=True, kw_only=True):
-    """The outcome for one operation of a form: `done`, `refused` or `changed meanwhile`, and why."""
+    """The outcome for one operation in a form: `done`, `refused` or `changed meanwhile`, and why."""
 
     job: str
     tenant: str
@@ -299,15 +299,15 @@ class Settling(Struct, frozen=True, kw_only=True):
 
 
 def settle_preview(view: View) -> Shown:
-    """The operations that were chosen, and a form that settles them."""
+    """The chosen operations, and a form that settles them."""
     return _settle_page(view, _judged(view))
 
 
 def _judged(view: View) -> list[_Judged]:
-    """The holds that a form, or an address, names.
+    """The holds that a form or an address names.
 
     Raises:
-        UsageError: too many, or one that cannot be read.
+        UsageError: there are too many, or one cannot be read.
     """
     given = dict.fromkeys(view.request.many.get("op", ()) or [one for one in [view.request.query.get("op")] if one])
     if len(given) > _SETTLED_MAX:
@@ -320,7 +320,7 @@ def _judged(view: View) -> list[_Judged]:
     except msgspec.MsgspecError:
         raise errors.UsageError(
             "The form names no operation.",
-            meaning="Each is JSON of job, tenant, key and hold, as /api/held says them. Nothing was changed.",
+            meaning="Each is JSON of job, tenant, key and hold, as /api/held returns them. Nothing was changed.",
             todo=f"Choose at {view.link('held')}.",
         ) from None
 
@@ -337,13 +337,15 @@ def _settle_page(view: View, judged: Sequence[_Judged], outcomes: Sequence[Settl
 
 
 def settle(view: View) -> Shown:
-    """Settle each chosen operation as the person decided, and report the result of each. All of the form is read before."""
+    """Settle each chosen operation as the person decided, and report each result. The whole form is checked first."""
     form, judged = view.request.form, _judged(view)
     if "done" not in form:
         return _settle_page(view, judged)
     if form["done"] not in ("yes", "no"):
         raise errors.UsageError(
-            "It is not said whether the effect happened.", meaning="Nothing was changed.", todo="Choose yes or no."
+            "The form does not say whether the effect happened.",
+            meaning="Nothing was changed.",
+            todo="Choose yes or no.",
         )
     reason, done = reason_of(view), form["done"] == "yes"
     result = (form.get("result", "").strip() or None) if done else None

@@ -1,8 +1,8 @@
-"""What a person changes on the page beside messages: silence an alarm, send a tick, pause a schedule, drain a worker.
+"""The other changes a person can make on the page: silence an alarm, send a tick, pause a schedule, drain a worker.
 
-Each change is a GET that shows what it would do, and a POST with a reason that does it if it is still so. The work itself is
-`admin/`'s. Never here: dead letters and held operations (`changes.py`), permissions (`safety.py`).
-Invariant: a form that is older than what it shows changes nothing.
+Each change is a GET that shows what it would do, and a POST with a reason that does it if nothing has changed since.
+`admin/` does the work itself. Never here: dead letters and held operations (`changes.py`), permissions (`safety.py`).
+Invariant: a form that is out of date changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _seen(silence: Silence | None) -> str:
 
 
 def silence_preview(view: View) -> Shown:
-    """What a silence of an alarm, one subject of it or all of them covers now, and a form that begins or ends it."""
+    """What a silence of one alarm, one subject or all alarms would cover now, and a form that begins or ends it."""
     name = view.request.query.get("name", "")
     if name != incidents.EVERY and name.partition("/")[0] not in ALARMS:
         raise errors.NotFoundError(f"There is no alarm {name!r:.100}.", todo=f"See {view.link('alarms')}.")
@@ -49,7 +49,7 @@ def silence(view: View) -> Redirect:
     form = view.request.form
     name = form.get("name", "")
     if form.get("seen") != _seen(_silence_of(view, name)):
-        raise changed_meanwhile(f"The silence of {name!r:.100} is another one now.", "See the alarms, and do it again.")
+        raise changed_meanwhile(f"The silence of {name!r:.100} has changed.", "See the alarms, and do it again.")
     for_ms = duration.to_ms(form.get("for", ""), "for", most_ms=incidents.SILENCE_MS_MAX)
     if not for_ms and _silence_of(view, name) is None:
         raise errors.NotFoundError(f"{name!r:.100} is not silenced.", meaning="Nothing was changed.")
@@ -77,7 +77,7 @@ def run_now_preview(view: View, name: str) -> Shown:
     app, at = _app(view), view.request.query.get("tick") or None
     tick = planned.tick_of(view.session, app, name, at)
     schedule, now_ms = planned.declared(app, name), view.session.now_ms()
-    when = f"planned in {age(tick.planned_at_ms - now_ms)}" if tick.planned_at_ms > now_ms else "which was passed over"
+    when = f"planned in {age(tick.planned_at_ms - now_ms)}" if tick.planned_at_ms > now_ms else "which was skipped"
     says = [
         f"The tick {tick.run}, {when}, would be sent to {tick.queue} now. When its time comes it is not sent again."
     ]
@@ -100,12 +100,12 @@ def run_now(view: View, name: str) -> Redirect:
 
 
 def pause_preview(view: View, name: str) -> Shown:
-    """What pausing a schedule, or letting it go on, does, and a form that does it."""
+    """What pausing or resuming a schedule would do, and a form that does it."""
     found = planned.view(view.session, _app(view), name)
     pauses = view.request.segments[-1] == "pause"
     if pauses:
         comes = f" Its next tick would have been {found.next_key}." if found.next_key is not None else ""
-        says = [f"{name} sends no ticks until it is resumed. What it has sent goes on.{comes}"]
+        says = [f"{name} sends no ticks until it is resumed. What it has sent is still processed.{comes}"]
     else:
         says = [
             f"{name} resumes with its first tick after now; ticks of the pause are skipped.",
@@ -120,7 +120,7 @@ def pause_preview(view: View, name: str) -> Shown:
 
 
 def pause(view: View, name: str) -> Redirect:
-    """Pause a schedule, or let it go on."""
+    """Pause a schedule, or resume it."""
     app = _app(view)
     found = planned.view(view.session, app, name)
     if view.request.form.get("seen") != digest_of([found.phase]):
@@ -135,7 +135,7 @@ def pause(view: View, name: str) -> Redirect:
 
 
 def drain_preview(view: View, owner: str) -> Shown:
-    """What a worker runs now, and a form that asks it to drain."""
+    """What a worker is running, and a form that asks it to drain."""
     found = next((one for one in activity.workers(view.session).workers if one.owner == owner), None)
     if found is None:
         raise errors.NotFoundError(f"There is no worker {owner!r:.100}.", todo=f"See {view.link('workers')}.")

@@ -1,7 +1,7 @@
 """The page's pictures, as inline SVG: a sparkline, a bar of a run's outcomes, a timeline with idle time shortened, a week.
 
-Numbers and texts go in, escaped markup comes out. Colours are classes in the style sheet, so that both colour
-schemes have their own and nothing is styled inline. Never here: reading data.
+Numbers and texts go in, escaped markup comes out. Colours are classes in the style sheet, so that each colour
+scheme has its own and nothing is styled inline. Never here: reading data.
 Invariant: every picture has an equivalent text for people who cannot see it.
 """
 
@@ -45,10 +45,10 @@ _GOOD: Final = frozenset({"completed", "duplicate", "settled"})
 
 
 def _markup(text: str) -> Markup:
-    """A text of ours that is markup; what is formatted into it is escaped."""
-    from markupsafe import Markup  # of the extra `web`: whoever makes a page has looked for it
+    """One of our own texts as markup; whatever is formatted into it is escaped."""
+    from markupsafe import Markup  # from the extra `web`, whose presence was checked when the page was made
 
-    return Markup(text)  # noqa: S704 - never a text of somebody else
+    return Markup(text)  # noqa: S704 - only ever our own text
 
 
 def sparkline(values: Sequence[int], what: str) -> Markup:
@@ -76,7 +76,7 @@ def bar(parts: Sequence[tuple[str, int]], total: int) -> Markup:
     """A run's outcomes side by side.
 
     Args:
-        parts: each outcome's name, which is its CSS class, and its count. total: of all, with or without an outcome.
+        parts: each outcome's name, which is its CSS class, and its count. total: all, with or without outcome.
     """
     shown = [(name, count) for name, count in parts if count]
     label = ", ".join(f"{count:,} {name}" for name, count in shown) or "nothing yet"

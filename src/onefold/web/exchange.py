@@ -1,8 +1,8 @@
-"""A request and an answer of the page, as values: read from ASGI within bounds, written to ASGI.
+"""The page's requests and answers as values: read from ASGI within bounds, and written to it.
 
-Path segments are taken from the raw path and decoded one by one, because a business key may hold a slash.
+Path segments are taken from the raw path and decoded one by one, because a business key may contain a slash.
 Never here: access (`safety.py`), what a path means (`application.py`).
-Invariant: nothing of a body is kept beyond its bound.
+Invariant: no more of a body is kept than its bound.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec import Struct
 from onefold import errors
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # a message is at most 1 MiB, and percent-encoded three times that
-_FIELDS_MAX: Final = 1_000  # of a query or a form
-EXACT: Final = "exact"  # a field whose value is JSON of names and values: pages write what an eye would obey as escapes
+_FIELDS_MAX: Final = 1_000  # fields of a query or a form
+EXACT: Final = "exact"  # this field has names and values as JSON, where control characters can be written as escapes
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,7 +28,7 @@ AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class TooLargeError(Exception):
-    """A body beyond its bound; the rest of it was not kept."""
+    """A body is larger than its bound; the rest of it was not kept."""
 
 
 class WebRequest(Struct, frozen=True, kw_only=True):
@@ -36,13 +36,13 @@ class WebRequest(Struct, frozen=True, kw_only=True):
 
     Args:
         method: `GET`, `HEAD` or `POST`.
-        segments: of the path below the base, decoded.
-        query, form: first value of each field; a field given several times has the others in `many`.
+        segments: the segments of the path below the base, decoded.
+        query, form: the first value of each field.
         many: every value of each field of the form.
         headers: names in lower case.
-        base: what all links begin with; empty, or `/ops` without a slash at its end.
+        base: the start of all links; empty, or like `/ops`, without a slash at its end.
         actor: the user, as named in the ledger; empty until known. role: what they may do.
-        wants_json: it is asked for under `/api`.
+        wants_json: the path is under `/api`.
     """
 
     method: str
@@ -69,7 +69,7 @@ class WebRequest(Struct, frozen=True, kw_only=True):
 
 
 class WebAnswer(Struct, frozen=True, kw_only=True):
-    """One answer: status, body, headers beside those that every answer has."""
+    """One answer: status, body, and headers besides those that every answer has."""
 
     status: int
     body: bytes
@@ -82,13 +82,13 @@ def address(base: str, *segments: str) -> str:
 
 
 def read_head(scope: Scope, base_path: str) -> WebRequest | None:
-    """The request without its body; None where its path is not below the base.
+    """The request without its body; None if its path is not below the base.
 
     Args:
-        base_path: of the settings. A framework that mounts the page says its own as `root_path`.
+        base_path: the one in the settings. A framework that mounts the page passes its own as `root_path`.
 
     Raises:
-        UsageError: more fields in the query than anybody needs.
+        UsageError: the query has more than 1,000 fields.
     """
     base = str(scope.get("root_path") or "").rstrip("/") or base_path
     raw = scope.get("raw_path")
@@ -113,10 +113,10 @@ def read_head(scope: Scope, base_path: str) -> WebRequest | None:
 
 
 async def read_body(receive: Receive, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """All of a body.
+    """The whole body of a request.
 
     Raises:
-        TooLargeError: it is longer. ConnectionError: the client has hung up.
+        TooLargeError: it is longer than `bytes_max`. ConnectionError: the client has hung up.
     """
     parts, size = [], 0
     while True:
@@ -136,7 +136,7 @@ def form_of(body: bytes) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     """The first value, and every value, of each field of a form.
 
     Raises:
-        UsageError: more fields than a form of ours has.
+        UsageError: there are more than 1,000 fields.
     """
     pairs = _fields(body, typed=True)
     many: dict[str, tuple[str, ...]] = {}
@@ -146,12 +146,12 @@ def form_of(body: bytes) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 
 def exactly(pairs: Sequence[tuple[str, str]]) -> str:
-    """Names and values for a form's field `exact`, in ASCII: they come back as they are, whatever characters they have."""
+    """Names and values for a form's field `exact`, in ASCII, so that any characters come back unchanged."""
     return json.dumps(pairs)
 
 
 def _fields(text: bytes, *, typed: bool = False) -> list[tuple[str, str]]:
-    """Names and values; of what was typed into a form, line ends are those of Unix again."""
+    """Names and values; with `typed` (a form), line ends are converted back to those of Unix."""
     try:
         pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError:

@@ -1,11 +1,11 @@
-"""What of payloads a page does not show: all of them, or single fields.
+"""Hides payloads that a page must not show: all of them, or single fields.
 
-A field is named as in the payload (`email`), or with those that it lies in (`card.number`); capitals do not matter. It is
-hidden wherever it occurs: in bodies, attributes and results, and in JSON that one of their texts holds, as SNS and outboxes
-write it. What is not JSON cannot be looked into: a body is hidden whole then, and so is a text that begins like JSON and
-has the name of a hidden field in it.
-Never here: what else is said of a message: keys and the texts of exceptions are the app's own. Invariant: what stays is
-shown digit by digit.
+A field is named as in the payload (`email`), or with the fields around it (`card.number`); upper and lower case are the
+same. It is hidden wherever it occurs: in bodies, attributes and results, and in JSON inside one of their texts, as SNS
+and outboxes write it. Fields cannot be found in what is not JSON: such a body is hidden whole, and so is a text that
+begins like JSON and contains the name of a hidden field.
+Never here: hiding anything else of a message: keys and the texts of exceptions are the app's responsibility.
+Invariant: numbers that are shown keep every digit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(name)  # NaN and the like, which JSON has not
+    raise ValueError(name)  # NaN and the infinities, which JSON does not have
 
 
 class Hiding(Struct, frozen=True, kw_only=True):
     """What is hidden.
 
     Args:
-        payloads: all bodies, attributes and results. fields: names of single ones, in lower case.
+        payloads: hide all bodies, attributes and results. fields: names of single fields to hide, in lower case.
     """
 
     payloads: bool = False
@@ -39,7 +39,7 @@ class Hiding(Struct, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
-        """Whether something is hidden; then payloads are neither edited nor searched."""
+        """Whether anything is hidden; if so, payloads are neither edited nor searched."""
         return self.payloads or bool(self.fields)
 
     def body(self, text: str) -> str:

@@ -1,8 +1,9 @@
-"""What a machine asks of the page: `/metrics` for Prometheus, and `/readyz`.
+"""The paths for machines: `/metrics` for Prometheus, and `/readyz`.
 
-The metrics are those of the engine: depths, ages, paused jobs, runs, reconciliations, the same names as on a worker. What a
-worker counts (durations, outcomes) is on its own `--metrics`. Never here: which metrics there are (`observe/metrics.py`),
-who may ask (`safety.py`). Invariants: asking changes nothing; many who ask at one time are answered from one look.
+The metrics are those of the engine: depths, ages, paused jobs, runs, reconciliations, with the same names as on a
+worker. What a worker counts (durations, outcomes) is on its own `--metrics`. Never here: which metrics there are
+(`observe/metrics.py`), who may ask (`safety.py`).
+Invariants: a request changes nothing; requests that come together are answered from one reading.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class EngineNumbers:
     """The numbers of one engine.
 
     Args:
-        app: whose jobs and reconciliations are named although nothing of them is done; None: only the engine is known.
+        app: its jobs and reconciliations are listed even if none has run yet; None if only the engine is known.
     """
 
     def __init__(self, session: AdminSession, app: App | None) -> None:
@@ -39,7 +40,7 @@ class EngineNumbers:
         self._reading = threading.Lock()
 
     def exposition(self) -> WebAnswer:
-        """The metrics as Prometheus's text; 503 where the engine cannot be asked."""
+        """The metrics in Prometheus's text format; status 503 if the engine cannot be read."""
         try:
             with self._reading:
                 readings = self._reader.read()
@@ -49,7 +50,7 @@ class EngineNumbers:
         return WebAnswer(status=200, body=text, headers=(("Content-Type", CONTENT_TYPE),))
 
     def ready(self) -> WebAnswer:
-        """Whether the engine answers; says nothing else, because anybody may ask."""
+        """Whether the engine answers, and nothing else, because anybody may ask."""
         try:
             self._engine.state.get(["readyz"])
         except errors.OnefoldError as error:

@@ -1,8 +1,8 @@
-"""What each page shows: values of `admin/`, a template, and what only the drawing needs.
+"""What each page shows: values from `admin/`, a template, and what only the drawing needs.
 
-The value is what the same question answers with `--json` on the command line; the page draws it, `/api` writes it.
-Lists are pages of a bounded length, by key. Never here: changing anything (`changes.py`), markup (`templates/`).
-Invariant: looking at a page changes nothing and receives no message.
+The value is the same as the command line prints with `--json`; the page draws it, `/api` returns it as JSON.
+Lists are shown in pages of bounded length, by key. Never here: changes (`changes.py`), markup (`templates/`).
+Invariant: opening a page changes nothing and receives no message.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from onefold.schedules.fire_times import Timing
 from onefold.web import drawings
 from onefold.web.view import Redirect, Shown, View
 
-LETTERS: Final = 50  # on a page
+LETTERS: Final = 50  # dead letters on a page
 _MESSAGES: Final = 50
 _TICKS: Final = 30
-_COUNT_DIGITS_MAX: Final = 16  # of a number in an address
-_SAID_BY_WARNINGS: Final = ("dlq-not-empty", "dlq-expiring", "held-not-empty")  # alarms; the status says the same
+_COUNT_DIGITS_MAX: Final = 16  # digits of a number in an address
+_SAID_BY_WARNINGS: Final = ("dlq-not-empty", "dlq-expiring", "held-not-empty")  # the status warns of them too
 _DRAWN_TICKS: Final = 2_000
 _CALENDAR_MS: Final = 7 * limits.DAY_MS
 
@@ -74,7 +74,7 @@ def overview(view: View) -> Shown:
 
 
 def _way(view: View, one: status.Warning) -> tuple[str, str] | None:
-    """The page on which a warning is dealt with: its address and what the link says."""
+    """The page on which a warning is dealt with: its address and the text of the link."""
     if one.code in ("held", "held-calls"):
         return view.link("held"), "held operations"
     if one.code in ("expires-soon", "dead-letters", "group-stopped"):
@@ -84,7 +84,7 @@ def _way(view: View, one: status.Warning) -> tuple[str, str] | None:
 
 def queue(view: View, name: str) -> Shown:
     """One queue: its numbers, its settings, and the messages that wait, without receiving any."""
-    view.session.engine.queues.setting(name)  # raises the error that names what there is
+    view.session.engine.queues.setting(name)  # raises the error that lists the queues
     (found,) = queues.views(view.session, name)
     closed = name in view.session.closed_queues()
     messages: list[MessageView] = []
@@ -114,7 +114,7 @@ def selected(view: View, queue: str) -> Select:
     """The dead letters that a query or a form names.
 
     Raises:
-        UsageError: an age that cannot be read; a piece of payloads that are hidden, which could be guessed like that.
+        UsageError: an age cannot be read; or a search in payloads that are hidden, which could be guessed by searching.
     """
     request = view.request
     given = {**request.query, **request.form}
@@ -143,12 +143,12 @@ def _age_of(given: Mapping[str, str], name: str) -> int | None:
 
 
 def is_filtered(select: Select) -> bool:
-    """Whether it names less than all of its queue."""
+    """Whether it selects less than the whole queue."""
     return not replace(select, queue=None).is_empty()
 
 
 def dead(view: View, queue: str) -> Shown | Redirect:
-    """The dead letters of one queue: groups by how they failed, and one page of single ones."""
+    """The dead letters of one queue: grouped by how they failed, and one page of single dead letters."""
     if elsewhere := of_its_queue(view, queue):
         return elsewhere
     select = selected(view, queue)
@@ -163,15 +163,15 @@ def dead(view: View, queue: str) -> Shown | Redirect:
 
 
 def of_its_queue(view: View, queue: str) -> Redirect | None:
-    """The same page of the dead-letter queue of a queue that was named instead; None where it is one itself.
+    """A redirect to the same page of this queue's dead-letter queue; None if the queue is a dead-letter queue itself.
 
     Raises:
-        NotFoundError: there is no such queue, or it has no dead letters.
+        NotFoundError: there is no such queue, or it has no dead-letter queue.
     """
     settings = view.session.engine.queues.setting(queue)
     if queue in roles(view.session.settings()).dead:
         return None
-    if settings.dead_letter in (None, queue):  # SQS lets a queue be its own
+    if settings.dead_letter in (None, queue):  # SQS lets a queue be its own dead-letter queue
         raise errors.NotFoundError(
             f"{queue} is not a dead-letter queue, and has none of its own.",
             meaning="This page shows dead letters only.",
@@ -195,7 +195,7 @@ def shown_detail(view: View, queue: str, message_id: str) -> Detail:
     """One dead letter as this page may show it.
 
     Raises:
-        NotFoundError: it is not in this queue, any more or at all.
+        NotFoundError: it is not in this queue, or no longer.
     """
     message = dead_letters.one_of(view.session, Select(ids=(message_id,), queue=queue))
     detail = dead_letters.show(view.session, message)
@@ -210,7 +210,7 @@ def shown_detail(view: View, queue: str, message_id: str) -> Detail:
 
 
 def held(view: View) -> Shown:
-    """Operations whose outcome a person has to find out."""
+    """Operations whose outcome a person must find out."""
     found = holding.listed(view.session)
     bodies = {}
     if not view.hiding.payloads:
@@ -226,7 +226,7 @@ def held(view: View) -> Shown:
 
 
 def name_of(one: holding.HeldOperation) -> str:
-    """A held operation as a form names it: JSON, in ASCII, of job, tenant, key and hold."""
+    """The name of a held operation in a form: job, tenant, key and hold as JSON in ASCII."""
     return json.dumps((one.job, one.tenant, one.key, one.hold))
 
 
@@ -264,7 +264,7 @@ def _story(view: View, key: str, job: str | None) -> Shown:
 
 
 def alarm_list(view: View) -> Shown:
-    """Which alarms are on, what each means and what to do first; what is silenced; what was reported."""
+    """The alarms that are on, what each means and what to do first; the silences; the latest reports."""
     now = alarms.now(view.session)
     reports = incidents.history(view.session.engine.state)
     value = {**asdict(now), "reports": reports}
@@ -275,7 +275,7 @@ def alarm_list(view: View) -> Shown:
 
 
 def run_list(view: View) -> Shown:
-    """Runs of schedules and map jobs, the latest first."""
+    """Runs of schedules and map jobs, latest first."""
     query = view.request.query
     page = runs.listed(view.session, query.get("title") or None, after=query.get("after") or None)
     bars = {one.run: _bar(one) for one in page.runs}
@@ -289,7 +289,7 @@ def _bar(one: runs.RunView) -> object:
 
 
 def run(view: View, name: str) -> Shown:
-    """One run: how far it is, how fast it goes, what is left of it, and what a repair would send again."""
+    """One run: its progress and speed, what is left, and what a repair would send again."""
     given = view.request.query.get("after", "")
     after = int(given) if given.isdecimal() and len(given) < _COUNT_DIGITS_MAX else 0
     found = runs.show(view.session, name, limit=LETTERS, after=after)
@@ -316,7 +316,7 @@ def _plan(view: View, name: str) -> tuple[reconcile.RepairPlan | None, str]:
 
 
 def schedules(view: View) -> Shown:
-    """What each schedule has sent and sends next, and what all of them fire in the next seven days."""
+    """What each schedule has sent and will send next, and all ticks of the next seven days."""
     if view.app is None:
         return Shown(template="schedules.html", title="Schedules", value=None)
     found = planned.views(view.session, view.app)
@@ -334,11 +334,11 @@ def schedules(view: View) -> Shown:
     return Shown(template="schedules.html", title="Schedules", value=value, more=more, refreshes=True)
 
 
-# -- who does, who did -----------------------------------------------------------------------------------------------
+# -- workers, audit --------------------------------------------------------------------------------------------------
 
 
 def workers(view: View) -> Shown:
-    """Processes that have claimed something, and runs that went silent."""
+    """Processes that have claimed operations, and runs that went silent."""
     found = activity.workers(view.session)
     silent = stuck.runs(view.session)
     return Shown(template="workers.html", title="Workers", value={**asdict(found), "stuck": silent}, refreshes=True)

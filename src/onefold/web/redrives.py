@@ -1,7 +1,7 @@
-"""The redrives that this page has begun, each in a thread of its own, so that it can be looked at and ended.
+"""The redrives that this page has begun, each in its own thread, so that it can be watched and stopped.
 
-A redrive ends by itself when what it sent fails again (`admin/redrive.py`). What was sent stays sent when the page's process
-ends. Never here: choosing messages, when a redrive ends. Invariant: a redrive that broke off says why.
+A redrive ends by itself if the messages it sent fail again (`admin/redrive.py`). If the page's process ends, what was
+sent stays sent. Never here: choosing messages, when a redrive ends. Invariant: a redrive that broke off says why.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _REMEMBERED: Final = 50  # redrives whose outcome can still be seen
 
 
 class RunningRedrive:
-    """A redrive in a thread of its own.
+    """A redrive in its own thread.
 
     Attributes:
-        number: names it in its address. queue: the dead-letter queue. actor, reason: who began it, and why.
-        tally: how far it is. problem: why it broke off; empty while it has not.
+        number: identifies it in its page's address. queue: the dead-letter queue. actor, reason: who began it, and why.
+        tally: its progress. problem: why it broke off; empty if it did not.
     """
 
     def __init__(self, number: str, queue: str, redrive: Redrive, session: AdminSession, reason: str) -> None:
@@ -42,7 +42,7 @@ class RunningRedrive:
         self._stopping = True
 
     def step(self) -> int:
-        """Send what may be sent now, and look at what was sent; milliseconds until the next step."""
+        """Send what may be sent now, check what was sent before, and return the milliseconds until the next step."""
         wait_ms = 0
         try:
             wait_ms = self._redrive.step() if not self._stopping else 0
@@ -55,7 +55,7 @@ class RunningRedrive:
         return wait_ms
 
     def run(self) -> None:
-        """Carry it out."""
+        """Carry the redrive out."""
         while not self.is_over:
             wait_ms = self.step()
             if not self.is_over:
@@ -70,7 +70,7 @@ class RunningRedrives:
     """The redrives that this page has begun, the latest 50.
 
     Args:
-        spawn: runs one beside whoever asks for it; in a thread unless given.
+        spawn: runs a redrive in the background; in a thread unless given.
     """
 
     def __init__(self, spawn: Callable[[RunningRedrive], None] | None = None) -> None:
@@ -79,7 +79,7 @@ class RunningRedrives:
         self._lock = threading.Lock()
 
     def begin(self, queue: str, redrive: Redrive, session: AdminSession, reason: str) -> RunningRedrive:
-        """Start one."""
+        """Start a redrive."""
         with self._lock:
             one = RunningRedrive(session.entropy.token(), queue, redrive, session, reason)
             self._found[one.number] = one
@@ -91,10 +91,10 @@ class RunningRedrives:
         return one
 
     def one(self, number: str) -> RunningRedrive:
-        """One by its number.
+        """A redrive by its number.
 
         Raises:
-            NotFoundError: this page has not begun it, or it is long over.
+            NotFoundError: this page has not begun it, or it ended long ago.
         """
         if number not in self._found:
             raise errors.NotFoundError(

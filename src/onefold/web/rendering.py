@@ -1,8 +1,8 @@
-"""Values to HTML, with Jinja2: what a template may call, and how texts of strangers are shown.
+"""Renders values as HTML with Jinja2: what a template can call, and how texts from outside are shown.
 
-Every value is escaped, and what an eye would obey (control characters, bidirectional overrides, what has no width) is shown
-as an escape sequence: `finalize` sees each value before it is written, so that no template can forget it.
-Never here: what a page shows. Invariant: nothing but markup of our own reaches a page as markup.
+Every value is escaped, and characters that would mislead the eye (control characters, bidirectional overrides,
+characters without width) are shown as escape sequences: `finalize` sees each value before it is written, so that no
+template can forget it. Never here: what a page shows. Invariant: only our own markup reaches a page as markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onefold.web.exchange import exactly
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_BODY_CHARS_MAX: Final = 200_000  # of a body that a page shows
+_BODY_CHARS_MAX: Final = 200_000  # characters of a body that a page shows
 _NOTHING: Final = "\u2013"
 _STATIC: Final = {
     "page.css": "text/css; charset=utf-8",
@@ -33,7 +33,7 @@ _STATIC: Final = {
 
 @cache
 def environment() -> Environment:
-    """The templates.
+    """The environment with our templates and filters.
 
     Raises:
         UsageError: the extra `web` is not installed.
@@ -65,11 +65,11 @@ def render(template: str, **values: Any) -> bytes:
 
 
 def static(name: str) -> tuple[bytes, str] | None:
-    """A file of the page and its media type; None where there is none of that name."""
+    """A static file of the page and its media type; None if there is no such file."""
     return (_static_file(name), _STATIC[name]) if name in _STATIC else None
 
 
-@cache  # of known names alone: anybody may ask for any name
+@cache  # only for known names: anybody can ask for any name
 def _static_file(name: str) -> bytes:
     return files("onefold.web").joinpath("static", name).read_bytes()
 
@@ -93,17 +93,17 @@ def _at(at_ms: int | None) -> str:
 
 
 def one_text(text: str | None) -> str:
-    """A text of a stranger without secrets."""
+    """A text from outside, with secrets masked."""
     return "" if text is None else redact.masked(text)
 
 
 def _line(text: str | None) -> str:
-    """The same in one line."""
+    """A text from outside in one line, with secrets masked."""
     return redact.one_line(one_text(text))
 
 
 def editable(text: str) -> str:
-    """A payload to be edited: what an eye would obey is written as JSON's own escapes, which mean the same."""
+    """A payload to be edited: characters that would mislead the eye are JSON escapes, which mean the same."""
     try:
         msgspec.json.format(text)
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def editable(text: str) -> str:
 
 
 def body(text: str) -> str:
-    """A payload to be read: JSON is indented, its numbers exactly as sent; secret fields are masked."""
+    """A payload to be read: JSON is indented, with numbers exactly as sent; secret fields are masked."""
     head = text[:_BODY_CHARS_MAX]
     if head == text:
         try:

@@ -1,9 +1,9 @@
 """Who may use the page, and from where a change may come.
 
-The page can send payments again, so it is closed unless somebody opens it: a token, a name that a trusted proxy puts into a
-header, or a function of the application that mounts it. A change must come from the page itself: browsers say so in
-Sec-Fetch-Site, older ones in Origin; a program sends the token in its Authorization header, which no other site's
-page can set. A Host that is not allowed is refused, because a stranger's name may point at this machine.
+The page can send payments again, so it is closed unless one of these opens it: a token, a name that a trusted proxy
+puts into a header, or a function of the application that mounts it. A change must come from the page itself: browsers
+say so in Sec-Fetch-Site, older ones in Origin; a program sends the token in its Authorization header, which no other
+site's page can set. A Host that is not allowed is refused: somebody else's domain name may point at this machine.
 Never here: what a page shows. Invariant: a refused request has changed nothing.
 Sources: Fetch Metadata Request Headers (W3C), RFC 6265bis section 4.1.2.7 (SameSite), CSP Level 3.
 """
@@ -23,7 +23,7 @@ from onefold.web.exchange import Scope, WebRequest
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _TOKEN_CHARS_MIN: Final = 16
-_NAME_CHARS_MAX: Final = 100  # of a person
+_NAME_CHARS_MAX: Final = 100  # characters of a person's name
 
 HEADERS: Final = (
     (
@@ -43,10 +43,10 @@ HEADERS: Final = (
 """Every answer has these. No inline script or style is allowed, and none is used."""
 
 Role = Literal["viewer", "operator", "admin"]
-"""A viewer reads. An operator sends dead letters back, edits, settles, silences an alarm, sends a tick. An admin also does
-what touches all: redrive a whole queue, silence all alarms, pause schedules, drain workers."""
+"""A viewer reads. An operator sends dead letters back, edits, settles, silences an alarm, sends a tick. An admin can
+also redrive a whole queue, silence all alarms, pause schedules and drain workers."""
 ROLES: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")
-_GROUPS_MAX: Final = 1_000  # of a header
+_GROUPS_MAX: Final = 1_000  # groups in a header
 
 Identify = Callable[[Scope], "str | tuple[str, Role] | None"]
 
@@ -55,13 +55,14 @@ class Access(Struct, frozen=True, kw_only=True):
     """Who may open the page.
 
     Args:
-        token: opens it, in the first URL (`?token=`) or as `Authorization: Bearer`; None: nothing does.
+        token: opens it, in the first URL (`?token=`) or as `Authorization: Bearer`; None: no token does.
         hosts: host names that the page accepts in addition to this machine's; `*` for any.
-        trust_header: a header with the person's name, for example `X-Forwarded-User`; only for a page that nobody reaches
-            but through the proxy that sets it.
-        roles_header: a header of the same proxy with the groups of the person, with commas between; None: everybody is an
-            admin. roles: group -> role; a group that is called like a role gives it unless this says otherwise.
-        identify: from an application that mounts the page: the person of a request, with or without a role, None for nobody.
+        trust_header: a header with the person's name, for example `X-Forwarded-User`; only if the page cannot be
+            reached except through the proxy that sets it.
+        roles_header: a header of the same proxy with the person's groups, separated by commas; None: everybody is an
+            admin. roles: group -> role; a group named like a role gives that role, unless this says otherwise.
+        identify: a function of the application that mounts the page: the person of a request, with or without a role;
+        None for nobody.
         read_only: nothing can be changed.
         actor: the user's name if only the token identifies them.
     """
@@ -79,7 +80,7 @@ class Access(Struct, frozen=True, kw_only=True):
         """Refuse settings that would leave the page open.
 
         Raises:
-            UsageError: nothing opens it, or a token that could be guessed.
+            UsageError: there is no token, header or function, or the token could be guessed.
         """
         if self.token is None and self.trust_header is None and self.identify is None:
             raise errors.UsageError(
@@ -104,7 +105,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """Why a request is not answered: an HTTP status, and three parts as of an error."""
+    """Why a request is refused: an HTTP status, and the three parts of an error."""
 
     status: int
     what: str
@@ -113,7 +114,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def check_host(access: Access, request: WebRequest) -> Refusal | None:
-    """Refuse a Host header that is not allowed."""
+    """The refusal of a Host header that is not allowed."""
     host = _name(request.headers.get("host", ""))
     if "*" in access.hosts or host in _LOCAL or host.endswith(".localhost") or host in access.hosts:
         return None
@@ -133,7 +134,7 @@ def _name(host: str) -> str:
 
 
 def who(access: Access, request: WebRequest, scope: Scope) -> str | None:
-    """The user, as named in the ledger; None without access."""
+    """The user, as named in the ledger; None if they have no access."""
     if access.identify is not None:
         found = access.identify(scope)
         name = found[0] if isinstance(found, tuple) else found
@@ -151,7 +152,7 @@ def who(access: Access, request: WebRequest, scope: Scope) -> str | None:
 
 
 def role_of(access: Access, request: WebRequest, scope: Scope) -> Role | None:
-    """The role of a user; None if a proxy names their groups and none of these has a role."""
+    """The role of a user; None if none of their groups has a role, or `identify` returned an unknown one."""
     if access.identify is not None:
         found = access.identify(scope)
         role = found[1] if isinstance(found, tuple) else "admin"
@@ -173,7 +174,7 @@ def _equal(given: str, wanted: str) -> bool:
 
 
 def _cookie(request: WebRequest, name: str) -> str:
-    # Not http.cookies: its time grows with the square of a hostile header's length (CVE-2024-7592). Ours needs no quotes.
+    # Not http.cookies: it takes quadratic time on a hostile header (CVE-2024-7592). Our cookie needs no quoting.
     for part in request.headers.get("cookie", "").split(";"):
         found, _, value = part.strip().partition("=")
         if found == name:
@@ -182,22 +183,22 @@ def _cookie(request: WebRequest, name: str) -> str:
 
 
 def cookie_name(base: str) -> str:
-    """Cookies know no ports: pages under other paths have another name."""
+    """The cookie's name, another one for each path, because browsers share cookies between ports."""
     return f"onefold{base.replace('/', '-')}"
 
 
 def cookie_value(token: str) -> str:
-    """What the cookie holds: not the token, which could be used elsewhere."""
+    """The value of the cookie: not the token itself, which could be used elsewhere."""
     return sha256(f"onefold cookie {token}".encode()).hexdigest()
 
 
 def opens(access: Access, request: WebRequest) -> bool:
-    """Whether this request brings the token in its address."""
+    """Whether this request has the token in its address."""
     return access.token is not None and _equal(request.query.get("token", ""), access.token)
 
 
 def set_cookie(access: Access, request: WebRequest) -> tuple[str, str]:
-    """The header that keeps a browser open that brought the token."""
+    """The header that sets the cookie in a browser that brought the token."""
     assert access.token is not None
     secure = "; Secure" if request.headers.get("x-forwarded-proto") == "https" else ""
     value = f"{cookie_name(request.base)}={cookie_value(access.token)}"
@@ -205,11 +206,11 @@ def set_cookie(access: Access, request: WebRequest) -> tuple[str, str]:
 
 
 def check_change(access: Access, request: WebRequest) -> Refusal | None:
-    """Refuse a change where nothing may be changed, or that does not come from the page itself."""
+    """The refusal of a change if the page is read-only, or if the change does not come from the page itself."""
     if access.read_only:
         return Refusal(
             status=403,
-            what="This page only shows.",
+            what="This page is read-only.",
             meaning="It was started with --read-only. Nothing was changed.",
             todo="Use the command line, or a page without --read-only.",
         )

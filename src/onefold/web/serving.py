@@ -1,10 +1,10 @@
-"""`onefold web`: the page on our own HTTP server, until it is stopped.
+"""`onefold web`: serves the page with our own HTTP server, until it is stopped.
 
-SIGTERM, SIGINT and SIGHUP end it in good order, unless it was started with them ignored: `nohup` does that, and a
-shell for what it runs in the background, where a Ctrl-C is meant for something else.
+SIGTERM, SIGINT and SIGHUP end it gracefully, unless it was started with them ignored: `nohup` does that, and so does a
+shell for a background process, for which a Ctrl-C is not meant.
 
-A request that the server has read whole is handed to the ASGI application, and what that sends is one answer. Sizes, times
-and the number of clients are bounded by the server (`local/connection.py`).
+The server reads a whole request, passes it to the ASGI application, and sends what that returns as one answer. The
+server bounds sizes, times and the number of clients (`local/connection.py`).
 Never here: access, what is shown. Invariant: nothing is printed as running before requests are accepted.
 """
 
@@ -34,7 +34,7 @@ _SAFE: Final = tuple((name.encode(), value.encode()) for name, value in (("Conte
 
 
 class PageHandler:
-    """Hands requests of our server to an ASGI application.
+    """Passes our server's requests to an ASGI application.
 
     Args:
         page: the application.
@@ -66,23 +66,23 @@ class PageHandler:
         return Response(status, b"".join(parts), headers)
 
     def refused(self, status: int, why: str) -> Response:
-        """The answer to what is not a request we take."""
+        """The answer to a request that the server refuses."""
         return Response(status, f"{why}\n".encode(), _SAFE)
 
     def failed(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - the server's interface
-        """The answer where the application itself failed, which it does not."""
+        """The answer if the application itself raised, which should not happen."""
         return Response(500, b"The page could not be made.\n", _SAFE)
 
 
 def run(page: Page, *, host: str, port: int, clock: Clock, ready: Callable[[str], None]) -> str:
-    """Serve a page in this thread, the main one, until a signal ends it; that signal's name.
+    """Serve a page in this thread, which must be the main one, until a signal ends it; return that signal's name.
 
     Args:
         host, port: to listen on; port 0 takes a free one.
-        ready: called with the address once requests can come.
+        ready: called with the address once requests are accepted.
 
     Raises:
-        UsageError: the port is taken, the host is not of this machine, or the extra `web` is not installed.
+        UsageError: the port is taken, the host is not one of this machine's, or the extra `web` is not installed.
     """
     with extras.needed("The page", "web"):
         import httptools  # noqa: F401 - imported here, so that its absence is reported before anything is started

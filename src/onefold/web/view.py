@@ -1,4 +1,4 @@
-"""What a page is made from and what it is made into, before anything is drawn.
+"""The input and the result of a page's function, before anything is drawn.
 
 Never here: what a page shows (`pages.py`, `changes.py`), templates, HTTP.
 Invariant: a `Shown` holds plain values, so that the same answer can be drawn and written as JSON.
@@ -33,7 +33,7 @@ class RightsError(errors.UsageError):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What a page is made from: the engine as this person uses it, the request, and how the page was started."""
+    """The input of a page: the engine as this person uses it, the request, and how the page was started."""
 
     session: AdminSession
     request: WebRequest
@@ -45,23 +45,23 @@ class View(Struct, frozen=True, kw_only=True):
 
     @property
     def read_only(self) -> bool:
-        """Whether this person can change nothing here."""
+        """Whether this person cannot change anything here."""
         return self.is_read_only or not self.may("operator")
 
     @property
     def hide_payloads(self) -> bool:
-        """Whether payloads are hidden, wholly or in part: then they are not edited."""
+        """Whether payloads are hidden, wholly or in part; if so, they are not edited."""
         return self.hiding.any
 
     def may(self, role: Role) -> bool:
-        """Whether this person may do what needs that role."""
+        """Whether this person has this role or a higher one."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def needs(self, role: Role) -> None:
         """Refuse a change that this person's role does not allow.
 
         Raises:
-            RightsError: it does not.
+            RightsError: their role is lower.
         """
         if not self.may(role):
             raise RightsError(
@@ -79,8 +79,8 @@ class Shown(Struct, frozen=True, kw_only=True):
     """What a page shows.
 
     Args:
-        template: draws it. title: of the page. value: plain, for JSON. more: what only the drawing needs.
-        refreshes: it changes while it is shown.
+        template: draws it. title: the page's. value: plain values, also the JSON. more: what only the drawing needs.
+        refreshes: the page reloads itself while it is open.
     """
 
     template: str
@@ -92,6 +92,6 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Redirect(Struct, frozen=True):
-    """Another page answers."""
+    """The address of the page to go to instead."""
 
     address: str

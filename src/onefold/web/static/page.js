@@ -14,7 +14,7 @@
   button.textContent = "Pause";
   button.addEventListener("click", () => {
     paused = !paused;
-    button.textContent = paused ? "Go on" : "Pause";
+    button.textContent = paused ? "Continue" : "Pause";
     say(paused ? "paused " : "live ");
     plan();
   });
