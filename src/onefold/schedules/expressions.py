@@ -39,7 +39,7 @@ DayRule = Literal["dates", "last", "last-weekday", "nearest", "weekdays", "nth",
 
 
 class CronExpression(Struct, frozen=True):
-    """A cron expression. In every mask bit 0 is the field's least value, for years 1970.
+    """A cron expression. Bit 0 of each mask is the field's lowest value; that of `years` is 1970.
 
     Args:
         text: as written.
@@ -75,11 +75,11 @@ Expression = CronExpression | RateExpression | AtExpression
 
 
 class _Field(Struct, frozen=True):
-    """A field of cron: what it may hold.
+    """A field of a cron expression, and what it can contain.
 
     Args:
-        name: for errors. least, most: its values. marks: its wildcards.
-        names: of values. sample: for errors.
+        name: for errors. least, most: its lowest and highest value. marks: its wildcards.
+        names: of values, such as JAN. sample: an example, for errors.
     """
 
     name: str
@@ -114,11 +114,11 @@ def parse(text: str) -> Expression:
 
     Args:
         text: 1 to 256 characters: `cron(minutes hours day-of-month month day-of-week year)`, `rate(value unit)` or
-            `at(yyyy-mm-ddThh:mm:ss)`. Cron and at are in the time of the schedule's zone.
+            `at(yyyy-mm-ddThh:mm:ss)`. Cron and at use the local time of the schedule's zone.
 
     Raises:
-        UsageError: it is none of these; names the field, its column (the first is 1), what was probably meant and what
-            is allowed there.
+        UsageError: the text is none of these; the error names the field, its column (the first is 1), what was probably
+            meant and what is allowed there.
     """
     if not isinstance(text, str):
         raise UsageError(f"{text!r} is not a schedule expression.", todo='Write text, for example "rate(5 minutes)".')
@@ -151,7 +151,7 @@ def _refused(text: str, column: int, problem: str, *, meaning: str = "", todo: s
 
 def _reads(text: str) -> bool:
     if text.partition("(")[0] not in _READERS:
-        return False  # not asked of `parse`, which would look for a hint again
+        return False  # calling `parse` would compute a hint for it again
     try:
         parse(text)
     except UsageError:
@@ -271,12 +271,12 @@ def _week_rule(word: _Word) -> _Days | None:
 
 
 def _weeks(week: int) -> int:
-    """Six weeks of a week's mask, so that a month is a shift away."""
+    """A week's mask repeated six times, so that the mask of a month is one shift away."""
     return sum(week << (7 * at) for at in range(6))
 
 
 def _mask(field: _Field, word: _Word) -> int:
-    """The values a field of numbers names, as bits."""
+    """The values that a numeric field names, as bits."""
     if word.text == "*":
         return (1 << (field.most - field.least + 1)) - 1
     if word.text.isdecimal() and word.text.isascii():
@@ -466,7 +466,7 @@ def _hint_for_space(inside: str) -> tuple[str, str, str]:
     if not inside.strip():
         return "it is empty", "", "It has six fields: cron(0 3 * * ? *) is 03:00 every day."
     tidy = " ".join(inside.split())
-    return "there is a space too many", f"Did you mean cron({tidy})?", "There is one space between two fields."
+    return "there is an extra space", f"Did you mean cron({tidy})?", "There is one space between two fields."
 
 
 def _offer(text: str, column: int, wrong: str, right: str) -> str:
@@ -483,7 +483,7 @@ def _hint_for_last(text: str, alone: str) -> str:
 
 
 def _hint_for_step(field: str, item: str, step: str) -> str:
-    """For a step that is too large or no number."""
+    """For a step that is too large or not a number."""
     if step.isdecimal() and int(step) and field in {"minutes", "hours"}:
         again = "hour" if field == "minutes" else "day"
         return f"{item} would begin again with every {again}; for a fixed distance write rate({int(step)} {field})."
@@ -531,7 +531,7 @@ def _hint_for_rate(value: str, unit: str) -> str:
 
 
 def _column_of_at(inside: str) -> int:
-    """How many characters of a one-time expression are as they should be."""
+    """How many characters at the start of a one-time expression are correct."""
     form = "dddd-dd-ddTdd:dd:dd"
     for position, (found, wanted) in enumerate(zip(inside, form, strict=False)):
         if not (found.isdecimal() if wanted == "d" else found == wanted):
@@ -542,7 +542,7 @@ def _column_of_at(inside: str) -> int:
 def _hint_for_at(inside: str) -> str:
     """For a one-time expression that cannot be read."""
     if re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", inside) and "T" in inside:
-        return "The zone is set beside the expression (tz=...), not in it."
+        return "The zone is an option of its own (tz=...), not part of the expression."
     if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", inside):
         return f"The time of day is missing: at({inside}T00:00:00) is midnight."
     if re.fullmatch(r"[0-9-]{10}T[0-9]{2}:[0-9]{2}", inside):

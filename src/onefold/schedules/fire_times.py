@@ -1,9 +1,9 @@
-"""When a schedule fires: nominal instants of cron, rate and one-time expressions in a time zone, as EventBridge has them.
+"""When a schedule fires: nominal instants of cron, rate and one-time expressions in a time zone, as EventBridge fires.
 
 Cron and at follow the zone's clocks. A local time that does not exist because the clocks are set forward is skipped (or,
-with dst="next-valid", fires at the instant of the change); one that occurs twice fires the first time only, for hourly
-schedules too. Rates count elapsed time. The search goes from field to field by bit masks, so finding an instant years ahead
-costs no more than finding one minutes ahead. Instants are integer milliseconds UTC, and nominal ones whole seconds.
+with dst="next-valid", fires at the instant of the change); one that occurs twice fires only the first time, also for
+hourly schedules. Rates count elapsed time. The search goes from field to field by bit masks, so an instant years ahead
+costs no more to find than one minutes ahead. Instants are integer milliseconds UTC, and nominal ones whole seconds.
 Never here: which ticks are sent after downtime or within a window (`ticks.py`), what a tick does, the present time.
 Invariant: instants of one timing are strictly ascending, and are the same wherever and whenever they are computed, given the
 same version of the time zone database.
@@ -59,12 +59,12 @@ class Timing(Struct, frozen=True):
 
     Args:
         expression: from `parse`.
-        zone: IANA name, 1 to 50 characters; for cron and at. Rates do not ask for it.
-        start_ms, end_ms: the first and the last instant that may fire, inclusive, UTC ms; None for no bound. A rate counts
-            from `start_ms` where there is one. One-time expressions ignore both, as EventBridge does.
+        zone: IANA name, 1 to 50 characters; for cron and at. Rates do not use it.
+        start_ms, end_ms: the first and last instant that can fire, inclusive, UTC ms; None for no bound. A rate counts
+            from `start_ms` if it is set. One-time expressions ignore both, as EventBridge does.
         window_ms: the flexible window: a tick fires up to this long after its nominal instant; 0, or 1 to 1,440 minutes.
         dst: for a local time that the clocks jump over: "eventbridge" skips it, "next-valid" fires at the
-            instant of the jump. A time that the clocks show twice fires once, the first time, with both.
+            instant of the jump. With both, a time that the clocks show twice fires only the first time.
 
     Raises:
         UsageError: an unknown zone or policy, an end before the start, a window out of range, a one-time expression whose
@@ -110,12 +110,12 @@ class Timing(Struct, frozen=True):
 
 
 def next_after(timing: Timing, after_ms: int, *, anchor_ms: int) -> int | None:
-    """The first nominal instant strictly later than `after_ms`; None when none is left until the end of 2199.
+    """The first nominal instant strictly later than `after_ms`; None if there is none before the end of 2199.
 
     Args:
         timing: when it fires. after_ms: UTC ms.
         anchor_ms: from where a rate without `start_ms` counts: when the schedule was created; its first instant is the
-            anchor itself, rounded up to the second. Cron and at do not ask for it.
+            anchor itself, rounded up to the second. Cron and at do not use it.
     """
     expression = timing.expression
     after_s = after_ms // 1_000
@@ -147,8 +147,8 @@ def _cron_after(cron: CronExpression, zone: tzinfo, after_s: int, *, at_jump: bo
     found = (
         (wall.year, wall.month, wall.day, wall.hour, wall.minute) if wall.year >= YEAR_MIN else (YEAR_MIN, 1, 1, 0, 0)
     )
-    # Local times and the instants they are given ascend together, so the first match that lies later is the answer.
-    # What may have to be passed over is the minute we are in, a jump of the clocks, or an hour they show again.
+    # Local times and their instants ascend together, so the first match that is later is the answer. Matches that are not
+    # later, or have no instant: the current minute, a time that the clocks jump over, and an hour that they show again.
     while (match := _match(cron, *found)) is not None:
         year, month, day, hour, minute = match
         at_s = instant_s(zone, (year, month, day, hour, minute, 0), at_jump=at_jump)
@@ -187,7 +187,7 @@ def _match(
 
 
 def _zeros(mask: int) -> int:
-    """How many bits below the lowest one set."""
+    """How many bits are below the lowest bit that is set."""
     return (mask & -mask).bit_length() - 1
 
 
@@ -218,7 +218,7 @@ def _days_of(cron: CronExpression, year: int, month: int) -> int:
 
 
 def _nearest(day: int, length: int, weekday: int) -> int:
-    """The weekday nearest a day, never in another month; the day itself where the month does not have it."""
+    """The weekday nearest to a day, in the same month; the day itself if the month does not have that day."""
     if day > length:
         return day
     if weekday == 6:
@@ -229,7 +229,7 @@ def _nearest(day: int, length: int, weekday: int) -> int:
 
 
 def between(timing: Timing, from_ms: int, to_ms: int, *, anchor_ms: int) -> Iterator[int]:
-    """All nominal instants from `from_ms` on and before `to_ms`, ascending; `anchor_ms` as in `next_after`."""
+    """All nominal instants from `from_ms` up to but not including `to_ms`, ascending; `anchor_ms` as in `next_after`."""
     at_ms = next_after(timing, from_ms - 1, anchor_ms=anchor_ms)
     while at_ms is not None and at_ms < to_ms:
         yield at_ms
@@ -237,7 +237,7 @@ def between(timing: Timing, from_ms: int, to_ms: int, *, anchor_ms: int) -> Iter
 
 
 def skipped(timing: Timing, from_ms: int, to_ms: int) -> Iterator[tuple[int, str]]:
-    """The local times of a cron expression that clocks jump over from `from_ms` on and before `to_ms`.
+    """The local times of a cron expression that the clocks jump over, from `from_ms` up to but not including `to_ms`.
 
     Yields:
         The instant of the jump, UTC ms, and the local time, for example `2027-03-14T02:30`; with dst="next-valid" these
@@ -261,7 +261,7 @@ def skipped(timing: Timing, from_ms: int, to_ms: int) -> Iterator[tuple[int, str
 
 
 def run_name(schedule: str, nominal_ms: int) -> str:
-    """The run of a tick, which is its key too: "monthly-billing/2026-06-01T02:00:00Z".
+    """The name of a tick's run, which is also the tick's key: "monthly-billing/2026-06-01T02:00:00Z".
 
     The instant is written as EventBridge writes `<aws.scheduler.scheduled-time>`: UTC, to the second.
     """

@@ -109,7 +109,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: unique in the app. expression: as written.
-        timing: when it fires. job: the one that its ticks are messages for.
+        timing: when it fires. job: the job that its ticks are sent to.
         missed, missed_max: what happens to ticks whose time passed while no scheduler ran.
         delete_after: it is forgotten after its last tick (EventBridge's ActionAfterCompletion DELETE).
         undelivered: what happens to ticks that the queue refuses. dispatches: its function is a generator of messages.
@@ -338,7 +338,7 @@ def delivery_policy(retry: ScheduleRetry, dead_letter: str | None) -> DeliveryPo
 
 
 def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner: str | None) -> Callable[..., Any]:
-    """The handler for a tick function's messages; a coroutine function stays one, a generator dispatches."""
+    """The handler for a tick function's messages; for a coroutine function it is one too, a generator dispatches."""
     inner = function
     if _dispatches(function):
         inner = as_handler(function, runtime, payload=Tick, owner=owner)
@@ -357,7 +357,7 @@ def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner
     if inspect.iscoroutinefunction(inner):
 
         async def arrive_in_task(message: TickMessage, ctx: Context) -> Any:
-            from asyncio import to_thread  # 36 ms to import; only coroutines pay it
+            from asyncio import to_thread  # 36 ms to import, paid only by coroutines
 
             return await inner(*await to_thread(arguments, message, ctx))
 
@@ -370,13 +370,16 @@ def _handler_of(function: Callable[..., Any], runtime: Runtime, name: str, owner
 
 
 def _named_as(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Not `functools.wraps`: the handler's own signature counts, because it takes the message."""
+    """Give a handler its function's name and docstring.
+
+    `functools.wraps` would also copy the signature, but the handler's own counts, because it takes the message.
+    """
     handler.__name__, handler.__qualname__ = function.__name__, function.__qualname__
     handler.__module__, handler.__doc__ = function.__module__, function.__doc__
     handler.__annotations__ = {
         "message": TickMessage,
         "ctx": Context,
-    }  # resolved: halves the time to declare a schedule
+    }  # types, not names to resolve: this halves the time to declare a schedule
     return handler
 
 

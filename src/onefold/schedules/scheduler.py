@@ -6,11 +6,11 @@ State the same steps are done in that order: a crash in between may send a tick 
 it.
 
 Between turns it waits for the next instant at which something is due. Sends do not wake it, because there are many: what
-other schedulers have done is read in the transaction that would do the same. Every ten seconds it checks whether the clock
-was set, which a wait does not notice, and whether other processes left something to be sent again.
+other schedulers have done is read in the transaction that would otherwise repeat it. Every ten seconds it checks whether
+the clock was set, which a wait does not notice, and whether other processes left something to be sent again.
 
-When two schedulers declare different times for one schedule, the one that started later has registered its times later, and
-they count; the earlier one sees that when the schedule is due, reports it and leaves the schedule alone.
+When two schedulers declare different times for one schedule, those of the scheduler that started later count, because it
+registered them later; the earlier scheduler notices when the schedule is due, reports it and leaves the schedule alone.
 Never here: when a tick is due (schedules/ticks.py), the loop's thread, signals, output.
 Invariant: a tick is sent and its schedule advanced beyond it in the same transaction.
 """
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 
 LOOK_MS: Final = 10_000  # how often the clock is compared with elapsed time, so that a clock that was set is noticed
-SET_MS: Final = 2_000  # a clock that differs by less from elapsed time was only regulated
-TURN: Final = 500  # schedules of one transaction, which holds the file of an embedded engine for some 50 ms
+SET_MS: Final = 2_000  # a clock that differs from elapsed time by less was only adjusted gradually
+TURN: Final = 500  # schedules per transaction; such a transaction locks the file of an embedded engine for some 50 ms
 _READ: Final = 1_000  # values read or registered together at the start
-_SWEEP_MS: Final = limits.HOUR_MS  # how often runs of long ago are removed
+_SWEEP_MS: Final = limits.HOUR_MS  # how often old runs are removed
 _TRIES: Final = 20
 
 _state_of = msgspec.json.Decoder(ScheduleState).decode
 
 
 class Scheduler:
-    """One scheduler of an app. For one thread; `stop` may be called from anywhere.
+    """One scheduler of an app. For one thread; `stop` can be called from any thread.
 
     Args:
         runtime: of the app whose schedules they are. sinks: receive its events.
@@ -92,12 +92,12 @@ class Scheduler:
     # -- from outside ------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let `run` return after the turn under way. From any thread or signal."""
+        """Make `run` return after the current turn. Can be called from any thread or signal handler."""
         self._stopping = True
         self._bell.ring()
 
     def next_due(self, count: int) -> list[Due]:
-        """What is due next, in order, ticks that are to be sent again among it; at most `count`."""
+        """What is due next, in order, including ticks that are to be sent again; at most `count`."""
         return self._agenda.next(count)
 
     def next_ticks(self, count: int) -> list[tuple[str, int]]:
@@ -132,12 +132,12 @@ class Scheduler:
                 if resting is not None:
                     resting()
                 self._pause()
-        with suppress(errors.OnefoldError):  # an engine that failed must not hide why
+        with suppress(errors.OnefoldError):  # the stop succeeds even if the engine does not answer
             self._writer.report_own("scheduler-stopped")
         self._sinks.flush()
 
     def _pause(self) -> None:
-        """Wait until the next instant at which something is due; not so long that a clock that was set goes unseen."""
+        """Wait until something is due, ten seconds at most, so that a clock that was set is noticed."""
         next_ms, wait_ms = self._agenda.first_ms(), LOOK_MS
         if next_ms is not None:
             wait_ms = min(wait_ms, next_ms - self._clock.now_ms())
@@ -147,7 +147,7 @@ class Scheduler:
     # -- the start ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Register the schedules, and read their states; a second call does nothing.
+        """Register the schedules and read their states; a second call does nothing.
 
         A schedule that is seen for the first time begins now; one whose times were changed has the new ones from now on.
 
@@ -186,7 +186,7 @@ class Scheduler:
                     continue
                 try:
                     state = decode(PREFIX + name, value.value, _state_of)
-                except errors.StorageError as error:  # its ticks wait for a person; other schedules' ticks do not
+                except errors.StorageError as error:  # its ticks wait for a person to act; other schedules' do not
                     if name not in self._unreadable:
                         self._unreadable.add(name)
                         self._writer.report(self._writer.event("schedule-unreadable", name, {"why": str(error)[:500]}))
@@ -232,7 +232,7 @@ class Scheduler:
                 self._writer.report(self._writer.event("schedule-changed", name, {"expression": expression}))
             if not left:
                 return rewound
-        raise errors.StorageBusy("Other schedulers change the schedules all the time.", todo="Try again.")
+        raise errors.StorageBusy("Other schedulers keep changing the schedules.", todo="Try again.")
 
     def _aim(self, name: str, state: ScheduleState | None) -> None:
         """Note when a schedule is due for its next check."""
@@ -243,7 +243,7 @@ class Scheduler:
     # -- a turn ------------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> int:
-        """Send all that is due now; how many ticks were sent. For tests, and for hosts that call it now and then.
+        """Send all that is due now; returns how many ticks were sent. For tests, and hosts that call it now and then.
 
         Raises:
             As `start` and `turn`.
@@ -255,10 +255,10 @@ class Scheduler:
         return self.sent - before
 
     def turn(self) -> int:
-        """Send what is due now; how many schedules were dealt with, at most 500.
+        """Send what is due now; returns how many due entries were dealt with, at most 500.
 
         Raises:
-            StorageBusy: nothing of it was done; it is due still.
+            StorageBusy: nothing was done, and all of it is still due.
         """
         self._check_plans()
         now_ms = self._clock.now_ms()
@@ -271,12 +271,12 @@ class Scheduler:
                 if state_name.startswith(undelivered.PREFIX):
                     self._act(self._undelivered.send(state_name, now_ms))
         except BaseException:
-            self._agenda.put_back(due, now_ms)  # what was done meanwhile is seen when it is looked at again
+            self._agenda.put_back(due, now_ms)  # what was already done is noticed at the next try
             raise
         return len(due)
 
     def _deal(self, names: Sequence[str], now_ms: int) -> None:
-        """Deal with schedules together, or one by one where one of them cannot be sent."""
+        """Send the ticks of these schedules together, or one by one if some of them cannot be sent."""
         answer = self._writer.together(lambda: self._advance(names, now_ms))
         if isinstance(answer, Written):
             self._act(answer)
@@ -309,7 +309,7 @@ class Scheduler:
         """Send what these schedules owe, and advance them.
 
         Args:
-            refused: why their queue does not take it: it is to be sent again later, then.
+            refused: why their queue refused it, if it did: the ticks are then kept, to be sent again later.
         """
         wrote = Written()
         begun: list[Change] = []
@@ -335,7 +335,7 @@ class Scheduler:
         if outgoing:
             self._runtime.send(outgoing)
             wrote.sent = len(outgoing)
-        for run, name in following:  # the later reconciliation of the run; its tick matters more
+        for run, name in following:  # the run's later reconciliation: a refusal is only reported; the tick matters more
             for why in send_reconciliations(self._runtime, run, name, now_ms):
                 wrote.events.append(self._writer.event("look-refused", name, {"summary": why}, run=run))
         for late in unsent:
@@ -371,7 +371,7 @@ class Scheduler:
     # -- now and then ------------------------------------------------------------------------------------------------
 
     def _check_plans(self) -> None:
-        """See whether the clock was set, and what other processes left; sweep."""
+        """Check whether the clock was set and what other processes left or changed; remove old runs now and then."""
         elapsed_ms = self._clock.monotonic_ms()
         offset_ms = self._clock.now_ms() - elapsed_ms
         by_ms = offset_ms - self._offset_ms
@@ -411,11 +411,11 @@ def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 class Upcoming(Struct, frozen=True, kw_only=True):
-    """What a scheduler will do.
+    """The next tick of a schedule.
 
     Args:
-        schedule: its name. at: when it is sent, UTC; within a flexible window that is after its planned time.
-        local: the same in the schedule's zone. in_ms: from now; 0 or less when it is due.
+        schedule: its name. at: when the tick is sent, UTC; with a flexible window that is after its planned time.
+        local: the same in the schedule's zone. in_ms: from now; 0 or less if it is due.
     """
 
     schedule: str
@@ -448,10 +448,10 @@ def make_scheduler(runtime: Runtime, *, sinks: Iterable[Sink] = ()) -> Scheduler
 
 
 def upcoming(scheduler: Scheduler, schedules: Mapping[str, Schedule], now_ms: int, count: int = 5) -> list[Upcoming]:
-    """The next ticks of a started scheduler, of each schedule its next one, in order.
+    """The next ticks of a started scheduler, one for each schedule, in order.
 
     Args:
-        count: at most so many.
+        count: how many at most.
     """
     found: list[Upcoming] = []
     for name, at_ms in scheduler.next_ticks(count):
@@ -472,10 +472,10 @@ def ended(scheduler: Scheduler, schedules: Mapping[str, Schedule]) -> list[Ended
 
 @contextmanager
 def beside(scheduler: Scheduler, failed: Callable[[], None]) -> Iterator[None]:
-    """Run a scheduler in a thread of its own while the block runs; what is due at its beginning was sent before it.
+    """Run a scheduler in its own thread while the block runs; what is due already is sent before the block begins.
 
     Args:
-        failed: is called when it ended by an error, which is raised when the block ends.
+        failed: called when the scheduler ended with an error; the error is raised when the block ends.
 
     Raises:
         As `Scheduler.run`.

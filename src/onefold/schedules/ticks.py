@@ -4,7 +4,7 @@
 a new one; `schedules/scheduler.py` writes that in the transaction that sends the ticks. A tick is handled once: sent, or
 skipped by the `missed` policy and noted in `gaps`, so that setting the clock back neither repeats nor loses any.
 Never here: expressions and zones (`fire_times.py`), clocks, sending.
-Invariant: of two states computed from the same one only one can be written, and none sends a tick that was sent before.
+Invariant: of two states computed from the same state only one can be written, and neither sends a tick sent before.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from onefold.schedules.fire_times import Timing, between, next_after, run_name
 
 Missed = Literal["skip", "last", "all"]
 
-MISSED_MAX: Final = 1_000  # ours: what is sent in one transaction after a time down
+MISSED_MAX: Final = 1_000  # our own bound: how many ticks one transaction sends after downtime
 PRECISION_MS: Final = limits.MINUTE_MS  # user guide, "Schedule types": a 1:00 schedule is invoked within that minute
-SET_BACK_MS: Final = limits.MINUTE_MS  # a clock that is behind a schedule by less is waited for
-GAPS_MAX: Final = 16  # remembered stretches of ticks that were passed over; the newest
+SET_BACK_MS: Final = limits.MINUTE_MS  # if the clock is behind a schedule by less, the schedule waits for it
+GAPS_MAX: Final = 16  # how many stretches of ticks that were passed over are remembered: the newest
 COUNTED_MAX: Final = 1_000  # ticks that were passed over are counted up to here
 
 
@@ -34,16 +34,16 @@ class ScheduleState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """A schedule's state: the JSON of its value in State.
 
     Args:
-        app: that declares it. digest: of its times; another one means that they were changed.
+        app: the app that declares it. digest: of its times; a different digest means that they were changed.
         anchor_ms: when a scheduler first saw it; a rate counts from here.
-        last_ms: every tick up to here was dealt with.
+        last_ms: every tick up to here has been dealt with.
         next_ms: the next nominal instant; None when none follows.
-        high_ms: the latest instant that was ever dealt with; above `last_ms` only after the clock was set back, or when a
-            person had a tick sent before its time.
+        high_ms: the latest instant ever dealt with, if it is after `last_ms`: the clock was set back, or a person had a
+            tick sent before its time. Else 0.
         gaps: stretches (after, until] whose ticks were passed over.
         sent: how many ticks were sent. sent_ms: the nominal instant of the last one.
         deleted: it had `delete_after` and has sent its last tick.
-        paused_ms: since when a person has it paused; None: it is not.
+        paused_ms: when a person paused it; None: it is not paused.
     """
 
     app: str
@@ -63,7 +63,7 @@ class TickPlan(Struct, frozen=True, kw_only=True):
     """What is to be done for a schedule now.
 
     Args:
-        state: to be written. ticks: nominal instants to be sent, in order.
+        state: what to write to State. ticks: nominal instants to send, in order.
         passed: how many were passed over (at most 1,000 are counted), from `passed_from_ms` to `passed_to_ms`.
     """
 
@@ -75,10 +75,10 @@ class TickPlan(Struct, frozen=True, kw_only=True):
 
 
 def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "last") -> ScheduleState:
-    """A schedule that is seen for the first time: it begins now; with missed="all" and a start in the past, at its start.
+    """The state of a schedule that is seen for the first time: it begins now, or at a start in the past if missed="all".
 
-    A rate without a start has its first tick at once. A one-time schedule that lies in the past owes its tick, as on
-    EventBridge, which sends it at once: a late one, that `advance` sends too unless missed is "skip".
+    A rate without a start has its first tick at once. A one-time schedule in the past still has its tick to send:
+    EventBridge sends it at once, and so does `advance`, as a late tick, unless missed is "skip".
     """
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
     last_ms = anchor_ms - 1
@@ -91,10 +91,10 @@ def first(app: str, digest: str, timing: Timing, now_ms: int, missed: Missed = "
 
 
 def changed(state: ScheduleState, app: str, digest: str, timing: Timing, now_ms: int) -> ScheduleState:
-    """The same schedule with other times: they count from now, and nothing that was dealt with comes again.
+    """The state of the same schedule with other times: they count from now, and no tick dealt with is sent again.
 
-    After a clock that is set back, ticks of the other times may: which of them the old ones had too, is not known here.
-    Theirs is the same key then, so that they are answered from the record.
+    If the clock is set back later, ticks before the change can be sent again, because it is not known here which of
+    them the old times had too. They have the same keys then, so that they are answered from the record.
     """
     anchor_ms = now_ms - now_ms % limits.SECOND_MS
     last_ms = max(state.last_ms, anchor_ms)
@@ -103,14 +103,14 @@ def changed(state: ScheduleState, app: str, digest: str, timing: Timing, now_ms:
 
 
 def is_ahead(state: ScheduleState, now_ms: int) -> bool:
-    """Whether the clock was set back behind what this schedule has dealt with, by more than a minute."""
+    """Whether the clock was set back by more than a minute from the last instant this schedule has dealt with."""
     return state.last_ms > now_ms + SET_BACK_MS
 
 
 def rewound(state: ScheduleState, timing: Timing, now_ms: int) -> ScheduleState:
     """The schedule after the clock was set back to `now_ms`: it continues from there, and remembers what was sent."""
     anchor_ms = state.anchor_ms
-    if isinstance(timing.expression, RateExpression) and anchor_ms > now_ms:  # first seen by the clock that was wrong
+    if isinstance(timing.expression, RateExpression) and anchor_ms > now_ms:  # first seen while the clock was ahead
         anchor_ms -= (anchor_ms - now_ms) // timing.expression.period_ms * timing.expression.period_ms
     high_ms = max(state.high_ms, state.last_ms)
     return _aimed(replace(state, anchor_ms=anchor_ms, last_ms=now_ms, high_ms=high_ms), timing)
@@ -129,7 +129,7 @@ def resumed(state: ScheduleState, timing: Timing, now_ms: int) -> ScheduleState:
 
 
 def sent_by_hand(state: ScheduleState, timing: Timing, nominal_ms: int) -> ScheduleState:
-    """The schedule after a person had a tick sent that is not due yet, or was passed over: it does not come again."""
+    """The schedule after a person had a tick sent that was not due yet or was passed over; it is not sent again."""
     known_ms = max(state.last_ms, state.high_ms)
     gaps = _without(state.gaps, nominal_ms - 1, nominal_ms)
     if nominal_ms - 1 > known_ms:
@@ -150,11 +150,11 @@ def next_unsent(state: ScheduleState, timing: Timing, after_ms: int) -> int | No
 def advance(
     schedule: str, state: ScheduleState, timing: Timing, now_ms: int, *, missed: Missed, missed_max: int = MISSED_MAX
 ) -> TickPlan:
-    """What the schedule owes at `now_ms`.
+    """Which ticks of a schedule are to be sent at `now_ms`, and its state afterwards.
 
     Args:
-        missed: for ticks that could not be sent within a minute of their time: `skip` them, send the `last`, or send `all`,
-            of which at most the `missed_max` latest. A tick that is on time is always sent.
+        missed: for ticks that could not be sent within a minute of their time: `skip` them, send the `last`, or send
+            `all`, but only the latest `missed_max`. A tick that is on time is always sent.
     """
     late_ms = now_ms - PRECISION_MS - timing.window_ms
     ticks = _punctual(schedule, state, timing, max(late_ms, state.last_ms), now_ms)
@@ -183,7 +183,7 @@ def advance(
 
 
 def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
-    """When the schedule has to be looked at next; None: never."""
+    """When the schedule has to be checked next; None: never."""
     if state.next_ms is None or state.deleted or state.paused_ms is not None:
         return None
     return _fires_at(schedule, timing, state.next_ms)
@@ -193,14 +193,14 @@ def wakes_at(schedule: str, state: ScheduleState, timing: Timing) -> int | None:
 
 
 def _fires_at(schedule: str, timing: Timing, nominal_ms: int) -> int:
-    """When a tick is sent: anywhere in its window, and for one schedule and instant always at the same time."""
+    """When a tick is sent: somewhere in its window, at a time that depends only on the schedule and nominal instant."""
     if not timing.window_ms:
         return nominal_ms
     return nominal_ms + int(digest(run_name(schedule, nominal_ms).encode())[:8], 16) * timing.window_ms // 2**32
 
 
 def _begun(state: ScheduleState, timing: Timing) -> ScheduleState:
-    """With what lies before its begin as passed over: it comes yet, if the clock that saw the begin was ahead."""
+    """A new state; ticks before it count as passed over, so that they are sent if the clock turns out to be ahead."""
     return _aimed(replace(state, gaps=((0, state.last_ms),)), timing)
 
 
@@ -209,7 +209,7 @@ def _aimed(state: ScheduleState, timing: Timing) -> ScheduleState:
 
 
 def _punctual(schedule: str, state: ScheduleState, timing: Timing, after_ms: int, now_ms: int) -> list[int]:
-    """Ticks whose time is now: in order, and none before one that still waits in its window."""
+    """Ticks that are due now and not late, in order; none overtakes a tick that still waits in its window."""
     found: list[int] = []
     for at_ms in between(timing, after_ms + 1, now_ms + 1, anchor_ms=state.anchor_ms):
         if _fires_at(schedule, timing, at_ms) > now_ms:
@@ -220,7 +220,7 @@ def _punctual(schedule: str, state: ScheduleState, timing: Timing, after_ms: int
 
 def _latest(state: ScheduleState, timing: Timing, until_ms: int, count: int) -> Sequence[int]:
     """The `count` latest ticks after `state.last_ms` and up to `until_ms`, in order."""
-    span_ms = count * limits.MINUTE_MS  # from the end: a long time down costs no more than a short one
+    span_ms = count * limits.MINUTE_MS  # searched from the end, so that long downtime costs no more than short downtime
     while True:
         after_ms = max(state.last_ms, until_ms - span_ms)
         found = deque(between(timing, after_ms + 1, until_ms + 1, anchor_ms=state.anchor_ms), maxlen=count)
@@ -230,7 +230,7 @@ def _latest(state: ScheduleState, timing: Timing, until_ms: int, count: int) -> 
 
 
 def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, int | None, int | None]:
-    """How many ticks after `state.last_ms` and up to `until_ms` were not sent; the first, and the last counted."""
+    """How many ticks after `state.last_ms` and up to `until_ms` were not sent; the first, and the last one counted."""
     count, first_ms, last_ms = 0, None, None
     for at_ms in between(timing, state.last_ms + 1, until_ms + 1, anchor_ms=state.anchor_ms):
         if was_sent(state, at_ms):
@@ -242,12 +242,12 @@ def _passed(state: ScheduleState, timing: Timing, until_ms: int) -> tuple[int, i
 
 
 def was_sent(state: ScheduleState, at_ms: int) -> bool:
-    """Whether a tick that is not dealt with yet was sent nevertheless: before the clock was set back, or by a person."""
+    """Whether a tick after `last_ms` was already sent: before the clock was set back, or by a person."""
     return at_ms <= state.high_ms and not any(after < at_ms <= until for after, until in state.gaps)
 
 
 def _without(gaps: Sequence[tuple[int, int]], after_ms: int, until_ms: int) -> tuple[tuple[int, int], ...]:
-    """The gaps less what is after `after_ms` and up to `until_ms`."""
+    """The gaps without the stretch after `after_ms` and up to `until_ms`."""
     left: list[tuple[int, int]] = []
     for after, until in gaps:
         if until <= after_ms or after >= until_ms:

@@ -1,9 +1,9 @@
 """What the scheduler and its undelivered ticks share: the list of what is due when, and transactions with their events.
 
-A transaction is one call of the engine for what belongs together. Its rows of the ledger are written inside it; sinks get
+A transaction is one call of the engine for changes that belong together. Its ledger rows are written inside it; sinks get
 the events once it has been committed.
 Never here: what is written, when a tick is due, clocks. Invariants: no events are emitted for a transaction that was not
-committed. A name has one instant in the agenda at most; an older one that is still in the heap is ignored.
+committed. A name has at most one instant in the agenda; an older one that is still in the heap is ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Agenda:
         self._instants: dict[str, int] = {}
 
     def note(self, state_name: str, at_ms: int | None) -> None:
-        """Look at a name at that instant, instead of the one noted before; with None not at all."""
+        """Note that a name is due at that instant, instead of the one noted before; with None it is never due."""
         if at_ms is None:
             self._instants.pop(state_name, None)
         elif self._instants.get(state_name) != at_ms:
@@ -47,7 +47,7 @@ class Agenda:
             heapq.heappush(self._heap, Due(at_ms, state_name))
 
     def take(self, now_ms: int, count_max: int) -> list[str]:
-        """Take off what is due, the earliest first."""
+        """Remove and return what is due, the earliest first; at most `count_max`."""
         due: list[str] = []
         while self._heap and self._heap[0].at_ms <= now_ms and len(due) < count_max:
             at_ms, state_name = heapq.heappop(self._heap)
@@ -57,13 +57,13 @@ class Agenda:
         return due
 
     def put_back(self, state_names: list[str], at_ms: int) -> None:
-        """Note names that were taken, unless they were noted again since."""
+        """Put back names that were taken, unless they have been noted again since."""
         for state_name in state_names:
             if state_name not in self._instants:
                 self.note(state_name, at_ms)
 
     def first_ms(self) -> int | None:
-        """An instant not later than the next one that is due; None when there is none."""
+        """An instant that is not later than the next one at which a name is due; None if the agenda is empty."""
         return self._heap[0].at_ms if self._heap else None
 
     def has(self, state_name: str) -> bool:
@@ -71,7 +71,7 @@ class Agenda:
         return state_name in self._instants
 
     def next(self, count: int, prefix: str = "") -> list[Due]:
-        """What is due next, in order; at most `count`, of the names that begin with `prefix`."""
+        """What is due next, in order, at most `count`; only names that begin with `prefix`."""
         state_names = (
             Due(at_ms, state_name) for state_name, at_ms in self._instants.items() if state_name.startswith(prefix)
         )
@@ -90,8 +90,8 @@ class Written:
     """What a transaction did, to be acted on once it is committed.
 
     Attributes:
-        events: what happened. sent: how many ticks were sent. superseded: schedules for which other times count.
-        paused: the ones that a person has paused.
+        events: what happened. sent: how many ticks were sent.
+        superseded: schedules whose times another scheduler has replaced. paused: schedules that a person has paused.
         due: when names in State are due; None: never.
     """
 
@@ -107,7 +107,7 @@ class Writer:
     """Makes a scheduler's transactions.
 
     Args:
-        runtime: of the app. sinks: hear what happened.
+        runtime: of the app. sinks: receive the events.
     """
 
     def __init__(self, runtime: Runtime, sinks: Sinks) -> None:
@@ -117,10 +117,10 @@ class Writer:
         self._sinks = sinks
 
     def together(self, write: Callable[[], Written]) -> Written | Exception:
-        """Make changes in one transaction, where the engine has one; what they did, or the error that prevented them.
+        """Make changes, in one transaction if the engine has them; returns what was done, or the error if it failed.
 
         Raises:
-            TransientError: an embedded engine cannot be written, or not now: nothing was done.
+            TransientError: an embedded engine cannot be written now; nothing was done.
         """
         own: list[Exception] = []
 
@@ -143,7 +143,7 @@ class Writer:
         return wrote
 
     def put(self, changes: Sequence[Change]) -> bool:
-        """Change State; whether every value still had the expected version."""
+        """Change State; returns whether every value still had the expected version."""
         return all(self.engine.state.put(changes)) if changes else True
 
     def event(self, name: str, schedule: str, detail: Detail = {}, *, run: str | None = None) -> Event:  # noqa: B006 - read only
@@ -152,8 +152,8 @@ class Writer:
         return Event(at_ms=at_ms, name=name, run=run, actor=self._owner, detail={"schedule": schedule, **detail})
 
     def report(self, *events: Event) -> None:
-        """Report what happened outside of a transaction."""
-        with suppress(errors.TransientError):  # the engine may be what the events are about
+        """Report what happened outside a transaction."""
+        with suppress(errors.TransientError):  # the events may be about an engine that has failed
             self._append(events)
         self._emit(events)
 

@@ -64,7 +64,7 @@ class Unsent(Struct, frozen=True, kw_only=True):
 
     @property
     def run(self) -> str:
-        """The tick's name and key."""
+        """The name of the tick's run, which is also its key."""
         return f"{self.schedule}/{self.scheduled_at}"
 
     @property
@@ -102,7 +102,7 @@ def next_failure(before: Unsent, error: OnefoldError, now_ms: int) -> Unsent:
 
 
 def exhausted(one: Unsent, retries_max: int, age_ms: int, now_ms: int) -> str | None:
-    """What ended its retries: EventBridge's name of the limit, or `error` for a permanent failure; None while they continue.
+    """What ended a tick's retries: EventBridge's name of the limit, or `error` if it cannot succeed; None: nothing yet.
 
     Args:
         retries_max, age_ms: counted from the first try.
@@ -117,10 +117,11 @@ def exhausted(one: Unsent, retries_max: int, age_ms: int, now_ms: int) -> str | 
 
 
 def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: str) -> Entry:
-    """The message for the dead-letter queue: what the queue was to get, and why it did not.
+    """The message for the dead-letter queue: what the tick's queue should have received, and why it did not.
 
-    A message has ten attributes at most, on SQS its key is one of them. Its own stay, so that a redrive finds the job;
-    where they are too many, `IS_PAYLOAD_TRUNCATED`, which would be false, is left out, then the key, which the body has too.
+    A message has at most ten attributes; on SQS its key is one of them. The tick's own attributes stay, so that a
+    redrive finds the job. If there are too many, `IS_PAYLOAD_TRUNCATED`, which would be false, is left out, then the
+    key, which the body gives too.
 
     Args:
         why: from `exhausted`. execution: a new id of this last try.
@@ -137,7 +138,7 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
     }
     if why != "error":
         said["EXHAUSTED_RETRY_CONDITION"] = why
-    own = {name: one for name, one in sent.attributes.items() if name != APP_ATTRIBUTE}  # there is room for ten
+    own = {name: one for name, one in sent.attributes.items() if name != APP_ATTRIBUTE}  # only ten fit
     if len(own) + len(said) < limits.ATTRIBUTES_MAX - 1:
         said["IS_PAYLOAD_TRUNCATED"] = "false"
     attributes = {**own, **{name: Attribute(value) for name, value in said.items()}}
@@ -145,17 +146,17 @@ def dead_letter(schedule: Schedule, app: str, one: Unsent, why: str, execution: 
         body=sent.body,
         attributes=attributes,
         key=sent.key if len(attributes) < limits.ATTRIBUTES_MAX else None,
-        trusted=False,  # its body contains what it claims, and a signature would be one more attribute
+        trusted=False,  # sent unsigned: the signature would be one more attribute, and the body has all that is needed
     )
 
 
 def schedule_of(state_name: str) -> str:
-    """The schedule that an unsent tick is of, by its name in State."""
+    """The schedule of an unsent tick, from the tick's name in State."""
     return state_name.removeprefix(PREFIX).rpartition("/")[0]
 
 
 def refusal(error: Exception) -> OnefoldError:
-    """The error that a tick's queue answered; a defect of onefold is raised."""
+    """The error with which its queue refused a tick; one that is a defect of onefold is raised instead."""
     if not isinstance(error, OnefoldError) or isinstance(error, InvariantBroken):
         raise error
     return error
@@ -173,10 +174,10 @@ class UndeliveredTicks:
         self._state = writer.engine.state
         self._schedules = schedules
         self._agenda = agenda
-        self._orphaned: set[str] = set()  # schedules that were reported
+        self._orphaned: set[str] = set()  # schedules already reported
 
     def look(self) -> None:
-        """Note what there is: another process may have left it. What is noted already is read when its time comes."""
+        """Add ticks that other processes left to the agenda. Those that it has already are read when they are due."""
         state_names = [state_name for state_name in self._state.names(PREFIX) if not self._agenda.has(state_name)]
         ours = [state_name for state_name in state_names if schedule_of(state_name) in self._schedules]
         for first in range(0, len(ours), _READ):
@@ -189,7 +190,7 @@ class UndeliveredTicks:
         )
 
     def _say_orphans(self, counts: Mapping[str, int]) -> None:
-        """Say once which ticks wait for a schedule of this app that is not declared any more; they are kept for it."""
+        """Report once how many ticks of this app wait for a schedule that is no longer declared; they are kept for it."""
         new = sorted(counts.keys() - self._orphaned)
         for name, value in zip(new, self._state.get([ticking.PREFIX + name for name in new]), strict=True):
             if (
@@ -200,7 +201,7 @@ class UndeliveredTicks:
         self._orphaned.update(new)
 
     def send(self, state_name: str, now_ms: int) -> Written | None:
-        """Send a tick again, when it is time; what was written, or None for nothing.
+        """Send a tick again if it is due; returns what was written, or None if nothing was.
 
         Raises:
             TransientError: the engine cannot be written.
@@ -239,11 +240,11 @@ class UndeliveredTicks:
         return wrote
 
     def keep(self, one: Unsent, version: int, now_ms: int, wrote: Written) -> Written:
-        """Keep a tick to be sent again, or give it up where its retries have ended. Inside a transaction.
+        """Keep a tick to be sent again, or give it up if its retries have ended. Call it inside a transaction.
 
         Args:
             version: of its value in State; 0: it has none yet.
-            wrote: what the transaction did so far; it is answered with more.
+            wrote: what the transaction has done so far; it is returned with this added.
 
         Raises:
             OtherSchedulerError: another scheduler has dealt with it.
