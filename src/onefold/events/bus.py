@@ -7,7 +7,7 @@
 A put answers each entry as PutEvents does. When it returns, each accepted event is in the queues of all rules that match and
 in the archives, written in one transaction; a crash before that leaves no trace of it. Inside a handler the deliveries are
 sent with the run's record (outbox). A message that a queue refuses goes to the rule's dead-letter queue with EventBridge's
-attributes; it is not retried first, because every refusal of an embedded queue is final. On AWS a put calls PutEvents; the
+attributes; it is not retried first, because every refusal of an embedded queue is final. On AWS a put calls PutEvents;
 the rules there were deployed from the same declarations.
 Never here: the pattern language (`patterns.py`), templates (`transform.py`), replays (`replay.py`).
 Invariant: an accepted event is, for each rule that matches it, in the rule's queue or in its dead-letter queue.
@@ -44,7 +44,7 @@ from onefold.runner.declaring import queue_of
 from onefold.runtime.outgoing import transaction, wake_workers
 from onefold.runtime.runtime import Runtime
 
-ACCOUNT: Final = "000000000000"  # as the local SQS says by default
+ACCOUNT: Final = "000000000000"  # the account of the local SQS server by default
 REGION: Final = "us-east-1"
 _ENVELOPE_BYTES: Final = 4_096  # kept free in a message for the attributes of a dead letter
 _BUS_NAME: Final = r"[.\-_A-Za-z0-9]{1,60}"  # API reference, CreateEventBus; ours is shorter: queues are named after it
@@ -55,8 +55,8 @@ class PutAnswer(Struct, frozen=True, gc=False):
     """The answer to one entry, as PutEventsResultEntry.
 
     Args:
-        event_id: of the event; None when it was not taken, or will be named by EventBridge when a handler's run completes.
-        error_code, error_message: why it was not taken; to be corrected, not to be retried.
+        event_id: of the event; None if it was not accepted, or if EventBridge names it when a handler's run completes.
+        error_code, error_message: why it was not accepted; correct the entry, do not retry it.
     """
 
     event_id: str | None = None
@@ -74,7 +74,7 @@ class Parcel(Struct, frozen=True, gc=False):
 
 
 class Bus:
-    """A declared bus. Made by `App.bus`; safe from any thread once declared.
+    """A declared bus. Made by `App.bus`; it can be used from any thread once declared.
 
     Attributes:
         name: of the bus. origin: account and region of its events.
@@ -98,7 +98,7 @@ class Bus:
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: another thread of the parent's may have had the lock."""
+        """Called in a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Bus:
             input_transformer: a template filled from the event. constant: a value that is the same for every event.
             group: message group for FIFO targets (required there): a text, or a path such as "$.detail.customer".
             enabled: False to declare the rule without using it.
-            dead_letter: standard queue for what a target refuses; unless given, the bus's `<name>-undelivered`.
+            dead_letter: standard queue for what a target refuses; if None, the bus's `<name>-undelivered`.
 
         Raises:
             UsageError: an invalid pattern, a template that cannot be filled, a FIFO target without content_dedup or
@@ -159,7 +159,7 @@ class Bus:
             retention: how long an event is kept, counted from its put; None: forever.
 
         Raises:
-            UsageError: a name or pattern that cannot be. ConflictError: the bus has an archive of this name.
+            UsageError: an invalid name or pattern. ConflictError: the bus has an archive of this name.
         """
         if name in self.archives:
             raise errors.ConflictError(
@@ -178,24 +178,24 @@ class Bus:
     # -- putting -----------------------------------------------------------------------------------------------------
 
     async def aput(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
-        """As `put`, from a coroutine: nothing stops the loop."""
+        """As `put`, for coroutines: it does not block the event loop."""
         given = list(entries)
         return await self._runtime.in_thread(lambda: self.put(given))
 
     def put(self, entries: Iterable[EventEntry | Mapping[str, Any]]) -> list[PutAnswer]:
-        """Put events: on return those taken are in the queues of all rules that match, and in the archives.
+        """Put events: on return, accepted events are in the queues of all rules that match, and in the archives.
 
-        Inside a handler they leave when the run completes, with its record; the answers are the same.
+        Inside a handler they are sent when the run completes, with its record; the answers are the same.
 
         Args:
-            entries: any number, all in one transaction; a mapping is read as PutEvents has it ("Source", "DetailType", ...).
+            entries: any number, all in one transaction; a mapping has PutEvents' fields ("Source", "DetailType", ...).
 
         Returns:
-            One answer each, in order; a refused entry has a reason and does not hold up the others.
+            One answer per entry, in order; a refused entry has a reason and does not stop the others.
 
         Raises:
-            UsageError: an entry is neither, or has an unknown field. Nothing was put.
-            StorageBusy: nothing was put. TransientError: EventBridge did not take some for now.
+            UsageError: an entry is not an `EventEntry` or a mapping, or has an unknown field. Nothing was put.
+            StorageBusy: nothing was put. TransientError: EventBridge cannot take some of them now.
         """
         given = [one if isinstance(one, EventEntry) else entry_of(one) for one in entries]
         runtime = self._runtime
@@ -227,7 +227,7 @@ class Bus:
         taken: Sequence[Envelope],
         inside: context.Context | None,
     ) -> list[PutAnswer]:
-        """Put on the server's own bus, whose rules the deployment made from ours; it names the events."""
+        """Put events on the server's own bus, whose rules were deployed from ours; the server gives them their ids."""
         queue_name = bus_queue_name(self.name)
         entries = [Entry(body=request_of(event), key=event.id) for event in taken]
         if inside is not None:
@@ -240,7 +240,7 @@ class Bus:
         """The engine's archives.
 
         Raises:
-            UsageError: the engine's events are EventBridge's.
+            UsageError: the engine puts its events on EventBridge, which has its own archives.
         """
         archive = runtime.engine.archive
         if archive is None:
@@ -262,7 +262,7 @@ class Bus:
             rules: only these; None: all that are enabled.
 
         Raises:
-            NotFoundError: the archive or a rule does not exist. UsageError: an impossible name or range.
+            NotFoundError: the archive or a rule does not exist. UsageError: an invalid name or range.
             ConflictError: a replay of this name has ended, or replays something else.
         """
         from_ms, to_ms = duration.instant_ms(start, "start"), duration.instant_ms(end, "end")
@@ -278,7 +278,7 @@ class Bus:
         return made if refused is None else EntryFault("InvalidArgument", refused.message)
 
     def _kept(self, events: Sequence[Envelope], now_ms: int) -> dict[EventArchive, list[Archived]]:
-        """What goes into which archive."""
+        """Which events each archive keeps."""
         kept: dict[EventArchive, list[Archived]] = {}
         for archive in self.archives.values():
             ends_at_ms = None if archive.retention_ms is None else now_ms + archive.retention_ms
@@ -303,7 +303,7 @@ class Bus:
     # -- delivering --------------------------------------------------------------------------------------------------
 
     def parcels(self, event: Envelope, now_ms: int, rules: Iterable[str] | None = None) -> list[Parcel]:
-        """What an event becomes for each target of each rule that matches; for a dead-letter queue where it cannot be made.
+        """The messages of an event, for each target of each rule that matches; a dead letter where none can be made.
 
         Args:
             now_ms: when the bus took it. rules: only these; None: all that are enabled.
@@ -321,7 +321,7 @@ class Bus:
         ]
 
     def parcel(self, rule: Rule, queue: str, event: Envelope, now_ms: int) -> Parcel:
-        """What an event becomes for one target of a rule; where it cannot be made, for the rule's dead-letter queue."""
+        """The message of an event for one target of a rule, or a dead letter if it cannot be made."""
         settings = self._runtime.registry.queues[queue].settings
         try:
             body = transformed(rule.transformation, event, Rendering(rule.name, rule.arn, now_ms))
@@ -354,7 +354,7 @@ class Bus:
         return Parcel(rule, event, rule.dead_letter, Entry(body=event.text, attributes=attributes, key=event.id))
 
     def deliver(self, runtime: Runtime, parcels: Sequence[Parcel]) -> None:
-        """Send parcels, in order for each queue; inside `Engine.together`. What a queue refuses becomes a dead letter.
+        """Send parcels, in order for each queue, inside a transaction. What a queue refuses becomes a dead letter.
 
         Raises:
             NotFoundError, UsageError: a dead-letter queue is gone, or refuses it; nothing was sent.
@@ -380,7 +380,7 @@ class Bus:
     def _outbox(
         self, parcels: Sequence[Parcel], kept: Mapping[EventArchive, Sequence[Archived]]
     ) -> Iterable[OutboxItem]:
-        """The same as items that leave with the record of the run."""
+        """Parcels and archived events as outbox items, which are sent with the record of the run."""
         for archive, events in kept.items():
             for one in events:
                 attributes = {TIME_ATTRIBUTE: str(one.time_ms)}
@@ -396,7 +396,7 @@ class Bus:
 
 
 def _send(engine: Engine, name: str, parcels: Sequence[Parcel]) -> list[tuple[Parcel, Refused]]:
-    """Send parcels to one queue; those it refused. A queue that is gone refuses all."""
+    """Send parcels to one queue; returns those it refused. A queue that does not exist refuses all."""
     try:
         answers = engine.queues.open(name).send([parcel.entry for parcel in parcels])
     except errors.NotFoundError as error:
@@ -426,6 +426,6 @@ def declare_bus(runtime: Runtime, name: str, *, account: str | None, region: str
     elif account not in (None, bus.origin.account) or region not in (None, bus.origin.region):
         raise errors.ConflictError(
             f"Bus {name} is declared with account {bus.origin.account} in {bus.origin.region} already.",
-            todo="Say account and region once.",
+            todo="Give account and region once.",
         )
     return bus

@@ -1,7 +1,7 @@
 """The values and operators in a leaf of an event pattern, compiled once into tests on one value of an event.
 
-A leaf is a list; one of its members is enough. Strings, numbers, true, false and null are compared directly, an object
-names one operator. Numbers are compared by value (recorded from AWS: 300.0 matches 300), never with strings.
+A leaf is a list; a value has to match one of its members. Strings, numbers, true, false and null are compared directly;
+an object names one operator. Numbers are compared by value (recorded from AWS: 300.0 matches 300), never with strings.
 Never here: where in an event the value is (`patterns.py`). Invariant: a test accepts any JSON value and never raises.
 
 Sources: EventBridge user guide, "Comparison operators for use in event patterns"; aws/event-ruler, also for the errors.
@@ -23,7 +23,7 @@ Test = Callable[[object], bool]
 
 Sign = tuple[Literal["text", "number", "word", "folded", "prefix", "range", "any"], Any]
 """What an index of patterns stores for a value: the value itself, a text in lower case, how a text begins, the two
-bounds of a number (doubles), or just that there is one. Kinds keep 1, "1" and true apart."""
+bounds of a number (doubles), or just that there is a value. Kinds keep 1, "1" and true apart."""
 ANY: Final[Sign] = ("any", None)
 
 STARS_MAX: Final = 5  # our limit: AWS bounds the "complexity" of wildcards and does not say how it counts
@@ -31,12 +31,12 @@ _OF_STRING: Final[Mapping[str, Callable[[str, str], bool]]] = {"prefix": str.sta
 
 
 class Leaf(Struct, frozen=True, eq=False, gc=False):
-    """What a leaf takes.
+    """The values that a leaf accepts.
 
     Args:
         texts, numbers, words: strings, numbers, and true, false, null that are compared directly.
         tests: operators.
-        absent: an absent field is taken too.
+        absent: an absent field is accepted too.
         signs: every value that satisfies the leaf has one of them; see `Sign`.
         text: its list, as JSON.
     """
@@ -50,7 +50,7 @@ class Leaf(Struct, frozen=True, eq=False, gc=False):
     text: str
 
     def takes(self, value: object) -> bool:
-        """Whether a value that is not an array is one of these; an object never is."""
+        """Whether the leaf accepts a value that is not an array; it never accepts an object."""
         if isinstance(value, str):
             if value in self.texts:
                 return True
@@ -82,7 +82,7 @@ def read(members: Sequence[object], path: Sequence[str]) -> Leaf:
     """A leaf from its list.
 
     Raises:
-        UsageError: an empty list, a list or unknown operator in it, an operator with another argument than it takes.
+        UsageError: an empty list, a list or unknown operator in it, or an operator with an argument it does not take.
     """
     if not members:
         raise refused("Empty arrays are not allowed", path)
@@ -127,7 +127,7 @@ def sign_of(value: object) -> Sign:
 
 
 def _sign_of(name: str, argument: Any) -> Sign:
-    """The sign of every value that an operator takes. The argument has been checked."""
+    """The sign of every value that an operator accepts. The argument has been checked."""
     if name == "equals-ignore-case":
         return ("folded", argument.lower())
     if name == "numeric":
@@ -299,7 +299,7 @@ def _compares(how: Callable[[float, float], bool], bound: float, value: object) 
 
 
 def double(number: Any) -> float:
-    """As IEEE 754 has it; beyond its range an infinity, as JSON cannot write one otherwise."""
+    """A number as a double; an infinity if it is out of range, which JSON has no other way to write."""
     try:
         return float(number)
     except OverflowError:
@@ -307,7 +307,7 @@ def double(number: Any) -> float:
 
 
 def _bounds(argument: Sequence[Any]) -> tuple[float, float]:
-    """Of the argument of `numeric`, as if bounds belonged to it."""
+    """The bounds in the argument of `numeric`, as if both were inclusive."""
     low, high = float("-inf"), float("inf")
     for operator, bound in zip(argument[::2], argument[1::2], strict=True):
         low = double(bound) if operator in (">", ">=", "=") else low
@@ -322,7 +322,7 @@ def _is_number(value: object) -> bool:
 def _exists(argument: object, path: Sequence[str]) -> Test:
     if argument is not True:
         raise refused("exists match pattern must be either true or false.", path)
-    return lambda _: True  # only fields that are there are asked
+    return lambda _: True  # only called for fields that exist
 
 
 def _cidr(argument: object, path: Sequence[str]) -> Test:

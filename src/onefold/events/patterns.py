@@ -1,8 +1,8 @@
 """EventBridge's event patterns, for Lambda's filters and for rules of an event bus: compiled once, matched often.
 
-A pattern names fields; each names the values it takes, or operators. All named fields must match, one of a field's values
-is enough. In an array of the event any one element may match, but fields below one array must match in the same element. A
-dot in a name, in pattern or event, is a step into the object.
+A pattern names fields, and for each the values it accepts, or operators. All named fields must match, each with one of
+its values. In an array of the event any one element can match, but fields below one array must match in the same
+element. A dot in a name, in pattern or event, is a step into the object.
 
 Why an event does not match (`mismatches`) is found by the same `holds` over the same compiled pattern, so the two agree.
 
@@ -27,7 +27,7 @@ from onefold.events.operators import Leaf, refused
 from onefold.events.operators import read as read_leaf
 
 ALTERNATIVES_MAX: Final = 1_000  # EventBridge user guide, comparison operators, "Or matching"
-DEPTH_MAX: Final = 100  # ours: matching goes as deep as the pattern does
+DEPTH_MAX: Final = 100  # our limit: matching recurses as deep as the pattern does
 FILTERS_MAX: Final = 5  # Lambda developer guide, "Control which events Lambda sends to your function"
 FILTER_CHARS_MAX: Final = 4_096  # Lambda API, Filter, Pattern
 _OR: Final = "$or"
@@ -36,7 +36,7 @@ ABSENT: Final[object] = object()
 
 
 class Node(Struct, frozen=True, eq=False, gc=False):
-    """What a pattern asks at one path: a value, fields below it, and one of each group of alternatives."""
+    """What a pattern requires at one path: a value, fields below it, and one of each group of alternatives."""
 
     leaf: Leaf | None
     fields: tuple[tuple[str, Node], ...]
@@ -47,7 +47,7 @@ class Pattern(Struct, frozen=True, eq=False):
     """A compiled pattern.
 
     Args:
-        root: what is asked.
+        root: what it requires.
         absent: leaves that an absent field satisfies, with their paths.
     """
 
@@ -56,11 +56,11 @@ class Pattern(Struct, frozen=True, eq=False):
 
 
 class EventView(Struct, frozen=True, gc=False):
-    """An event, looked through once before it is matched with any number of patterns.
+    """An event, examined once before it is matched with any number of patterns.
 
     Args:
-        value: of JSON.
-        dotted: some object in it has a name with a dot.
+        value: the event's JSON value.
+        dotted: whether an object in it has a name with a dot.
     """
 
     value: object
@@ -99,7 +99,7 @@ def _compiled(value: object, *, empty: bool) -> Pattern:
 
 
 class _Draft:
-    """A node while the pattern is read: names with dots meet others at the same path."""
+    """A node while the pattern is being read, because a name with dots can lead to the path of other names."""
 
     def __init__(self) -> None:
         self.leaf: Leaf | None = None
@@ -158,7 +158,7 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
         text: JSON of a pattern. names: of operators. where: the service, for the error.
 
     Raises:
-        UsageError: names the operator and its place; or the text is not JSON.
+        UsageError: the pattern has such an operator; the error names it and its place. Or the text is not JSON.
     """
     waiting: list[tuple[object, tuple[str, ...]]] = [(_parsed(text), ())]
     while waiting:
@@ -178,9 +178,9 @@ def refuse_operators(text: str | bytes, names: Sequence[str], where: str) -> Non
 
 
 def view_of(value: object) -> EventView:
-    """An event from a value of JSON, for `matches`."""
+    """The view of an event for `matches`, from its JSON value."""
     waiting, dotted = [value], False
-    for one in waiting:  # grows while it is walked
+    for one in waiting:  # grows during the loop
         below: Iterable[object] = ()
         if isinstance(one, dict):
             dotted = dotted or "." in "".join(one)
@@ -207,7 +207,7 @@ _NONE: Final[frozenset[Leaf]] = frozenset()
 
 
 def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> bool:
-    """Whether `value` is as the node asks.
+    """Whether `value` has what the node requires.
 
     Args:
         value: `ABSENT` for no value. absent: leaves that are satisfied (`absent_in`). dotted: as `EventView`.
@@ -230,7 +230,7 @@ def holds(node: Node, value: object, absent: frozenset[Leaf], dotted: bool) -> b
 
 
 def elements(value: Sequence[object]) -> Iterator[object]:
-    """The elements of an array, and of arrays in it."""
+    """The elements of an array, and of the arrays in it."""
     waiting = list(reversed(value))
     while waiting:
         one = waiting.pop()
@@ -241,11 +241,14 @@ def elements(value: Sequence[object]) -> Iterator[object]:
 
 
 def undotted(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """An object with one step taken into each name with a dot; what meets at a name becomes alternatives."""
+    """An object whose names are split at their first dot.
+
+    Objects that meet under one name are merged; other values that meet become alternatives.
+    """
     if not any("." in name for name in fields):
         return fields
     made: dict[str, object] = {}
-    merged: dict[str, dict[str, object]] = {}  # of each first step, the objects that met there, as one of our own
+    merged: dict[str, dict[str, object]] = {}  # by first step: the objects that met there, in one copy
     for name, value in fields.items():
         first, dot, rest = name.partition(".")
         below: object = {rest: value} if dot else value
@@ -276,15 +279,14 @@ def _exists(event: EventView, path: Sequence[str]) -> bool:
 
 
 class BodyFilters(Struct, frozen=True, eq=False):
-    """The filters of a mapping of a queue; a message is kept when one of them matches, or when there are none."""
+    """The filters of a queue's event source mapping; a message is kept if one of them matches or there are none."""
 
     patterns: tuple[Pattern, ...]
 
     def keep(self, body: str) -> bool:
         """Whether a message with this body is handed to the function; otherwise it is deleted.
 
-        A body that is a JSON object or array meets patterns of fields, any other body patterns of a text: the body of
-        the other form matches neither.
+        A body that is a JSON object or array can match only patterns of fields, any other body only patterns of text.
         """
         if not self.patterns:
             return True
@@ -303,7 +305,7 @@ def _absent_below(pattern: Pattern, event: EventView) -> frozenset[Leaf]:
 
 
 def _keeps(root: Node, event: EventView, absent: frozenset[Leaf], is_json: bool) -> bool:
-    """Whether what a pattern says of the body holds, and is for bodies of this form."""
+    """Whether what a pattern requires of the body is met, and is meant for bodies of this form (JSON or text)."""
     for _, body in root.fields:
         if (body.leaf is not None) is is_json or not holds(body, event.value, absent, event.dotted):
             return False
@@ -314,8 +316,8 @@ def compile_filters(texts: Sequence[str]) -> BodyFilters:
     """The filters of a mapping, from the JSON of their patterns.
 
     Raises:
-        UsageError: more than 5; one longer than 4,096 characters, no pattern, or on something else than `body`
-            ("Invalid filter pattern definition."); names the place.
+        UsageError: more than 5; one that is longer than 4,096 characters, is not a pattern, or is on something other
+            than `body` ("Invalid filter pattern definition."); the error names the place.
     """
     if len(texts) > FILTERS_MAX:
         raise UsageError(
@@ -377,7 +379,7 @@ class Mismatch(Struct, frozen=True):
 
 
 def mismatches(pattern: Pattern, event: EventView) -> list[Mismatch]:
-    """What does not match, in the order of the pattern; empty when the event matches."""
+    """What does not match, in the order of the pattern; empty if the event matches."""
     if not isinstance(event.value, dict | list):
         event = EventView({}, False)
     absent = absent_in(pattern, event)
@@ -405,7 +407,7 @@ def _walk(node: Node, value: object, absent: frozenset[Leaf], dotted: bool, path
 
 
 def _walk_list(node: Node, value: list[object], absent: frozenset[Leaf], dotted: bool, path: str) -> Iterator[Mismatch]:
-    """Of one element the element's reasons; of several what they have in common: none of them fits."""
+    """Why an array does not match: the reasons of its only element, or that none of several fits."""
     several = list(elements(value))
     if len(several) == 1:
         yield from _walk(node, several[0], absent, dotted, f"{path}[0]")

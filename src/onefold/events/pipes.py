@@ -1,4 +1,4 @@
-"""Pipes: from one queue to another, with a filter, an enrichment and a transformation; as EventBridge Pipes does it.
+"""Pipes from one queue to another, with a filter, an enrichment and a transformation, as in EventBridge Pipes.
 
     app.pipe(orders, billing, filter={"body": {"kind": ["order"]}}, enrich=with_customer, transform='{"id": <$.id>}')
 
@@ -53,7 +53,7 @@ from onefold.runtime.runtime import Runtime
 
 _NAME: Final = r"[.\-_A-Za-z0-9]{1,64}"  # API reference, CreatePipe
 _WHOLE_BODY: Final = "<$.body>"
-# EventBridge user guide, "Event filtering in EventBridge Pipes": what patterns of pipes do not know
+# EventBridge user guide, "Event filtering in EventBridge Pipes": what patterns of pipes do not support
 _UNKNOWN: Final = ("wildcard",)
 
 Pattern = Mapping[str, Any] | str
@@ -65,11 +65,11 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         name: of the pipe and of its job.
         source, target: names of queues; fifo: of the target.
-        filters: JSON of patterns, at most 5; one is enough; none: every message.
+        filters: JSON of patterns, at most 5; a message must match one of them; none: every message is forwarded.
         transform: the template of what the target gets; None: the unchanged body, or what `enrich` returned.
         group: of a FIFO target: a text, or a JSON path.
         enrich: the function between filter and transformation; None for none.
-        owner: the team that owns a fix.
+        owner: the team that is responsible for fixes.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Pipe(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def input_template(self) -> str | None:
-        """The template for EventBridge Pipes: without one of its own the body is forwarded, not the whole record."""
+        """The template for EventBridge Pipes; if the pipe has none, it forwards the body, not the whole record."""
         return _WHOLE_BODY if self.transform is None and self.enrich is None else self.transform
 
 
@@ -96,7 +96,7 @@ class _CompiledPipe(Struct, frozen=True, eq=False):
     filters: BodyFilters
     transformation: Transformation
     group_path: Path | None
-    takes: codec.PayloadCodec[Any] | None  # None: JSON as it comes, or a text
+    takes: codec.PayloadCodec[Any] | None  # None: any JSON, or text
 
 
 class PipeJob(Job[str, Any]):
@@ -107,7 +107,7 @@ class PipeJob(Job[str, Any]):
         self._filters = filters
 
     def read(self, delivery: Delivery) -> tuple[Facts, Any]:
-        """What is known of a message; one that is filtered out is discarded."""
+        """What is known of a message, and its payload; a message that is filtered out is discarded."""
         body = delivery.body
         if not self._filters.keep(body):
             return self._without_key(delivery, discard="no filter of the pipe matches it"), None
@@ -209,7 +209,7 @@ def _check_queues(registry: Registry, source: Queue, target: Queue) -> None:
     other = next((job.name for job in registry.jobs.values() if job.policy.queue == source.name), None)
     if other is not None:
         raise errors.ConflictError(
-            f"Queue {source.name} has {other} already, and a message goes one way only.",
+            f"Queue {source.name} has {other} already, and each message goes to only one of them.",
             todo="Give the pipe a source queue of its own; a rule of a bus can send to both.",
         )
 
@@ -251,7 +251,7 @@ def _handler(way: _CompiledPipe) -> Callable[..., Any]:
 
 
 def _forward(way: _CompiledPipe, ctx: Context, value: Any) -> dict[str, Any]:
-    """Note what goes to the target; the job's result.
+    """Put what goes to the target into the outbox; returns the job's result.
 
     Raises:
         PayloadError: the target would not take it. The message becomes a dead letter of the source.
@@ -288,7 +288,7 @@ def _forward(way: _CompiledPipe, ctx: Context, value: Any) -> dict[str, Any]:
 
 
 def _opened(body: str) -> Any:
-    """A body as filters see it: the value of an object or array, any other body as its text."""
+    """A body as filters see it: a JSON object or array as its value, any other body as its text."""
     if body.lstrip()[:1] in ("{", "["):
         try:
             return msgspec.json.decode(body)
@@ -298,7 +298,7 @@ def _opened(body: str) -> Any:
 
 
 def _record_of(message: Delivery, body: Any) -> bytes:
-    """A message as pipes and Lambda see it, as JSON; without receipt handle and digests, which differ at every receive.
+    """A message as pipes and Lambda see it, as JSON; without receipt handle and digests, which differ on each receive.
 
     Args:
         body: from `_opened`: a text stays text, other JSON is inserted as written.

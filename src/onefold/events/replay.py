@@ -39,13 +39,13 @@ class Replay(Struct, frozen=True, kw_only=True):
     """The state of a replay.
 
     Args:
-        bus, name: which. archive: what is replayed.
+        bus, name: of the replay. archive: what is replayed.
         from_ms, to_ms: events with from_ms <= time < to_ms, UTC.
         rules: only these; None: all that are enabled.
         state: `running` (also when no process is running it at the moment), `completed`, `cancelled`.
-        last: events kept after this position are not part of it.
+        last: events archived after this position are not part of it.
         cursor: time and position of the last event that was delivered; None before the first.
-        replayed: events so far; delivered: messages they became.
+        replayed: events so far. delivered: messages sent for them.
         started_at_ms, ended_at_ms: wall time.
     """
 
@@ -81,7 +81,7 @@ def begin(
 
     Raises:
         NotFoundError: the bus has no archive or rule of that name.
-        UsageError: a name that cannot be, or an end that is not after the start.
+        UsageError: an invalid name, or an end that is not after the start.
         ConflictError: a replay of this name has ended, or has another archive, range or rules.
     """
     if not re.fullmatch(_NAME, str(name)):
@@ -120,14 +120,14 @@ def begin(
     if any(getattr(found, field) != getattr(wanted, field) for field in same) or found.state != "running":
         raise errors.ConflictError(
             f"Replay {name} of bus {bus.name} exists: {found.state}, of archive {found.archive}.",
-            meaning="A replay of the same archive, range and rules that is still running would go on.",
+            meaning="It would be continued if it were still running, with the same archive, range and rules.",
             todo="Give this one another name.",
         )
     return found
 
 
 def step(bus: Bus, runtime: Runtime, name: str) -> Replay:
-    """Deliver one page of events; the replay's state afterwards. Call it until it is not `running`.
+    """Deliver one page of events; returns the replay's state afterwards. Call it until that is not `running`.
 
     Raises:
         NotFoundError: the replay does not exist, or its archive or a rule is not declared any more; nothing was delivered.
@@ -140,7 +140,7 @@ def step(bus: Bus, runtime: Runtime, name: str) -> Replay:
             return before
         after = _deliver(bus, runtime, before)
         if not runtime.engine.state.put([Change(_state_name(before), msgspec.json.encode(after), version)])[0]:
-            raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Look again.")
+            raise errors.StorageBusy(f"Another process has changed replay {name} meanwhile.", todo="Try again.")
         return after
 
     return transaction(runtime.engine, page)
@@ -197,7 +197,7 @@ def cancel(bus: Bus, runtime: Runtime, name: str) -> Replay:
 
     _, found = change(runtime.engine.state, f"{_PREFIX}{bus.name}/{name}", _replay_of, None, decide)
     if found is None:
-        raise errors.StorageBusy(f"Replay {name} is carried on by someone else.", todo="Cancel it again.")
+        raise errors.StorageBusy(f"Another process keeps changing replay {name}.", todo="Cancel it again.")
     return found
 
 

@@ -1,6 +1,6 @@
 """What is declared on an event bus: rules and archives, checked and compiled when they are declared; and which rules match.
 
-A `Rule` and an `EventArchive` are plain values: names of queues, texts of patterns and templates as EventBridge has them, so
+A `Rule` and an `EventArchive` are plain values: names of queues, patterns and templates in EventBridge's own form, so
 that a deployment writes the same rule that the embedded bus follows. They also hold what was compiled from these texts.
 
 `Router` finds the rules that match an event without trying every rule. Each pattern is indexed under something that any
@@ -42,8 +42,8 @@ class Rule(Struct, frozen=True, kw_only=True, eq=False):
     """A declared rule.
 
     Args:
-        name, bus: which. arn: as EventBridge names it.
-        pattern: its JSON. enabled: whether it takes part.
+        name, bus: of the rule. arn: its ARN in EventBridge.
+        pattern: its JSON. enabled: if False, the rule is not used.
         targets: names of queues, 1 to 5. dead_letter: name of the queue for what they refuse.
         input_path, input_transformer, constant: what targets get; at most one is not None.
         group: of FIFO targets: a text, or a JSON path into the event.
@@ -69,7 +69,7 @@ class EventArchive(Struct, frozen=True, kw_only=True, eq=False):
     """A declared archive.
 
     Args:
-        name, bus: which. pattern: JSON of what it keeps; None: every event.
+        name, bus: of the archive. pattern: JSON of what it keeps; None: every event.
         retention_ms: how long; None: forever.
     """
 
@@ -103,7 +103,8 @@ def make_rule(
     """A rule from what was declared; arguments and errors as `Bus.rule`.
 
     Args:
-        known: the app's queues by name. dead_letter: gives its queue; asked once everything else is in order.
+        known: the app's queues by name.
+        dead_letter: returns its dead-letter queue; called once everything else is valid.
     """
     if not re.fullmatch(_RULE_NAME, str(name)):
         raise errors.UsageError(
@@ -212,7 +213,7 @@ def _check_dead_letter(rule: str, queue: Queue) -> None:
 
 
 class NumberRange(NamedTuple):
-    """From `low` to `high`, both inside; infinities for no bound. `rule` is the caller's."""
+    """From `low` to `high`, both inclusive; infinities for no bound. `rule` is the caller's index of the rule."""
 
     low: float
     high: float
@@ -220,7 +221,7 @@ class NumberRange(NamedTuple):
 
 
 class NumberRangeTree:
-    """Ranges around a center, and trees of those below and above it.
+    """The ranges that contain a center, and trees of those below and above it.
 
     Args:
         ranges: at least one, low <= high each.
@@ -231,7 +232,7 @@ class NumberRangeTree:
     def __init__(self, ranges: Sequence[NumberRange]) -> None:
         bounds = sorted(bound for one in ranges for bound in (one.low, one.high))
         center = self._center = bounds[len(bounds) // 2]
-        here = [one for one in ranges if one.low <= center <= one.high]  # not empty: the center is somebody's bound
+        here = [one for one in ranges if one.low <= center <= one.high]  # not empty: the center is a bound of one
         below = [one for one in ranges if one.high < center]
         above = [one for one in ranges if one.low > center]
         self._by_low = sorted(here, key=lambda one: one.low)
@@ -240,7 +241,7 @@ class NumberRangeTree:
         self._above = NumberRangeTree(above) if above else None
 
     def find(self, number: float, found: set[int]) -> None:
-        """Add the places of all ranges that hold a number."""
+        """Add the rules of all ranges that contain a number."""
         if number < self._center:
             for one in self._by_low:
                 if one.low > number:
@@ -259,15 +260,15 @@ class NumberRangeTree:
 
 T = TypeVar("T")
 
-_RANGES_MET: Final = 4  # ours: a number is taken to lie in one of four ranges of its field
+_RANGES_MET: Final = 4  # our estimate: a number lies in one of four ranges of its field
 _Anchor = tuple[tuple[str, ...], Sign]  # a path and the sign of the value there
 
 
 class Router(Generic[T]):
-    """Rules by pattern.
+    """Finds the rules whose patterns match an event.
 
     Args:
-        rules: pattern and rule; the answer keeps this order.
+        rules: patterns with their rules; answers keep this order.
     """
 
     def __init__(self, rules: Iterable[tuple[Pattern, T]]) -> None:
@@ -288,7 +289,7 @@ class Router(Generic[T]):
 
     @property
     def always(self) -> int:
-        """How many rules are asked about every event."""
+        """How many rules are tried for every event."""
         return len(self._always)
 
     def matching(self, value: Mapping[str, Any]) -> list[T]:
@@ -300,7 +301,7 @@ class Router(Generic[T]):
 
 
 class _Shelf:
-    """One step of a path: what is filed under signs here, and the steps below."""
+    """One step of a path: the patterns filed under signs here, and the steps below."""
 
     __slots__ = ("_ranges", "_tree", "below", "filed", "folds", "lengths")
 
@@ -308,12 +309,12 @@ class _Shelf:
         self.below: dict[str, _Shelf] = {}
         self.filed: dict[Sign, list[int]] = {}
         self.folds = False
-        self.lengths: set[int] = set()  # of the beginnings that are filed
+        self.lengths: set[int] = set()  # of the prefixes that are filed
         self._ranges: list[NumberRange] = []
         self._tree: NumberRangeTree | None = None
 
     def file(self, sign: Sign, index: int) -> None:
-        """File a pattern's place under a sign; all of it before anything is looked for."""
+        """File a pattern's index under a sign; all patterns must be filed before the first `find`."""
         if sign[0] == "range":
             low, high = sign[1]
             self._ranges.append(NumberRange(low, high, index))
@@ -356,7 +357,7 @@ def _collect(shelf: _Shelf, value: object, dotted: bool, found: set[int]) -> Non
 
 
 def _cost(anchors: Sequence[_Anchor], crowd: Mapping[_Anchor, int]) -> tuple[int, bool]:
-    """How many patterns would be asked; at a draw values are better than mere presence."""
+    """How many patterns would be tried; if two costs are equal, values are better than mere presence."""
     return sum(_asked(anchor, crowd) for anchor in anchors), any(sign == ANY for _, sign in anchors)
 
 
@@ -366,13 +367,13 @@ def _asked(anchor: _Anchor, crowd: Mapping[_Anchor, int]) -> int:
 
 
 def _shared(anchor: _Anchor) -> _Anchor:
-    """What several patterns may share: equal values and beginnings, and all ranges of one field."""
+    """What several patterns can share: equal values or prefixes; all ranges of one field count as shared."""
     path, sign = anchor
     return (path, ("range", None)) if sign[0] == "range" else anchor
 
 
 def _offers(node: Node, path: tuple[str, ...]) -> Iterator[list[_Anchor]]:
-    """The ways to file a pattern: each a list of anchors, one of which is in every event that matches."""
+    """The ways to file a pattern: each is a list of anchors, and every event that matches has at least one of them."""
     if node.leaf is not None and not node.leaf.absent:
         yield [(path, sign) for sign in node.leaf.signs]
     for name, below in node.fields:

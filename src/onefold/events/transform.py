@@ -4,8 +4,8 @@
     InputTransformer variables taken by JSON paths, filled into a template where it says <name>
     constant         the same text for every event
 
-In a template a variable outside of quotes becomes its JSON, one inside of quotes its bare text (AWS does not escape it; of
-an object the quotes are taken out). A path that finds nothing inserts the empty text, with quotes where there are none.
+In a template a variable outside quotes becomes its JSON, one inside quotes its bare text (AWS does not escape it; an
+object loses its quotes). A path that finds nothing inserts the empty text, as "" outside quotes.
 Paths support dots, indices and `*`. White space between the values of a template is removed. A pipe's template is the same
 but contains its paths directly: <$.body.id>.
 Never here: which events match, queues. Invariant: every variable of a compiled template is defined, and a number arrives as
@@ -62,7 +62,7 @@ class InputTransformer(Struct, frozen=True, kw_only=True):
 
     Args:
         paths: variable name -> JSON path into the event, at most 100.
-        template: JSON, or texts in quotes, with `<name>` where a variable goes; at most 8,192 characters. Beside the
+        template: JSON, or texts in quotes, with `<name>` where a variable goes; at most 8,192 characters. Besides the
             variables there are `aws.events.rule-arn`, `.rule-name`, `.event.ingestion-time`, `.event` (without the
             detail) and `.event.json`.
     """
@@ -72,7 +72,7 @@ class InputTransformer(Struct, frozen=True, kw_only=True):
 
 
 class Rendering(Struct, frozen=True, gc=False):
-    """What a template may say of the delivery beside the event.
+    """What a template can use besides the event.
 
     Args:
         rule: its name; arn: its ARN. ingested_at_ms: when the bus took the event, UTC.
@@ -84,7 +84,7 @@ class Rendering(Struct, frozen=True, gc=False):
 
 
 class _Hole(Struct, frozen=True, gc=False):
-    """A place in a template."""
+    """A place in a template that a variable fills."""
 
     name: str
     quoted: bool
@@ -95,7 +95,7 @@ class Transformation(Struct, frozen=True, eq=False):
 
     Args:
         path: of `input_path`. constant: the text. pieces, paths: of a template.
-        escaped: a text inside of quotes is written as JSON has it there (pipes), not bare (rules).
+        escaped: text inside quotes is escaped as JSON requires (pipes), not inserted bare (rules).
     """
 
     path: Path | None = None
@@ -121,7 +121,7 @@ def compile_transformation(
         constant: any value with a JSON form; None for none.
 
     Raises:
-        UsageError: more than one of them; a path, a variable or a template that cannot be.
+        UsageError: more than one of them; an invalid path, variable or template.
     """
     if sum(one is not None for one in (input_path, transformer, constant)) > 1:
         raise UsageError(
@@ -151,7 +151,7 @@ def compile_pipe_template(template: str) -> Transformation:
     What is filled in inside of quotes stays valid JSON, as EventBridge Pipes promises.
 
     Raises:
-        UsageError: another placeholder, a path or a template that cannot be.
+        UsageError: another placeholder, an invalid path or an invalid template.
     """
     paths: dict[str, str] = {}
 
@@ -178,7 +178,7 @@ def compile_path(text: str) -> Path:
     """The steps of a JSON path such as `$.detail.items[0].id`; `*` means every element or field.
 
     Raises:
-        UsageError: another form; EventBridge does not know more of JSON path either.
+        UsageError: another form; EventBridge does not support more of JSON path either.
     """
     if len(text) > PATH_CHARS_MAX or not re.fullmatch(_PATH, text):
         raise UsageError(
@@ -219,7 +219,7 @@ def _pieces(template: str, paths: Mapping[str, Path]) -> tuple[str | _Hole, ...]
 
 
 def _add_text(pieces: list[str | _Hole], text: str, quoted: bool, *, squeezed: bool) -> bool:
-    """Add the text between two placeholders, without white space outside of quotes; whether a quote is open after it."""
+    """Add the text between two placeholders, without white space outside quotes; returns whether a quote is open."""
     kept, escaped = [], False
     for char in text:
         if not quoted and squeezed and char in " \t\r\n":
@@ -237,14 +237,14 @@ def _add_text(pieces: list[str | _Hole], text: str, quoted: bool, *, squeezed: b
 
 
 def _check_template(pieces: Sequence[str | _Hole]) -> None:
-    """Refuse a template that gives no JSON whatever is filled in, and a placeholder in the name of a field."""
+    """Refuse a template that cannot give JSON, whatever is filled in, and a placeholder in the name of a field."""
     sample = "".join(one if isinstance(one, str) else "" if one.quoted else "0" for one in pieces)
     try:
         msgspec.json.decode(sample)
     except (msgspec.DecodeError, RecursionError) as error:
         lines = [line for line in sample.splitlines() if line.strip()]
         if len(lines) > 1 and all(line.strip()[:1] == line.strip()[-1:] == '"' for line in lines):
-            return  # texts, one a line
+            return  # one text per line
         raise UsageError(
             f"The input template is not JSON: {error}.",
             meaning="A text needs its quotes, and a variable cannot be the name of a field.",
@@ -291,7 +291,7 @@ def text_at(path: Path, event: Envelope) -> str | None:
 
 
 def at_path(path: Path, value: Any) -> Any:
-    """The value at a path; an object of its own where there is none."""
+    """The value at a path; `_NOTHING` if there is none."""
     for position, step in enumerate(path):
         if step == "*":
             below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
