@@ -1,1 +1,1 @@
-"""Private: the guard's rules, pure. May change with any release."""
+"""Private: the guard's rules, as pure functions. May change with any release."""

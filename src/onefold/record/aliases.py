@@ -1,14 +1,16 @@
 """Which record counts for an operation of a job that has had several names.
 
-A record's key contains the name that the job had, and a message names it too. A renamed job (`aliases=`) therefore finds an
-operation under any of its names. The record that exists counts, and the one that says most where there are several. An
-operation without any is recorded under the name that its message has, as a worker of the release with that name would.
+A record's key contains the name that the job had at the time, and a message contains it too. So for a renamed job
+(`aliases=`) an operation is looked up under each of its names. If one record exists, it counts; if there are several,
+the most advanced one does. An operation without a record is recorded under the name in its message, as a worker of the
+release with that name would do.
 
-Two workers could find nothing at the same moment and record one operation under two names. So a process that has claimed
-one looks at the others again before the handler is started, and releases its claim where one of them has changed. Of two
-that do so at once at least one sees the other, and the next check of both chooses the same record.
+Two workers could both find no record at the same moment and record one operation under two names. Therefore, a process
+that has claimed an operation under one name reads the records under the other names again before it starts the handler,
+and releases its claim if one of them has changed. If two processes do this at once, at least one sees the other's
+record, and at the next check both choose the same record.
 
-Never here: storage. Invariant: of the same records every process chooses the same one.
+Never here: storage. Invariant: given the same records, every process chooses the same one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def chosen(key: RecordKey, found: Iterable[Record | None]) -> RecordKey:
     """The key under which an operation is to be claimed.
 
     Args:
-        key: as its message names it. found: its records, under whatever names; None for a name that has none.
+        key: as its message names it. found: its records under all names; None for a name without one.
     """
     records = [one for one in found if one is not None]
     if not records:

@@ -38,13 +38,13 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
         key: the operation; None when the message is malformed.
         fingerprint: digest of the payload.
         malformed: why the message cannot be run as it is; None when it can.
-        kind: why it is malformed: it cannot be read, its attributes claim what only onefold may say, or no job is declared
-            for it.
-        run: that it belongs to; None for none.
+        kind: why it is malformed: it cannot be read, its attributes claim what only onefold may set, or no job is
+            declared for it.
+        run: the run that it belongs to; None for none.
         discard: why the message is not meant for a job and may be deleted (S3's test event); None for a job.
         amends: fingerprint of the payload that an operator replaced by this one.
-        message_id, sent_at_ms, receive_count: of the message; None and 0 for the guard alone.
-        stopped: its FIFO group is stopped by this earlier message, so it follows it to the dead-letter queue.
+        message_id, sent_at_ms, receive_count: those of the message; None and 0 for the guard alone.
+        stopped: id of an earlier message that stopped its FIFO group; this one follows it to the dead-letter queue.
     """
 
     key: store.RecordKey | None
@@ -61,11 +61,11 @@ class Facts(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Step(Struct):
-    """One thing for the runner to do, with replies for it to fill in.
+    """One thing for the runner to do, with fields for its replies.
 
     Attributes:
         now_ms: when it was done.
-        refused: it was not done, because the handler cannot be started now; the reason, and when the message comes back.
+        refused: set if it was not done because the handler cannot be started now: why, and when the message comes back.
     """
 
     now_ms: int = 0
@@ -86,7 +86,7 @@ class Probe(Step):
 
 
 class Start(Step):
-    """Mark the run as started, durably; reply `held`."""
+    """Mark the run as started, durably; reply `held`: False when the lease was lost."""
 
     hold: store.Hold | None = None
     held: bool = False
@@ -115,7 +115,7 @@ class Commit(Step):
 
 
 class Decided(Struct, frozen=True, gc=False):
-    """What a script decided: for which claim (None: without one), the number of the run, and what to add to the decision."""
+    """What a script decided: the decision, its claim (None: without one), the run's number, and notes to add."""
 
     decision: Decision
     claimed: store.Claimed | None = None
@@ -184,7 +184,7 @@ def _decide(facts: Facts, policy: Policy) -> Generator[Step, None, Decided]:
 
 
 def _unread(facts: Facts, policy: Policy) -> Decision | None:
-    """The decision about a message that must not be claimed, whatever its record says; None for one that may be."""
+    """The decision about a message that must not be claimed, whatever its record is; None if it may be claimed."""
     if facts.discard is not None:
         return Decision(write=None, settle=Ack(), notes=(Note("discarded", {"why": facts.discard}),))
     if facts.malformed is not None or facts.key is None:

@@ -72,7 +72,7 @@ class Breaker(Struct, frozen=True, omit_defaults=True):
         failures: in a row, while closed.
         pauses: in a row; 0: closed.
         until_ms: end of the pause, wall time.
-        probe: the operation that is being tried, or empty; `probe_until_ms`: how long it may take.
+        probe: the operation that is being tried, or empty; `probe_until_ms`: the end of its time.
         suspects: operations that opened the breaker or failed as its probe, newest last.
         summary: the dependency's error; for people.
     """
@@ -111,7 +111,7 @@ class BreakerRuling(Struct, frozen=True):
 
 
 class BreakerUpdate(Struct, frozen=True):
-    """The result of `after_run`: the value to be stored when it is another object, and what to report."""
+    """The result of `after_run`: the value, to be stored when it is another object, and what to report."""
 
     breaker: Breaker
     event: Event | None = None
@@ -121,8 +121,8 @@ def admit(breaker: Breaker, policy: BreakerPolicy, operation: str, now_ms: int) 
     """Whether a delivery of `operation` may be claimed at `now_ms` (wall time).
 
     While the breaker is open, the first delivery after the pause becomes the probe; store the result before claiming, so
-    that there is only one. Operations that were refused before wait half a pause longer, because another operation shows
-    better whether the dependency refuses all of them.
+    that there is only one probe. Operations that were refused before wait half a pause longer, because another
+    operation shows better whether the dependency refuses all of them.
     """
     if not breaker.is_open:
         return BreakerRuling(True, breaker)
@@ -146,7 +146,7 @@ def after_run(
     retry_in_ms: int | None = None,
     summary: str = "",
 ) -> BreakerUpdate:
-    """A run of `operation` has ended.
+    """The breaker after a run of `operation` has ended.
 
     Args:
         answer: `answered`: the dependency responded (success, a permanent refusal of this message); `failing`: transient or
@@ -157,7 +157,7 @@ def after_run(
     """
     if breaker.is_open:
         if breaker.probe != operation:
-            return BreakerUpdate(breaker)  # it began before the pause; only the probe decides
+            return BreakerUpdate(breaker)  # this run began before the pause; only the probe decides
         if answer == "answered":
             kept = tuple(one for one in breaker.suspects if one != operation)
             return BreakerUpdate(Breaker(suspects=kept), "resumed")

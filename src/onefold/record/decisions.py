@@ -54,7 +54,7 @@ def settle(
     Args:
         outcome: the handler's outcome.
         attempt: the number of this run, 1 or more.
-        receive_count: of the message, for people.
+        receive_count: the message's receive count, for people.
         now_ms: wall time.
         fraction: a random number from [0, 1) for the jitter.
     """
@@ -106,7 +106,8 @@ def not_admitted(outcome: NotStarted, policy: Policy) -> Decision:
 
 
 def _unstorable(outcome: Unstorable, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int) -> Decision:
-    # A transactional job's rows are rolled back, so nothing happened; an external effect did, and a person has to record it.
+    # A transactional job's rows are rolled back, so nothing happened. An external effect did happen: a person must
+    # record it.
     if policy.effect == "transactional":
         failed = Failed(kind="permanent", error="PayloadError", summary=outcome.summary)
         return dead_letter_failed(failed, "permanent", policy, claimed, attempt, now_ms)
@@ -149,7 +150,7 @@ def _transient(
 
 
 def _where(outcome: Failed) -> dict[str, str]:
-    """Where it was raised, for an event; empty where nothing was raised."""
+    """Where the exception was raised, as a detail of an event; empty where nothing was raised."""
     return {name: text for name, text in (("where", outcome.at), ("trace", outcome.trace)) if text}
 
 
@@ -209,7 +210,7 @@ def _failed_call(outcome: Failed, policy: Policy, claimed: store.Claimed, attemp
 def dead_letter_failed(
     outcome: Failed, kind: str, policy: Policy, claimed: store.Claimed, attempt: int, now_ms: int
 ) -> Decision:
-    """To the dead-letter queue with the reason; the record is failed and its budget closed."""
+    """Move the message to the dead-letter queue with the reason; the record is failed and its budget closed."""
     reason = Reason(
         kind=kind,
         error=outcome.error,
@@ -257,10 +258,10 @@ def park(
     trace: str = "",
     took_effect: bool = False,
 ) -> Decision:
-    """Move it to the held queue, where a person settles it; the record is unknown and does not expire.
+    """Move the message to the held queue, where a person settles it; the record is unknown and does not expire.
 
     Args:
-        trace: where it was raised; empty where nothing was.
+        trace: where the exception was raised; empty where nothing was.
         note: the event with the reason, unless the claim has reported it (`guard.noticed`).
         took_effect: the effect is known to have happened; only the result is missing.
     """
@@ -295,7 +296,7 @@ def malformed(summary: str, policy: Policy, kind: str = "malformed") -> Decision
     """Dead-letter a message that cannot be run; `summary` is the reason.
 
     Args:
-        kind: `malformed`: it cannot be read; or as `attempt.Facts` has it.
+        kind: `malformed`: it cannot be read; or another kind of `attempt.Facts`.
     """
     error = "PayloadError" if kind == "malformed" else None
     reason = Reason(kind=kind, error=error, summary=summary, job=policy.job, owner=policy.owner)
@@ -310,7 +311,7 @@ def stopped(by: str, key: str, policy: Policy) -> Decision:
 
 
 def conflict(found: store.Conflict, policy: Policy, now_ms: int, key: str | None, fingerprint: str) -> Decision:
-    """The key came with another payload before: this one is dead-lettered. Arguments as `guard.answer`."""
+    """Dead-letter a message whose key was used before with another payload. Arguments as for `guard.answer`."""
     fields = ", ".join(codec.differing(fingerprint, found.fingerprint))
     summary = (
         f"The key was used before with another payload (first by message {found.message_id or 'unknown'}, fingerprint "
@@ -338,7 +339,8 @@ class ProbeAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """A probe's answer: the effect happened (with its result as JSON), did not, or is still unknown.
 
     Args:
-        verdict: `later`: the probe itself failed transiently; ask again after the job's pause, or `retry_in_ms` when longer.
+        verdict: `later`: the probe itself failed transiently; ask again after the job's pause, or after `retry_in_ms`
+            if that is longer.
     """
 
     verdict: Literal["done", "not-done", "unknown", "later"]
@@ -371,7 +373,7 @@ def decision_of(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_
 
 
 def _later(found: ProbeAnswer, policy: Policy, claimed: store.Claimed, now_ms: int) -> Decision:
-    """Still in doubt, and nothing was run: no attempt is used. The queue's maximum receive count bounds it."""
+    """Leave the run in doubt and ask again later; no attempt is used. The queue's maximum receive count bounds this."""
     pause_ms = bounds_ms(policy.backoff, max(claimed.attempts, 1))[1]
     wait_ms = max(pause_ms, found.retry_in_ms or 0)
     failure = store.Failure(kind="unknown", error="ProbeFailed", summary=found.summary)

@@ -1,10 +1,10 @@
 """A job's settings (`Policy`), what its handler did (`Outcome`), and what follows for the message (`Decision`).
 
-The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is done. What failures
-lead to is in `decisions.py`; the meaning of exceptions in `failures.py`; decisions before the handler runs (duplicates,
-takeovers) in `guard.py`; the order of the steps in `attempt.py`. The pauses between retries are computed here (`Backoff`),
-for retries between deliveries and inside a call (`IN_CALL`); random numbers are passed in as fractions. Outcomes are sent
-between a worker and its child processes, so each has a tag.
+The values that the rules of `record/` work with, and the decision that nearly every delivery gets: it is completed. The
+decisions after failures are in `decisions.py`; the meaning of exceptions in `failures.py`; decisions before the handler
+runs (duplicates, takeovers) in `guard.py`; the order of the steps in `attempt.py`. The pauses between retries are
+computed here (`Backoff`), for retries between deliveries and inside a call (`IN_CALL`); random numbers are passed in as
+fractions. Outcomes are sent between a worker and its child processes, so each has a tag.
 Never here: clocks, random numbers, storage. Invariant: every run of a handler has exactly one outcome; a decision contains
 everything that happens to its delivery: record, message, and what is reported; for every run and every fraction 0 <=
 delay_ms <= cap_ms.
@@ -30,7 +30,7 @@ AfterFailure = Literal["stop", "skip"]
 Detail = Mapping[str, str | int | bool | None]
 
 FACTOR_MAX = 10.0  # with a larger factor the second pause would already be the cap
-WAIT_MS_MAX = 1_000  # a duplicate of a running job checks again after at most this, where a wait costs no receive
+WAIT_MS_MAX = 1_000  # a duplicate of a running job is tried again after at most this, where a wait costs no receive
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
@@ -40,10 +40,11 @@ class Backoff(Struct, frozen=True, kw_only=True):
     jitter included, nor than the 12 hours for which SQS can hide a message.
 
     Args:
-        base_ms: before the second run; 0 or more.
+        base_ms: the pause before the second run; 0 or more.
         factor: growth per failed run, 1 to 10.
         cap_ms: longest pause, jitter included; `base_ms` to 43,200,000 (12 h).
-        jitter: `full` draws from 0 to the pause; `half` from half of it to one and a half; `none` is exact.
+        jitter: `full` draws from 0 to the pause; `half` from half of the pause to one and a half pauses; `none` is
+            exact.
 
     Raises:
         UsageError: a number out of its bounds.
@@ -81,7 +82,8 @@ def bounds_ms(backoff: Backoff, failed_runs: int) -> tuple[int, int]:
         case "full":
             return 0, int(pause_ms)
         case "half":
-            # The middle is at most two thirds of the cap: if draws were clipped at the cap, a third of them would coincide.
+            # The middle is at most two thirds of the cap: if draws were clipped at the cap, a third of them would be
+            # equal.
             pause_ms = min(pause_ms, backoff.cap_ms * 2 / 3)
             return int(pause_ms / 2), int(pause_ms * 1.5)
         case "none":
@@ -121,7 +123,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         after_failure: FIFO: whether a dead-lettered or parked message stops its group.
         timeout_ms: how long one run may take.
         keep_ms: how long a finished record answers duplicates.
-        queue: where its messages come from; empty for calls of a guarded function.
+        queue: name of the queue its messages come from; empty for calls of a guarded function.
         uncounted: the queue can hide a message without the receive having counted.
         fifo: the queue has message groups.
         owner: the team that is responsible for fixes.
@@ -169,8 +171,8 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
         write: the record's transition; None does not change it.
         settle: what happens to the message.
         notes: what to report.
-        clear: hold of a completed run whose outbox leaves with this settlement.
-        outbox: messages of that completed run, to be sent before it is cleared.
+        clear: hold of a completed run whose outbox is sent with this settlement.
+        outbox: messages of that completed run, to be sent before its outbox is cleared.
     """
 
     write: store.Outcome | None
@@ -181,12 +183,12 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def completion(result: bytes, policy: Policy, now_ms: int, outbox: list[store.OutboxItem]) -> store.Complete:
-    """The record of a run that returned: it answers duplicates for as long as the policy says."""
+    """The write that completes the record of a run that returned; it answers duplicates as long as the policy says."""
     return store.Complete(result=result, expires_at_ms=now_ms + policy.keep_ms, outbox=outbox)
 
 
 def completed(outcome: Success, policy: Policy, attempt: int, now_ms: int) -> Decision:
-    """Decide a delivery whose handler returned. Arguments as `decisions.settle`."""
+    """Decide a delivery whose handler returned. Arguments as for `decisions.settle`."""
     write = completion(outcome.result, policy, now_ms, outcome.outbox)
     detail: Detail = {"attempt": attempt}
     if outcome.counts:
@@ -208,7 +210,7 @@ class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
         summary: one line without the payload.
         retry_in_ms: how long the dependency asked us to wait; None: the policy decides.
         crashed: the run was ended with its process (hard timeout, signal).
-        at: the last frame of the handler's own code, as in `shop.py:12 in book`; empty where nothing was raised.
+        at: the last frame of the handler's own code, for example `shop.py:12 in book`; empty where nothing was raised.
         trace: frames without locals (see `record/error_text.py`); empty where nothing was raised.
     """
 
@@ -222,20 +224,20 @@ class Failed(Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class NotStarted(Struct, frozen=True, gc=False, tag=True):
-    """The handler was not called after all (drain, deadline near, rate limit); `why` for people."""
+    """The handler was not called after all (drain, deadline near, rate limit); `why` is for people."""
 
     why: str
     delay_ms: int = 0
 
 
 class Unstorable(Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """The handler returned something that cannot be stored: the effect happened, its result is lost."""
+    """The handler returned something that cannot be stored: the effect happened, but its result is lost."""
 
     summary: str
 
 
 class LeaseGone(Struct, frozen=True, gc=False, tag=True):
-    """The run lost its lease: someone else owns the operation now."""
+    """The run lost its lease: another process owns the operation now."""
 
 
 Outcome = Success | Failed | NotStarted | Unstorable | LeaseGone

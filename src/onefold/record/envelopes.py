@@ -1,8 +1,8 @@
 """EventBridge's events: the entries of a put, their validation, and their envelopes.
 
-An entry is what a sender puts: source, detail-type, detail, resources, time. The bus adds id, account and region. The text
-of that envelope is matched with patterns, kept in archives and sent to queues. A replayed event is the same text with
-`replay-name` in it: the same id, time and detail.
+An entry is what a sender puts: source, detail-type, detail, resources, time. The bus makes it an envelope: it adds id,
+account and region. The envelope's text is matched with patterns, kept in archives and sent to queues. A replayed event
+is the same text, with the same id, time and detail, and `replay-name` added.
 Never here: rules, queues, generating ids. Invariant: the detail in an envelope is the sender's text, with its numbers
 unchanged.
 
@@ -37,7 +37,7 @@ class EventEntry(Struct, frozen=True, kw_only=True):
         source: the sender, for example `shop.orders`; must not begin with `aws.`.
         detail_type: what happened, for example `Order placed`; 1 to 128 characters.
         detail: the facts: anything whose JSON is an object, or the text of such JSON.
-        resources: names of what it is about, often ARNs.
+        resources: names of the things it is about, often ARNs.
         time_ms: when it happened, UTC; None: when it is put. Envelopes keep whole seconds.
     """
 
@@ -49,14 +49,14 @@ class EventEntry(Struct, frozen=True, kw_only=True):
 
 
 class EntryFault(Struct, frozen=True, gc=False):
-    """Why an entry is refused: PutEvents' code, which must not be retried, and its sentence."""
+    """Why an entry is refused: the code of PutEvents and a sentence. The same entry must not be put again."""
 
     code: str
     message: str
 
 
 class Envelope(Struct, frozen=True, gc=False):
-    """An event as it travels.
+    """An event as it is sent, kept and matched.
 
     Args:
         id: a UUID. time_ms: when it happened, whole seconds.
@@ -70,7 +70,7 @@ class Envelope(Struct, frozen=True, gc=False):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """The bus's own fields in an envelope: an account of 12 digits and a region."""
+    """The fields of an envelope that come from the bus: an account of 12 digits and a region."""
 
     account: str
     region: str
@@ -129,7 +129,7 @@ def sealed(entry: EventEntry, origin: Origin, event_id: str, now_ms: int) -> Env
 
 
 def request_of(event: Envelope) -> str:
-    """An event as an entry of PutEvents, as JSON; its id is left to EventBridge."""
+    """An event as an entry of PutEvents, as JSON, without its id: EventBridge assigns one."""
     fields = msgspec.json.decode(event.text, type=dict[str, Raw])
     request = {
         "Source": fields["source"],
@@ -142,7 +142,7 @@ def request_of(event: Envelope) -> str:
 
 
 def opened(text: str) -> Envelope:
-    """An envelope from its text; for archived events."""
+    """An envelope from its text, as archives keep it."""
     value = msgspec.json.decode(text)
     return Envelope(value["id"], instant(value["time"]), text, value)
 

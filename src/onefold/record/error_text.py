@@ -1,10 +1,10 @@
-"""The texts of exceptions, as far as they may be kept: a name, a line, a bounded text, and where they were raised.
+"""What may be kept of an exception: its name, a summary of one line, a bounded text, and where it was raised.
 
 Passwords, query strings of URLs, private keys and the input values of validation errors are masked; unprintable characters
-are escaped. A traceback contains file, line and function of each frame, and for each exception of the chain its text as
+are escaped. A traceback contains file, line and function of each frame, and the text of each exception of the chain as
 `text_of` permits, with lines after the first indented. The first frames, which are onefold's own, are left out.
-Never here: what a failure means (`failures.py`), values of variables, reading source files. Invariant: nothing raises,
-whatever the exception does, and every text is bounded.
+Never here: what a failure means (`failures.py`), values of variables, reading source files. Invariant: no function here
+raises, whatever the exception does, and every text is bounded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PRIVATE_KEY = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,8192}(?:-----END[^
 _LINE_END = "\x1f"  # separator while lines are masked together
 _INDENT_MAX = 8
 _TEXT_CHARS_MAX = 8_192  # of an exception's own text, before anything reads it
-_PARTS_MAX = 20  # of a group, or of the errors of a validation
-_GROUPS_MAX = 2  # of nested exceptions
+_PARTS_MAX = 20  # exceptions of a group, or errors of one validation
+_GROUPS_MAX = 2  # exception groups inside one another
 SUMMARY_CHARS_MAX = 500  # contracts.store.Failure
-TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace,
-TEXT_LINES_MAX = 8  # in so many lines
+TEXT_CHARS_MAX = 2_000  # of an exception's text in its trace
+TEXT_LINES_MAX = 8  # lines of that text
 TRACE_CHARS_MAX = 4_000
-_FRAMES_MAX = 24  # of one exception: the first and the last half of them
+_FRAMES_MAX = 24  # of one exception: half of these are its first frames, half its last
 _CHAIN_MAX = 4  # exceptions of a chain, beginning with the one that was caught
 _WALKED_MAX = 10_000  # frames of a runaway recursion that are counted
 _PATH_CHARS_MAX = 160
@@ -58,10 +58,10 @@ class _Frame(Struct, frozen=True, gc=False):
 
 
 def trace_of(error: BaseException, text_of: Callable[[BaseException], str]) -> Trace:
-    """Frames of an exception and of its causes, the cause before its consequence, as Python prints it.
+    """The frames of an exception and of its causes, each cause before its consequence, as Python prints them.
 
     Args:
-        text_of: an exception's own text as it may be shown; empty for its class alone.
+        text_of: returns an exception's own text as it may be shown; empty for its class alone.
     """
     try:
         return _trace_of(error, text_of)
@@ -103,7 +103,7 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
 
 
 def _frames(trace: TracebackType | None) -> list[_Frame]:
-    """The frames from the first that is not onefold's own; of very many, only the first and the last ones."""
+    """The frames from the first one outside onefold; if there are very many, only the first and the last ones."""
     found: list[_Frame] = []
     walked = left_out = 0
     while trace is not None and walked < _WALKED_MAX:
@@ -143,7 +143,7 @@ def _short(frame: _Frame) -> str:
 
 
 def error_name(error: BaseException) -> str:
-    """The class of an exception for people: `TimeoutError`, `httpx.ReadTimeout`, `onefold`'s own without module."""
+    """The class of an exception for people: `TimeoutError`, `httpx.ReadTimeout`, onefold's own without a module."""
     cls = type(error)
     if cls.__module__ in ("builtins", "onefold.errors", "__main__"):
         return cls.__qualname__
@@ -153,8 +153,8 @@ def error_name(error: BaseException) -> str:
 def summary_of(error: BaseException) -> str:
     """One line about a failure, at most 500 characters, safe to log.
 
-    The first line with a count of the others, without passwords and query strings of URLs, without the input values of
-    validation errors; control characters are escapes. What a handler puts into its own message is not checked further.
+    The first line with a count of the others, without passwords, query strings of URLs and the input values of
+    validation errors; control characters are escaped. The handler's own words in the message are not checked further.
     """
     lines = _safe_lines(error, "; ")
     more = f" [+{len(lines) - 1} {'line' if len(lines) == 2 else 'lines'}]" if len(lines) > 1 else ""
@@ -177,7 +177,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _safe_lines(error: BaseException, between: str) -> list[str]:
-    """The lines that are not blank, masked, with escapes for what cannot be printed; at least one, and none is empty."""
+    """The lines that are not blank, masked, and escaped where they cannot be printed; at least one, and none empty."""
     try:
         text = re.sub(_PRIVATE_KEY, redact.MASK, _words(error, between)[:_TEXT_CHARS_MAX])
         lines = [
@@ -185,7 +185,8 @@ def _safe_lines(error: BaseException, between: str) -> list[str]:
             for one in text.split("\n")
             if one and not one.isspace()
         ]
-        # Masked as one text: a quoted value may continue on the next line. To the patterns the separator is white space.
+        # Masked as one text, because a quoted value may continue on the next line. The patterns see the separator as
+        # white space.
         text = re.sub(_QUERY, "", redact.masked(_LINE_END.join(lines)))
         lines = [_escaped(one) for one in text.split(_LINE_END) if one and not one.isspace()]
     except Exception:  # noqa: BLE001 - a __str__ that fails, or no stack left, must not hide the failure
@@ -194,7 +195,7 @@ def _safe_lines(error: BaseException, between: str) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    r"""The line with `\x1b` and so on for everything that does not print: terminals obey some of it."""
+    r"""The line with escapes such as `\x1b` for everything that does not print, because terminals obey some of it."""
     if redact.is_plain(line):
         return line
     return "".join(one if redact.is_plain(one) else one.encode("unicode_escape").decode() for one in line)

@@ -1,11 +1,11 @@
 """Classifies failures: from an exception to `Failed`, with the rule that decided.
 
-In this order; the first rule that applies decides:
+The rules are tried in this order, and the first that applies decides:
 
     1  the job's own lists (transient=, permanent=, unknown=), and onefold's errors: nearest class of the MRO
-    2 what the exception carries: a wrapped exception, an AWS error code, an HTTP status, a SQLSTATE 3 the table of other
-    libraries' classes (below), by name along the MRO 4 anything else is transient: its cause is not known, and the number of
-    attempts is limited
+    2  what the exception carries: a wrapped exception, an AWS error code, an HTTP status, a SQLSTATE
+    3  the table of other libraries' classes (below), by name along the MRO
+    4  anything else is transient: its cause is not known, and the number of attempts is limited
 
 A request that was sent and whose answer was lost (read timeout, connection reset) may have been carried out. It is
 `unknown`, not transient, so that a job's on_unknown policy decides: with `rerun` it is tried again with backoff and uses an
@@ -42,7 +42,7 @@ from onefold.record.error_text import error_name, summary_of, text_of, trace_of
 # What other libraries' failures mean, by name: exception classes, HTTP statuses, AWS error codes, SQLSTATEs.
 #
 # A class is named by its top-level package and its own name, so nothing here imports it; subclasses inherit the meaning of
-# the nearest listed class. Five meanings:
+# the nearest listed class. The meanings:
 #
 #     transient   nothing was done, or the dependency said "not now": the same call may work later
 #     sent        the request may have been carried out and the answer was lost
@@ -51,9 +51,9 @@ from onefold.record.error_text import error_name, summary_of, text_of, trace_of
 #     unlisted    anything else
 #
 # Unlisted on purpose: ValueError, TypeError, KeyError, AttributeError, AssertionError and other errors of plain code. The
-# same class is raised for a bad payload and for half an answer of a partner (JSONDecodeError is a ValueError; a KeyError, a
-# None), so the class does not say; taken as transient it costs a few runs, taken as permanent it empties a queue into the
-# dead letters on a partner's bad day. A handler that knows better raises PermanentError, or its job says permanent=(...).
+# same class is raised for a bad payload and for a partner's bad answer (JSONDecodeError is a ValueError; a missing
+# field is a KeyError), so the class decides nothing. Treated as transient, it costs a few runs; as permanent, it
+# empties a queue into the dead letters on a partner's bad day. A handler that knows better raises PermanentError.
 #
 # Sources: the libraries' own exception trees (httpx 0.28, requests 2.34, urllib3 2.6, aiohttp 3.14, botocore 1.44,
 # psycopg 3.3, asyncpg 0.31, redis 8.1, SQLAlchemy 2.1), botocore's retry lists, PostgreSQL appendix A.
@@ -68,7 +68,7 @@ def _names(text: str) -> frozenset[str]:
 _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "builtins": {
         "transient": "ConnectionRefusedError BlockingIOError InterruptedError MemoryError",
-        "sent": "TimeoutError ConnectionError GeneratorExit",  # the last: a coroutine that was discarded while it ran
+        "sent": "TimeoutError ConnectionError GeneratorExit",  # GeneratorExit: a coroutine was discarded while it ran
         "permanent": "NotImplementedError",  # code that cannot do this at all
     },
     "asyncio": {"sent": "CancelledError IncompleteReadError"},
@@ -85,7 +85,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     },
     "urllib": {"transient": "URLError", "sent": "ContentTooShortError"},
     "subprocess": {"sent": "TimeoutExpired"},
-    # Raised into running code by a time limit or a stop: it is not known at which point.
+    # Raised into running code by a time limit or a stop, at an unknown point of the run.
     "billiard": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
     "celery": {"sent": "SoftTimeLimitExceeded TimeLimitExceeded"},
     "dramatiq": {"sent": "Interrupt"},
@@ -95,7 +95,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
     "rq": {"sent": "BaseTimeoutException"},
     "sqlite3": {"transient": "OperationalError", "permanent": "IntegrityError DataError"},
     "httpx": {
-        "transient": "TransportError RequestError",  # ConnectError, ConnectTimeout, PoolTimeout, ProxyError are these
+        "transient": "TransportError RequestError",  # and their ConnectError, ConnectTimeout, PoolTimeout, ProxyError
         "sent": "ReadTimeout WriteTimeout ReadError WriteError CloseError RemoteProtocolError",
         "permanent": "InvalidURL UnsupportedProtocol LocalProtocolError TooManyRedirects",
     },
@@ -110,7 +110,7 @@ _CLASSES: Final[dict[str, dict[Meaning, str]]] = {
         "permanent": "InvalidURL InvalidSchema MissingSchema InvalidHeader URLRequired TooManyRedirects",
     },
     "urllib3": {
-        "transient": "HTTPError ConnectTimeoutError",  # NewConnectionError, NameResolutionError are the second
+        "transient": "HTTPError ConnectTimeoutError",  # the second has NewConnectionError, NameResolutionError
         "sent": "TimeoutError ReadTimeoutError ProtocolError IncompleteRead InvalidChunkLength",
         "permanent": "LocationValueError InvalidHeader",
     },
@@ -171,14 +171,14 @@ CLASSES: Final[dict[tuple[str, str], Meaning]] = {
     for name in names.split()
 }
 
-# One class for "could not connect" and for "broke in the middle": the driver's text decides.
+# These libraries have one class for "could not connect" and for "broke in the middle"; the driver's text decides.
 NEVER_SENT: Final[dict[tuple[str, str], str]] = {
     ("redis", "ConnectionError"): r"\bconnecting to\b",
     ("psycopg", "OperationalError"): r"connection failed|failed to resolve host",
     ("psycopg2", "OperationalError"): r"connection to server|could not (connect|translate)|timeout expired",
 }
 
-# Classes that wrap the failure that matters, and where: an attribute, or "args" for the first argument.
+# Classes that wrap the failure that matters, and where it is: an attribute's name, or "args" for the first argument.
 WRAPPERS: Final[dict[tuple[str, str], str]] = {
     ("requests", "ConnectionError"): "args",
     ("urllib3", "MaxRetryError"): "reason",
@@ -186,13 +186,13 @@ WRAPPERS: Final[dict[tuple[str, str], str]] = {
     ("urllib", "URLError"): "reason",
     ("sqlalchemy", "DBAPIError"): "orig",
 }
-# These are only checked for whether the dependency is down (its certificate); otherwise the wrapper's class decides.
+# Here the wrapped failure decides only if the dependency is down (its certificate), otherwise the wrapper's class.
 WRAPPERS_DOWN: Final[dict[tuple[str, str], str]] = {
     ("httpx", "ConnectError"): "__cause__",
     ("httpcore", "ConnectError"): "args",
 }
 
-# Methods that by RFC 9110 change nothing: if their answer is lost, they can be repeated.
+# Methods that change nothing (RFC 9110): a request whose answer is lost can be repeated.
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 HTTP_TRANSIENT: Final = frozenset({408, 425, 429})  # and 5xx
@@ -243,7 +243,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "42": "permanent",  # syntax
     "42501": "down",  # insufficient privilege
     "42703": "down",  # the column does not exist: a migration is missing
-    "42P01": "down",  # the table does not exist: the same
+    "42P01": "down",  # the table does not exist: a migration is missing
     "44": "permanent",  # with check option
     "53": "transient",  # out of resources: connections, disk, memory
     "54": "permanent",  # program limit: row too big
@@ -286,9 +286,9 @@ class Ruling(Struct, frozen=True, kw_only=True):
 
     Args:
         kind: as in `Failed`.
-        rule: what decided, for people: `HTTP 429`, `sqlstate 40001`, `permanent= of the job`, `unlisted`...
-        retry_in_ms: how long the dependency asked us to wait, 0 to 12 h; None when it did not say.
-        listed: some rule covers this failure; False: it is transient by default.
+        rule: the rule that decided, for people: `HTTP 429`, `sqlstate 40001`, `permanent= of the job`, `unlisted`...
+        retry_in_ms: how long the dependency asked us to wait, 0 to 12 h; None when it did not ask.
+        listed: True: a rule covers this failure; False: it is transient by default.
         sent: the request may have been carried out.
     """
 
@@ -324,8 +324,8 @@ def classify(
     """The outcome of a run whose handler raised `error`. Never raises.
 
     Args:
-        interrupted: a signal handler raised it (a soft time limit), at any point of the run: unknown, whatever its class,
-            unless the job's own lists name it.
+        interrupted: a signal handler raised it (a soft time limit), at any point of the run: it is unknown, whatever
+            its class, unless the job's own lists name it.
         with_text: False: the exceptions' own texts are not kept, only their classes and where they were raised.
         error: what was raised.
         now_ms: wall time; a Retry-After may be a date.
@@ -467,7 +467,7 @@ def is_named(cls: type, dotted: str) -> bool:
 
 
 def _group(error: BaseException, now_ms: int, lists: Lists, depth: int) -> Ruling | None:
-    """A group is as bad as its worst part: unknown, then down, then permanent."""
+    """The ruling for an exception group is that of its worst member: unknown, then down, then permanent."""
     if not isinstance(error, BaseExceptionGroup) or depth >= _DEPTH_MAX:
         return None
     rulings = [_judge(one, now_ms, lists, depth + 1) for one in error.exceptions]
@@ -552,7 +552,7 @@ def _retry_after_ms(headers: Any, now_ms: int) -> int | None:
     try:
         at = parsedate_to_datetime(text)
         at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):  # the second: a year or an offset of very many digits
+    except (ValueError, OverflowError):  # OverflowError: a year or an offset of very many digits
         return None
     return _clamped_ms(at_ms - now_ms)
 

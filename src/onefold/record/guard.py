@@ -35,7 +35,7 @@ class Go(Struct, frozen=True, gc=False):
 def answer(
     found: store.Answer, policy: Policy, now_ms: int, key: str | None = None, fingerprint: str = ""
 ) -> Decision | Go:
-    """What to do with a delivery, given what its claim found; `key` and `fingerprint` are its own, for people."""
+    """What to do with a delivery, given what its claim found; its own `key` and `fingerprint` are for people."""
     match found:
         case store.Claimed():
             return _claimed(found, policy, now_ms)
@@ -120,9 +120,9 @@ _DIED = "The run ended, or lost its lease, before it could say whether the effec
 def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
     """What a claim reveals about the previous run, to be written with the claim and before any handler is called.
 
-    One `takeover` for each process that ended without reporting an outcome. `unknown` where that leaves a run in doubt and
-    the policy is to run it again or to hold it: once for each crash, by the claim that counts it. A record that is `unknown`
-    was written at the end of its run, which has reported that itself.
+    A `takeover` for each process that ended without reporting an outcome. An `unknown` where that leaves a run in doubt
+    and the policy is to run it again or to hold it: once for each crash, by the claim that counts it. Nothing for a
+    record that is `unknown` already, because the run that wrote it has reported that itself.
     """
     if not isinstance(found, store.Claimed):
         return ()
@@ -136,7 +136,7 @@ def noticed(found: store.Answer, policy: Policy) -> tuple[Note, ...]:
 
 
 def unreported(found: store.Claimed, policy: Policy) -> tuple[Note, ...]:
-    """As `noticed`, for a record that the end of a run left `unknown` and whose history row was lost."""
+    """Like `noticed`, for a record that the end of a run left `unknown` and whose history row was lost."""
     return _in_doubt(found, policy) if found.found == "unknown" else ()
 
 

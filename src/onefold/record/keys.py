@@ -1,10 +1,10 @@
 """The business key of an operation: a rule declared once, checked against the payload's type, applied to each payload.
 
-Three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's JSON
-(`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. A
-tenant's scope and a message group come from the same rules. A value that is null, empty, a boolean, a float or anything else
-that is neither text nor a whole number is an error that names the field, never a key: two customers must not share a record
-because both have no id.
+There are three forms: a template of field names (`"{customer.id}#{month}"`), a JMESPath expression over the payload's
+JSON (`jmespath("detail.id")` or `"jmespath:detail.id"`), or a function of the payload. The rules for a tenant's scope
+and a message group have the same forms. A value that is null, empty, a boolean, a float or anything else that is
+neither text nor a whole number is an error that names the field, never a key: two customers must not share a record
+because neither has an id.
 
 Never here: message ids, receive counts, the clock; a key is made only of what identifies the operation.
 Invariant: equal payloads give equal keys, and different lists of values give different keys (except where a template asks
@@ -33,7 +33,7 @@ from onefold.record.error_text import summary_of
 
 KEY_CHARS_MAX = 512  # contracts.store.RecordKey: 1 to 512 characters
 IDEMPOTENCY_KEY_CHARS_MAX = 64  # the shortest limit we know of among partners (Adyen: 64; Stripe: 255)
-_SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # 32 hexadecimal characters and a dash stay
+_SLUG_CHARS = IDEMPOTENCY_KEY_CHARS_MAX - 33  # the others are 32 hexadecimal characters and a dash
 
 _JMESPATH = "jmespath:"
 _NAME_SIGNS = frozenset(string.ascii_letters + string.digits + "_-")
@@ -41,14 +41,14 @@ _UNFIT = r"[\x00-\x1f\x7f\ud800-\udfff]"  # none of it is printable
 _VERSIONS = {
     1: "keys-v1:",
     2: "keys-v2:",
-}  # prefix of a template that chooses the version, where the separator between two fields is ambiguous
+}  # prefixes with which a template chooses the version, where the separator between two fields is ambiguous
 _MISSING = object()
-_CO_VARARGS = 0x04  # inspect.CO_VARARGS: it has *args
+_CO_VARARGS = 0x04  # inspect.CO_VARARGS: the function has *args
 _IDENTITY = "A key must be text, an integer, a UUID, an Enum or a date."
 _OF_THE_DICT = "Return one of its values: a key function of a call is given the arguments as a dict."
 _ANOTHER = "Name another field, or use a function that derives a text from it."
 
-# Names of fields that usually differ at every send, so that a second send of the same order would run again.
+# Names of fields whose values usually differ at every send, so that a second send of the same order would run again.
 _VOLATILE = frozenset(
     {
         "attempt", "attempts", "correlationid", "createdat", "eventtime", "guid", "messageid", "nonce", "now", "random",
@@ -69,7 +69,7 @@ def jmespath(expression: str) -> JmesPath:
     return JmesPath(expression)
 
 
-KeyFunction = JmesPath | Callable[[Any], object]  # what a rule may be besides a template
+KeyFunction = JmesPath | Callable[[Any], object]  # the forms of a rule besides a template
 
 
 class KeyRule:
@@ -77,7 +77,7 @@ class KeyRule:
 
     Attributes:
         text: the rule as declared, for people.
-        what: what it makes: `key`, `tenant`, `group`...
+        what: the name of what it makes: `key`, `tenant`, `group`...
         volatile: fields it uses whose names suggest that they differ at every send; a warning, not an error.
     """
 
@@ -107,7 +107,7 @@ class KeyRule:
         """A key that was given separately from the payload, within the same limits.
 
         Raises:
-            PayloadError: it is not a text, blank, too long, or holds control characters.
+            PayloadError: it is not text, blank, too long, or contains control characters.
         """
         if not isinstance(key, str) or not key.strip():
             raise PayloadError(
@@ -148,8 +148,8 @@ def key_rule(
         payload: annotation of the payload; `Any` checks nothing.
         what: the name of the setting, for errors.
         chars_max: longest result, in characters.
-        parameters: the fields are a function's parameters, which take objects of any class, with properties: what is inside
-            them is not checked.
+        parameters: the fields are a function's parameters; these take objects of any class, with properties, so what is
+            inside them is not checked.
 
     Raises:
         UsageError: not a rule; a template without a field, with a field that the type does not have (names the nearest),
@@ -188,7 +188,7 @@ def key_rule(
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many positional arguments; also where that is unknown."""
+    """Whether a function can be called with `count` positional arguments; True also where that is unknown."""
     if type(function) is FunctionType and not vars(function):  # inspect.signature would take 0.1 ms of every cold start
         code, defaults, named = function.__code__, function.__defaults__ or (), function.__kwdefaults__ or {}
         most = code.co_argcount if not code.co_flags & _CO_VARARGS else count
@@ -217,7 +217,7 @@ def idempotency_key(record: RecordKey, *parts: str) -> str:
 
     Args:
         record: the operation.
-        parts: what distinguishes several calls of one run, for example `"refund"`.
+        parts: texts that distinguish several calls of one run, for example `"refund"`.
 
     Returns:
         At most 64 characters of A-Z a-z 0-9 _ -: the job's name, shortened, and 128 bits of scope, job, key and parts.
@@ -252,7 +252,7 @@ def _parse(template: str, payload: Any, what: str) -> list[tuple[str, str | None
             raise UsageError(
                 f"{what}={template!r} has two fields with nothing between them.",
                 meaning='"1" and "23" would give the same key as "12" and "3".',
-                todo="Put a sign between them, for example #.",
+                todo="Put a character between them, for example #.",
             )
         parts.append((before, token[1:-1]))
         before, at = "", end + 1
@@ -277,7 +277,7 @@ def _check_field(template: str, name: str, payload: Any, what: str, *, parameter
             if (get_origin(kind) or kind) in (list, tuple) and not step.isdecimal():
                 raise UsageError(
                     f"{what}={template!r}: {step} comes after {codec.type_name(at)}, which has numbers, not names.",
-                    todo="Name one item by its place, for example {lines.0.id}, or use a function of the payload.",
+                    todo="Name one item by its position, for example {lines.0.id}, or use a function of the payload.",
                 )
             at = _item(kind, step)
             continue
@@ -308,7 +308,7 @@ def _nearest(name: str, names: Mapping[str, Any]) -> str | None:
 
 
 def _unwrapped(kind: Any) -> Any:
-    """A type without Annotated, NewType and `| None`; Any where more than one type is left."""
+    """A type without its Annotated, NewType and `| None`; Any where more than one type is left."""
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
@@ -381,7 +381,7 @@ def _version_of(declared: str) -> tuple[int | None, str]:
 
 
 def _checked_version(version: int | None, template: str, parts: list[tuple[str, str | None]], what: str) -> int:
-    """Which version makes the keys; without an ambiguous separator both give the same keys.
+    """The version that makes the keys; without an ambiguous separator both versions make the same keys.
 
     Raises:
         UsageError: an ambiguous separator without a version: the keys of existing records must not change silently.
@@ -390,9 +390,9 @@ def _checked_version(version: int | None, template: str, parts: list[tuple[str, 
     if flawed and version is None:
         raise UsageError(
             f"{what}={template!r} has {flawed[0]!r} between two fields: two different lists of values could give one key.",
-            meaning="% and signs whose code begins with 25, such as box-drawing ones, were not distinguished from values.",
-            todo=f'For new keys put another sign there, for example #, or write "{_VERSIONS[2]}{template}". To find records '
-            f'that exist, write "{_VERSIONS[1]}{template}": the keys of before, of which two operations may share one.',
+            meaning="Earlier versions confused % and characters whose code begins with 25 (box drawing) with values.",
+            todo=f'For new keys put another character there, such as #, or write "{_VERSIONS[2]}{template}". To find '
+            f'existing records, write "{_VERSIONS[1]}{template}": the earlier keys, which two operations may share.',
         )
     return version or 1
 
@@ -400,14 +400,14 @@ def _checked_version(version: int | None, template: str, parts: list[tuple[str, 
 def _is_flawed(sign: str) -> bool:
     """Whether values that version 1 escapes for this separator may contain it, or become equal although they differ.
 
-    It writes `%25` for `%`, and `%` with the hexadecimal code of the separator for the separator. If that code begins with
-    25, it reads as an escaped `%` followed by something; if the separator is `%`, its escape contains it.
+    Version 1 writes `%25` for `%`, and `%` with the hexadecimal code of the separator for the separator. If that code
+    begins with 25, it reads as an escaped `%` followed by something; if the separator is `%`, its escape contains it.
     """
     return f"{ord(sign):02X}".startswith("25")
 
 
 def _escaped(text: str, sign: str, version: int) -> str:
-    """A value, escaped so that the literal that follows it does not occur in it: different lists give different keys."""
+    """A value, escaped so that the literal after it does not occur in it; so different lists give different keys."""
     if version == 2 and _is_flawed(sign):
         return text.replace("~", "~t").replace(sign, "~s")
     if sign in text or "%" in text:
@@ -425,7 +425,7 @@ def _template(template: str, parts: list[tuple[str, str | None]], what: str, ver
             return _text(_value(payload, steps), only, template, what)
 
         return alone
-    # All but the last value are followed by a literal, which is escaped inside of the value.
+    # All values but the last are followed by a literal, which is escaped inside the value.
     signs = [before[0] for before, _ in parts[1:-1]] + [""]
 
     def joined(payload: Any) -> str:
@@ -457,7 +457,7 @@ def _text(value: Any, name: str, rule: str, what: str) -> str:
     """A value as part of a key.
 
     Raises:
-        PayloadError: it is not an identity; names the field.
+        PayloadError: it cannot identify anything; names the field.
     """
     if type(value) is str:  # by far the most frequent
         if value.strip():
@@ -518,7 +518,7 @@ def by_expression(expression: str, what: str) -> Callable[[Any], object]:
     def find(payload: Any) -> object:
         try:
             return compiled.search(codec.plain(payload))
-        except (TypeError, ValueError) as error:  # no JSON form; a JMESPath function got a value of the wrong type
+        except (TypeError, ValueError) as error:  # no JSON form, or a JMESPath function got a value of a wrong type
             raise _failed(f"{what} jmespath:{expression}", error) from error
 
     return find

@@ -1,20 +1,22 @@
 """When to extend a lease, for how long, and until when to trust it.
 
 The same arithmetic applies to a record's lease and a message's visibility; they are extended together. Times are
-milliseconds of one clock (monotonic, in the process that holds the lease): the instant of *asking* counts, not of the
-answer, because the lease may have begun that early.
+milliseconds of one clock (monotonic, in the process that holds the lease): the instant of the *request* counts, not
+that of the answer, because the lease may have begun that early.
 
     asked ---- a third of the lease ----> due -- retries every twelfth --> trusted until ...margin... > lease ends
 
-Due after a third: an extension that fails (throttled, file locked) can be tried again and again for more than half of the
-lease before anything is lost, for at most three writes per lease. Trusted until asked + lease - margin: the margin covers
-the difference between the clocks of two hosts and the time it takes to stop a handler; after it another worker may already
-run the operation.
+An extension is due after a third of the lease. This costs at most three writes per lease, and an extension that fails
+(throttled, file locked) can be tried again for more than half of the lease before anything is lost. The lease is
+trusted until asked + lease - margin. The margin covers the difference between the clocks of two hosts and the time it
+takes to stop a handler; after that instant another worker may already be running the operation.
 
-A process that was stopped comes back after the lease has ended by its own clock. Perhaps nobody has taken it over, and
-only the store knows; so extending is tried for as long as it would have been before the end, until the store answers.
+A process that was stopped may continue only after the lease has ended by its own clock. Perhaps nobody has taken the
+operation over; only the store knows. So it tries to extend the lease for as long as it would have before the end, until
+the store answers.
 
-Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have got is not trusted.
+Never here: threads, clocks, what is done with the run. Invariant: a lease that another process may have taken is not
+trusted.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from msgspec import Struct
 
 from onefold import limits
 
-MARGIN_SHARE = 10  # the margin is a tenth of the lease,
-MARGIN_MS_MIN = 100  # at least this much (a slow fsync),
-MARGIN_MS_MAX = 5_000  # at most this much (hosts that keep time by NTP differ by less than a second)
+MARGIN_SHARE = 10  # the margin is a tenth of the lease
+MARGIN_MS_MIN = 100  # but at least this (a slow fsync)
+MARGIN_MS_MAX = 5_000  # and at most this (hosts that keep time by NTP differ by less than a second)
 CEILING_SLACK_MS = 2_000  # an extension must reach the queue before the 12 hours are over by the queue's clock
 
 
@@ -37,7 +39,7 @@ class Lease(Struct, frozen=True, kw_only=True):
         lease_ms: how long it holds from then on, 1 or more.
         received_at_ms: when the receive was asked for; None for a lease without a message.
         tried_at_ms: when an extension last failed since `asked_at_ms`; None when none did.
-        tried_from_ms: when the first of these failed that were made one after the other (`failed_from_ms`).
+        tried_from_ms: when the first failed in the present series of tries without a long gap (`failed_from_ms`).
         is_claimed: a record names its owner, so that it can still be extended after its end.
     """
 
@@ -65,7 +67,7 @@ class Over(Struct, frozen=True):
     """No longer trusted: stop the handler.
 
     Args:
-        ceiling: because a message cannot be hidden for more than 12 hours.
+        ceiling: whether the reason is that a message cannot be hidden for more than 12 hours.
     """
 
     ceiling: bool
@@ -85,7 +87,7 @@ def trusted_until_ms(asked_at_ms: int, lease_ms: int) -> int:
 
 
 def ceiling_ms(received_at_ms: int) -> int:
-    """The instant up to which a message received then can be kept hidden: 12 hours, less the time a call may take."""
+    """The instant up to which a message can be kept hidden: 12 hours after its receive, less the time for a call."""
     return received_at_ms + limits.VISIBILITY_MS_MAX - CEILING_SLACK_MS
 
 
@@ -98,7 +100,7 @@ def due_at_ms(lease: Lease) -> int:
 
 
 def failed_from_ms(lease: Lease, now_ms: int) -> int:
-    """`Lease.tried_from_ms` after an extension that failed at `now_ms`."""
+    """The value of `Lease.tried_from_ms` after an extension that failed at `now_ms`."""
     return now_ms if lease.tried_from_ms is None or _stood(lease, now_ms) else lease.tried_from_ms
 
 
@@ -108,7 +110,7 @@ def _stood(lease: Lease, now_ms: int) -> bool:
 
 
 def _again_ms(lease: Lease, now_ms: int) -> int | None:
-    """Of a lease that is not trusted any more: when to try to extend it, or None."""
+    """When to try to extend a lease that is not trusted any more; None: not again."""
     if _stood(lease, now_ms):
         return now_ms
     trusted_ms = trusted_until_ms(lease.asked_at_ms, lease.lease_ms)

@@ -4,7 +4,7 @@ The values live in `State`, shared by all processes of an engine and changed by 
 value and the time and return a new value. Whole numbers only, so that rounding errors cannot add up.
 
 Never here: waiting, State itself, which limit applies to which job. Invariant: in any span of t ms a bucket grants at most
-burst + count x t / per_ms, also when clocks of hosts differ or are set back.
+burst + count x t / per_ms, even if the clocks of hosts differ or are set back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORM = r"\s*([0-9]+)\s*/\s*([smhd])\s*"
 CONCURRENCY_MAX = 1_500  # the holder of a slot takes 41 bytes of a value of State, which has 64 KiB
 _COUNT_MAX = 1_000_000
 _BURST_PER_SECOND = 10  # the default burst is a tenth of a second's tokens
-_SET_BACK_MS = limits.MINUTE_MS  # a stored instant further ahead than this: some host's clock was wrong
+_SET_BACK_MS = limits.MINUTE_MS  # if a stored instant is further ahead than this, some host's clock was wrong
 
 
 class Rate(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Bucket(Struct, frozen=True):
 
     Args:
         level: tokens x per_ms, so that a millisecond's refill is a whole number.
-        at_ms: when that was true, wall time.
+        at_ms: the instant of that level, wall time.
     """
 
     level: int
@@ -136,13 +136,13 @@ def take(bucket: Bucket | None, rate: Rate, wanted: int, now_ms: int) -> TakenTo
 
 
 def is_full(bucket: Bucket, rate: Rate, now_ms: int) -> bool:
-    """Whether a bucket is full, like one never used, so that it need not be kept."""
+    """Whether a bucket is full, like one that was never used, so that it need not be kept."""
     return take(bucket, rate, rate.burst_max, now_ms).granted == rate.burst_max
 
 
 # ------------------------------------------------------------------------------------------------------------- slots
 
-Slots = Mapping[str, int]  # holder -> instant (ms) until which it holds a slot unless renewed
+Slots = Mapping[str, int]  # holder -> instant (ms) until which it holds a slot unless it renews it
 
 
 class Occupied(Struct, frozen=True):
@@ -150,8 +150,8 @@ class Occupied(Struct, frozen=True):
 
     Args:
         granted: whether the holder has a slot now.
-        slots: to be stored, ended ones removed.
-        wait_ms: when not granted: how long until the first slot expires; one may be released earlier.
+        slots: to be stored; those that have ended are removed.
+        wait_ms: when not granted: how long until the first slot expires; one may be released earlier than that.
     """
 
     granted: bool
