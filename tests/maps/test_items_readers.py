@@ -74,7 +74,7 @@ def test_ragged_rows_are_malformed_or_padded_as_aws_does(tmp_path: Path) -> None
 
 def test_a_byte_that_is_no_text_costs_its_row_alone(tmp_path: Path) -> None:
     source = written(tmp_path, b"a\nx\n\xa3y\nz\n")
-    assert bad(every(source)) == [(3, "byte 0xA3 at place 1 of the line is not utf-8")]
+    assert bad(every(source)) == [(3, "byte 0xA3 at position 1 of the line is not utf-8")]
     assert values(every(source)) == [{"a": "x"}, {"a": "z"}]
     assert values(every(source, ItemReader(encoding="latin-1")))[1] == {"a": "£y"}
 
@@ -220,6 +220,6 @@ def test_a_change_is_found_and_a_new_time_alone_is_none(tmp_path: Path) -> None:
     Path(source.name).touch()
     assert changed(before, source.identity()) is None
     Path(source.name).write_text("a\n1\n3\n")
-    assert changed(before, source.identity()) == "its beginning is another"
+    assert changed(before, source.identity()) == "its beginning has changed"
     Path(source.name).write_text("a\n1\n")
     assert "size" in (changed(before, source.identity()) or "")

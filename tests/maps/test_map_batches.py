@@ -57,9 +57,7 @@ def test_the_ways_out_of_a_repaired_file_lead_to_each_item_once(batches: Batches
             maps.redrive(app, RUN, turns=False)
         with pytest.raises(errors.UsageError, match=r"in batches, and \d+ of them are done") as cut:
             maps.redrive(app, RUN, items=items, turns=False)
-        assert (
-            "Put the file back and `onefold map redrive nightly/1`; what was repaired goes into" in changed.value.todo
-        )
+        assert "Put the file back and `onefold map redrive nightly/1`; put what was repaired into" in changed.value.todo
         assert "--items" not in changed.value.todo, "that is refused"
         assert "`onefold map redrive nightly/1` without another source" in cut.value.todo
         assert "`onefold map start grind --items FILE --name NAME`" in cut.value.todo
@@ -87,5 +85,5 @@ def test_a_run_in_batches_that_goes_on_names_no_way_that_is_closed(batches: Batc
         mill.file(40, bad={39: "39,40"})
         with pytest.raises(errors.UsageError, match="is not the file") as changed:
             maps.resume(app, RUN, turns=False)
-        assert "Put the file back and `onefold map resume nightly/1`; what was repaired goes into" in changed.value.todo
+        assert "Put the file back and `onefold map resume nightly/1`; put what was repaired into" in changed.value.todo
         assert "--items" not in changed.value.todo

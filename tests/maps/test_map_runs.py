@@ -396,7 +396,7 @@ def test_another_declaration_is_refused(tmp_path: Path) -> None:
     with mill_at(tmp_path) as (mill, _):
         maps.start(mill.app, "grind", run=RUN, items=mill.file(3), turns=False)
         other = replace(mill.map, spec=replace(mill.map.spec, reader=ItemReader(delimiter="pipe")))
-        with pytest.raises(errors.UsageError, match="declared otherwise"):
+        with pytest.raises(errors.UsageError, match="not declared as it was"):
             Mapper(mill.app.runtime(), other, RUN)
 
 

@@ -1,7 +1,7 @@
 """Map runs: a job for each item of a file or listing, run to its end or until too many items have failed.
 
-Imports `runner` and below. What is tried again, tolerated or caught is decided in `maps/rules.py`; how results are written
-in `maps/results.py`. The names here are loaded when they are first used, so that a Lambda function without a map loads no
+Imports `runner` and below. `maps/rules.py` decides what is tried again, tolerated or caught; `maps/results.py` writes
+the results. The names here are loaded when they are first used, so that a Lambda function without a map loads no
 readers or rules.
 """
 

@@ -1,13 +1,14 @@
 """What is checked before a map run starts, and before it is resumed.
 
-Before it starts: whether the columns of a CSV file can make items of the declared type. If the header lacks a required
-column, every row is malformed: a wrong file, a wrong delimiter, a file without a header. Which columns a type requires is
-read from msgspec and pydantic; where they cannot say (a union, a model that rewrites its input), nothing is refused, and
-rows are checked one by one. Before it is resumed: its source and its declaration must be what they were when it was started.
+Before a run starts: whether the columns of a CSV file can make items of the declared type. If the header lacks a
+required column, every row would be malformed; the cause is a wrong file, a wrong delimiter or a missing header. msgspec
+and pydantic tell which columns a type requires; if they cannot (a union, a model that rewrites its input), no file is
+refused and rows are checked one by one. Before a run is resumed: its source and its declaration must be those it was
+started with.
 
-Never here: changing anything, reading rows, columns of other formats (their values name their fields themselves).
-Invariants: an error says what has changed and what can be done. A file is refused only if none of its rows could become an
-item.
+Never here: changing anything, reading rows, columns of other formats (their values name their own fields).
+Invariants: an error says what has changed and what can be done. A file is refused only if none of its rows could become
+an item.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from onefold.maps.state import MapState
 
 
 def check_source(source: Source, state: MapState, mapping: MapJob, *, wholly: bool = False) -> tuple[int, str] | None:
-    """See that a source is the one that the run was started with; its stamp now.
+    """Check that a source is the one that the run was started with; return its present stamp.
 
     Args:
-        wholly: read it all, even if size and time show that nothing was written.
+        wholly: read all of it, even if size and time show that nothing was written.
 
     Raises:
-        NotFoundError: it is gone. UsageError: it is another.
+        NotFoundError: the source is gone. UsageError: it has changed.
     """
     stamp, before = source.stamp(), state.identity
     if not wholly and stamp == (before.size, before.stamp):
@@ -49,7 +50,7 @@ def check_source(source: Source, state: MapState, mapping: MapJob, *, wholly: bo
 
 
 def is_cut(state: MapState, mapping: MapJob) -> bool:
-    """Whether batches of a run are done, or may be: a batch is one effect, known by its items; another file cuts others."""
+    """Whether a run has finished batches, or may have: a changed file would put other items together than in these."""
     may_be = state.status in ("running", "halted") and state.sent.index > 0
     return mapping.spec.batch is not None and (state.done > 0 or may_be)
 
@@ -59,8 +60,8 @@ def _way_out(source: Source, state: MapState, mapping: MapJob) -> str:
     on = f"`onefold map {'redrive' if ended else 'resume'} {state.run}`"
     if is_cut(state, mapping):
         return (
-            f"Put the file back and {on}; what was repaired goes into a file and a run of its own, because another file "
-            "would cut other batches than the finished ones."
+            f"Put the file back and {on}; put what was repaired into a file and a run of its own, because a changed "
+            "file would make other batches than the finished ones."
         )
     redrive = (
         f"`onefold map redrive {state.run} --items {source.name}` to do what is not done yet, under the same keys."
@@ -71,15 +72,15 @@ def _way_out(source: Source, state: MapState, mapping: MapJob) -> str:
 
 
 def check_shape(mapping: MapJob, state: MapState) -> None:
-    """See that the declaration makes the children that it made when the run was started.
+    """Check that the declaration makes the same children as when the run was started.
 
     Raises:
         UsageError: it does not.
     """
     if mapping.shape != state.shape:
         raise errors.UsageError(
-            f"Map {state.map} is declared otherwise than when run {state.run} was started.",
-            meaning="With another reader, batch or key, its items would be other ones under other keys.",
+            f"Map {state.map} is not declared as it was when run {state.run} was started.",
+            meaning="With another reader, batch or key, it would have other items under other keys.",
             todo="Go back to that declaration for this run, or start another run.",
         )
 
@@ -88,14 +89,14 @@ _SHOWN_CHARS: Final = 200
 _REWRITES: Final = (
     "before",
     "wrap",
-)  # modes of pydantic's model validators that see the row before its fields are read
+)  # modes of pydantic's model validators that get the row before its fields are read
 
 
 def check_columns(source: Source, mapping: MapJob) -> None:
-    """Refuse a CSV file whose header lacks what every item needs.
+    """Refuse a CSV file whose header lacks a column that every item needs.
 
     Raises:
-        UsageError: it does; or as `formats.header_of`.
+        UsageError: the header lacks one; or as `formats.header_of`.
     """
     reader = mapping.spec.reader
     if reader.format != "csv":
@@ -111,7 +112,7 @@ def check_columns(source: Source, mapping: MapJob) -> None:
     shown = _plain(DELIMITERS[reader.delimiter].join(header))
     raise errors.UsageError(
         f"{source.name} has no column {', '.join(lacking)}: its header is {shown}; {needs}.",
-        meaning="No row of it would be an item. Nothing was changed.",
+        meaning="None of its rows could become an item. Nothing was changed.",
         todo=_advice(header, lacking, reader),
     )
 
@@ -134,7 +135,7 @@ def _advice(header: tuple[str, ...], lacking: list[str], reader: ItemReader) -> 
 
 
 def _wanted(mapping: MapJob) -> Iterator[tuple[str, ...]]:
-    """What a row must have: for each field the names that its column may have."""
+    """The columns that a row must have: for each field, the names that its column may have."""
     annotation = mapping.item.annotation
     if annotation is Any or isinstance(_known(annotation), inspect.AnyType | inspect.DictType):
         for name in dict.fromkeys(_fields_of(mapping.key.text)):
@@ -144,7 +145,7 @@ def _wanted(mapping: MapJob) -> Iterator[tuple[str, ...]]:
 
 
 def _fields_of(key: str) -> Iterator[str]:
-    """The fields that the template of a key begins with; none for JMESPath and functions."""
+    """The top-level fields that a key's template uses; none for JMESPath and functions."""
     if not key.startswith("jmespath:"):
         for _, name, _, _ in Formatter().parse(key):
             if name:
@@ -173,7 +174,7 @@ def _required_of_model(model: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _known(annotation: Any) -> inspect.Type | None:
-    """A type as msgspec sees it, without its remarks; None where it does not."""
+    """A type as msgspec describes it, without its metadata; None if msgspec does not know it."""
     try:
         known = inspect.type_info(annotation)
     except (TypeError, ValueError, NameError):

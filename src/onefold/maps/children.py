@@ -1,15 +1,15 @@
 """The children of a map run: reading them from its source, and tracking those between the first open and the last sent.
 
-A child is one or more items with their payload, key and message. A row that cannot be read, does not fit the payload's type,
-or gives no key is malformed; it is returned with the child that follows it, so that a position between two children accounts
-for every row before it. In the `Span` of children that were sent, a finished one (done or failed) costs a few bytes until
-everything before it is finished; an open one keeps its operation. A record outlives the redrives of a run: a child that
-failed under the fence it had before a redrive is not finished in that redrive, and the same key may have other contents in a
-repaired file.
+A child is one or more items with their payload, key and message. A row that cannot be read, does not fit the payload's
+type, or gives no key is malformed; it is returned with the child that follows it, so that a position between two
+children accounts for every row before it. In the `Span` of children that were sent, a finished one (done or failed)
+takes a few bytes until everything before it is finished; an open one keeps its operation. A record outlives the
+redrives of a run: a child whose record failed under the fence that it had before a redrive is not finished in that
+redrive, and in a repaired file the same key can have other contents.
 
-Never here: sending, reading records. Invariants: reading that starts after a child gives the same children as reading from
-the beginning; children popped and children left add up to children added; a child that is done stays done, even if the file
-has changed.
+Never here: sending, reading records. Invariants: reading that starts after a child gives the same children as reading
+from the beginning; children popped and children left add up to children added; a child that is done stays done, even if
+the file has changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from onefold.maps.sources import Item, Malformed, Position, Source
 from onefold.runtime.events import kept_text
 from onefold.runtime.outgoing import Outgoing
 
-_MALFORMED_MAX = 200  # after so many malformed rows in a row they come out without waiting for the next child
+_MALFORMED_MAX = 200  # this many consecutive malformed rows are returned without waiting for the next child
 _SHOWN_CHARS = 2_000
 _TAKEN_BYTES = 4 * 1024 * 1024
 
@@ -41,9 +41,9 @@ class MapChild(Struct, frozen=True, gc=False):
     """One child, or only malformed rows.
 
     Args:
-        outgoing: its message; None for rows alone. items: how many it has.
-        malformed: rows between the child before and the end of this one.
-        end: the position behind it.
+        outgoing: its message; None if there are only malformed rows. items: how many it has.
+        malformed: the malformed rows between the previous child and the end of this one.
+        end: the position after it.
     """
 
     outgoing: Outgoing | None
@@ -53,7 +53,7 @@ class MapChild(Struct, frozen=True, gc=False):
 
     @property
     def record(self) -> RecordKey:
-        """Of a child with a message."""
+        """The record of a child that has a message."""
         assert self.outgoing is not None
         return self.outgoing.record
 
@@ -67,7 +67,7 @@ class _Ready(Struct, frozen=True, gc=False):
 
 
 def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iterator[MapChild]:
-    """The children behind a position that is a child's end, in order.
+    """The children after a position that is the end of a child, in order.
 
     Raises:
         as `formats.read`.
@@ -82,7 +82,7 @@ def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iter
             some: Sequence[_Ready] | None = [ready]
             if batcher is not None:
                 some = batcher.add(ready)
-                # A full batch ends before the item that did not fit, and before what is malformed between the two.
+                # A full batch ends before the item that did not fit, and before the malformed rows between the two.
                 if some is not None:
                     last = some[-1].end
                     yield _child(mapping, run, some, [one for one in bad if one.end.index <= last.index], last)
@@ -102,10 +102,10 @@ def children(mapping: MapJob, run: str, source: Source, start: Position) -> Iter
 
 
 def taken(stream: Iterator[MapChild], count_max: int, index_max: int | None = None) -> list[MapChild]:
-    """The next children, so many at most, and no more than some MB of them.
+    """The next children of a stream, until their bodies have some MB.
 
     Args:
-        index_max: not beyond the child that ends behind so many items.
+        count_max: how many at most. index_max: stop after the child that ends after this many items.
     """
     found: list[MapChild] = []
     size = 0
@@ -129,7 +129,7 @@ def _ready(mapping: MapJob, item: Item) -> _Ready | Malformed:
         return _Ready(payload, key, size, item.end, item.line)
     except errors.PayloadError as error:
         return malformed(item, error)
-    except Exception as error:  # noqa: BLE001 - code of the user's types and key function, run on a stranger's data
+    except Exception as error:  # noqa: BLE001 - the user's types and key function run on data from outside
         return Malformed(
             item.line, f"Reading it raised {type(error).__name__}: {kept_text(error)}", _text(item), item.end
         )
@@ -149,7 +149,7 @@ def _child(
 
 
 def malformed(item: Item, error: errors.OnefoldError) -> Malformed:
-    """An item that cannot be one after all."""
+    """An item that turned out to be malformed, because of an error."""
     return Malformed(item.line, _one_line(error), _text(item), item.end)
 
 
@@ -163,7 +163,7 @@ def _text(item: Item) -> str:
     return ",".join(str(value) for value in (item.value or {}).values())[:_SHOWN_CHARS]
 
 
-# -- children that were sent -----------------------------------------------------------------------------------------------
+# -- children that were sent -----------------------------------------------------------------------------------------
 
 
 _OPEN, _DONE, _FAILED = 0, 1, 2
@@ -171,11 +171,12 @@ _COMPACT = 4_096
 
 
 class OpenChild(Struct, frozen=True, gc=False):
-    """A child that was sent and is not over.
+    """A child that was sent and has not ended.
 
     Args:
-        record: its operation. fingerprint: of its payload. amends: of the payload that it replaces in a redrive.
-        items: how many it has. fence: of its record before it was sent in a redrive; what failed under it is not over.
+        record: its operation. fingerprint: of its payload. amends: fingerprint of the payload that it replaces in a
+            redrive. items: how many it has.
+        fence: of its record before it was sent in a redrive; a failure under this fence is an earlier round's.
     """
 
     record: RecordKey
@@ -186,7 +187,7 @@ class OpenChild(Struct, frozen=True, gc=False):
 
 
 class Popped(Struct, frozen=True, gc=False):
-    """Children taken from the beginning because they are over: how many, their items by outcome, the position after them."""
+    """Ended children taken from the beginning: how many, their items by outcome, and the position after them."""
 
     children: int
     done: int
@@ -195,29 +196,29 @@ class Popped(Struct, frozen=True, gc=False):
 
 
 class Span:
-    """The children that are in flight, in order."""
+    """The children between the first that has not ended and the last that was sent, in order."""
 
     def __init__(self, first: int) -> None:
-        """`first`: number of the first child that will be added."""
+        """Make an empty span; `first` is the number of the first child that will be added."""
         self._first = first  # number of the child at index 0 of the arrays
-        self._gone = 0  # children at the beginning of the arrays that were popped
+        self._gone = 0  # popped children that are still at the beginning of the arrays
         self._ends = array("q")
         self._items = array("q")
         self._status = array("b")
         self._waiting: dict[int, OpenChild] = {}
-        self.done = self.failed = 0  # items that are over, and not popped yet
+        self.done = self.failed = 0  # items that have ended and are not popped yet
 
     def __len__(self) -> int:
-        """Children that were added and not popped."""
+        """How many children were added and not popped."""
         return len(self._status) - self._gone
 
     @property
     def open(self) -> int:
-        """Children that are not over."""
+        """How many children have not ended."""
         return len(self._waiting)
 
     def add(self, waiting: OpenChild | None, end: Position, *, items: int = 0, failed: bool = False) -> None:
-        """Add the next child; with None it has ended already, `failed` or done, with this many items."""
+        """Add the next child. With None, a child of `items` items that has already ended, `failed` or done."""
         number = self._first + len(self._status)
         self._ends.extend((end.offset, end.line, end.index))
         self._items.append(items if waiting is None else waiting.items)
@@ -228,7 +229,7 @@ class Span:
             self._over(number, failed=failed)
 
     def settle(self, number: int, *, failed: bool) -> None:
-        """A child has ended."""
+        """Note that the child with this number has ended."""
         del self._waiting[number]
         self._over(number, failed=failed)
 
@@ -241,15 +242,15 @@ class Span:
             self.done += self._items[index]
 
     def waiting(self, count_max: int, after: int = 0) -> list[tuple[int, OpenChild]]:
-        """Children that are not over, from the first on, passing over `after` of them."""
+        """At most `count_max` children that have not ended, in order, without the first `after` of them."""
         return list(islice(self._waiting.items(), after, after + count_max))
 
     def every(self) -> Iterator[OpenChild]:
-        """All children that are not over."""
+        """All children that have not ended."""
         return iter(list(self._waiting.values()))
 
     def pop(self) -> Popped | None:
-        """Take the ended children from the beginning; None if the first has not ended."""
+        """Remove the ended children from the beginning; None if the first has not ended."""
         begin = index = self._gone
         done = failed = 0
         while index < len(self._status) and self._status[index] != _OPEN:
@@ -268,7 +269,7 @@ class Span:
         return Popped(index - begin, done, failed, end)
 
     def drop(self, first: int) -> None:
-        """Forget the children before number `first`, which was added: another driver has counted them."""
+        """Forget the children before number `first` (which was added), since another driver has counted them."""
         for number in range(self._first + self._gone, first):
             if number in self._waiting:
                 self.settle(number, failed=False)
@@ -287,20 +288,20 @@ class Span:
             self._gone = 0
 
 
-ChildStatus = Literal["done", "failed"] | None  # None: not over
+ChildStatus = Literal["done", "failed"] | None  # None: has not ended
 
 
 def has_failed(record: Record) -> bool:
-    """Whether it failed for good; a redrive opens it again."""
+    """Whether a child failed for good; a redrive opens it again."""
     return record.status == "failed" and record.budget_closed
 
 
 def status_of(record: Record | None, waiting: OpenChild) -> ChildStatus:
-    """What a record says of a child that was sent: done, failed for good, or not over."""
+    """The status that a record gives a child that was sent: done, failed for good, or not ended."""
     if record is None:
         return None
     if record.fingerprint != waiting.fingerprint:
-        # Another payload under the same key: another row of the file was first, or this one replaces it now.
+        # Another payload under the same key: another row of the file came first, or this payload is replacing it.
         return None if record.fingerprint == waiting.amends and record.status != "completed" else "failed"
     if record.status == "completed":
         return "done"
@@ -310,7 +311,7 @@ def status_of(record: Record | None, waiting: OpenChild) -> ChildStatus:
 
 
 def is_over(child: MapChild, record: Record) -> bool:
-    """Whether a redrive has nothing to send for a child: it is done, or nothing can be done for it."""
+    """Whether a redrive sends nothing for a child, because it is done or cannot be run again."""
     assert child.outgoing is not None
     amends = amended(child.outgoing, record)
     waiting = OpenChild(child.record, child.outgoing.fingerprint, amends, child.items, record.fence)
@@ -318,14 +319,14 @@ def is_over(child: MapChild, record: Record) -> bool:
 
 
 def amended(outgoing: Outgoing, record: Record | None) -> str | None:
-    """The payload that a message replaces: its item failed before, and is different in the file now."""
+    """The fingerprint of the payload that a message replaces: its item failed, and has since changed in the file."""
     if record is None or record.fingerprint == outgoing.fingerprint or record.status != "failed":
         return None
     return record.fingerprint
 
 
 def amending(outgoing: Outgoing, record: Record | None) -> Outgoing:
-    """The message, saying which payload it replaces."""
+    """The message with an attribute that names the payload it replaces, if it replaces one."""
     amends = amended(outgoing, record)
     if amends is None:
         return outgoing

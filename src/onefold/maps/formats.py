@@ -1,15 +1,15 @@
-"""Reading items in every format a map run knows: CSV, JSON Lines, one JSON array, a listing (`read`, `count`).
+"""Reads items in every format of a map run: CSV, JSON Lines, one JSON array, a listing (`read`, `count`).
 
-CSV: Python's own csv reads the rows. It gets one line at a time, so that the bytes of a row are known and a row that cannot
-be read costs only its own first line: the lines that an unbalanced quote has swallowed are read again. A quoted value that
-is still open at the end of one of these lines ends where that row ended, so its end is not searched for again: reading takes
-linear time. JSON: a value is kept as the text in the file, so that a number keeps its digits. A malformed line of JSON Lines
-is reported and the next one is read; after a malformed value in an array the next one cannot be found, so reading ends with
-an error that gives the line.
+CSV: Python's own csv module reads the rows. It gets one line at a time, so that the bytes of a row are known and a row
+that cannot be read loses only its own first line: the lines that an unbalanced quote has swallowed are read again. A
+quoted value that is still open at the end of one of these lines ends where that row ended, so its end is not searched
+for again, and reading takes linear time. JSON: a value is kept as it is written in the file, so that a number keeps its
+digits. A malformed line of JSON Lines is reported and the next one is read; after a malformed value in an array the
+next one cannot be found, so reading ends with an error that gives the line.
 
 Never here: payload types (a CSV value is text, as in Step Functions), opening files (`sources.py`).
-Invariants: `count` and `read` agree on what an item is, malformed ones included. Every line of a CSV file is in exactly one
-row, malformed row or header, or is empty. No more of a JSON file is in memory than its largest value and one block.
+Invariants: `count` and `read` agree on what an item is, malformed ones included. Every line of a CSV file is empty or
+in exactly one row, malformed row or header. Memory holds no more of a JSON file than its largest value and one block.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from onefold.maps.rules import DELIMITERS, ItemReader, check_header
 from onefold.maps.sources import RECORD_BYTES_MAX, Item, Malformed, Position, Read, Source, unpacking
 
 _SHOWN_CHARS = 2_000
-_OPEN = "unexpected end of data"  # Python's csv, of a value that is not closed
-_REASONS = {_OPEN: "a quote is opened and not closed"}  # clearer texts for Python's csv's
+_OPEN = "unexpected end of data"  # the text of Python's csv for a value that is not closed
+_REASONS = {_OPEN: "a quote is opened and not closed"}  # clearer texts for those of Python's csv
 _BOMS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
@@ -41,7 +41,7 @@ class _Readable(Protocol):
 
 
 class _Lines:
-    """The lines of a file with their bytes; a line may be put back to be read again."""
+    """The lines of a file with their bytes; lines can be put back to be read again."""
 
     def __init__(self, file: _Readable, encoding: str, start: Position, *, bytes_max: int | None = None) -> None:
         self._file = file
@@ -50,7 +50,7 @@ class _Lines:
         self._again: deque[bytes] = deque()
         self.offset = start.offset
         self.line = start.line
-        self.taken: list[bytes] = []  # of the row that is being read
+        self.taken: list[bytes] = []  # lines of the row that is being read
         self.size = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -69,12 +69,12 @@ class _Lines:
         return raw.decode(self._encoding)
 
     def begin(self) -> None:
-        """The next row begins here."""
+        """Note that the next row begins here."""
         self.taken = []
         self.size = 0
 
     def first(self) -> bytes:
-        """The line that comes next, which stays to be read; empty at the end of the file."""
+        """The next line, without consuming it; empty at the end of the file."""
         if not self._again:
             raw = self._file.readline(RECORD_BYTES_MAX + 1)
             if not raw:
@@ -83,7 +83,7 @@ class _Lines:
         return self._again[0]
 
     def put_back(self) -> bytes:
-        """Have all lines of this row but the first read again; returns the first."""
+        """Put back all lines of this row except the first, and return the first."""
         first, *rest = self.taken
         for raw in reversed(rest):
             self._again.appendleft(raw)
@@ -93,21 +93,21 @@ class _Lines:
 
 
 class _TooLongError(csv.Error):
-    """A row has more bytes than a row may have."""
+    """A row has more bytes than are allowed."""
 
     def __init__(self) -> None:
         super().__init__(f"the row has more than {RECORD_BYTES_MAX} bytes; is a quote never closed?")
 
 
 class _Swallowed(Struct, frozen=True):
-    """Where an unreadable row ended; its lines but the first are read again.
+    """Where an unreadable row ended, all of whose lines except the first are read again.
 
-    A value that is open at the end of one of its lines ends at the same place, since it is in the middle of a value there
-    and what follows is the same: whether a line ends inside a value does not depend on what was before the value.
+    A value that is open at the end of one of these lines ends at the same place as the row did: both are inside a value
+    there, the same bytes follow, and what came before the value does not matter.
 
     Args:
-        offset: behind the last line that was looked at. line: the first line whose end says nothing any more.
-        error: how it ended; None: as a row, of too many bytes; `_TooLongError`: no end was seen.
+        offset: after the last line that was read. line: the first line about whose end nothing is known.
+        error: how the row ended; None: as a row with too many bytes; `_TooLongError`: its end was not reached.
     """
 
     offset: int
@@ -115,7 +115,7 @@ class _Swallowed(Struct, frozen=True):
     error: Exception | None
 
     def error_of(self, lines: _Lines, raw: bytes, reader: ItemReader) -> Exception | None:
-        """Why the row that begins with the line `raw` cannot be read; None where it has to be read to know."""
+        """Why the row that begins with the line `raw` cannot be read; None if it must be read to find out."""
         if lines.line + 1 >= self.line:
             return None
         too_long = self.offset - lines.offset > RECORD_BYTES_MAX
@@ -131,10 +131,10 @@ class _Swallowed(Struct, frozen=True):
 
 
 def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Read]:
-    """The rows of a CSV file behind a position, each as a dict of text.
+    """The rows of a CSV file after a position, each as a dict of text.
 
     Raises:
-        UsageError: the file is empty, its header cannot be read or names a column twice.
+        UsageError: the file is empty, or its header cannot be read or names a column twice.
     """
     header = reader.header
     if header is None:
@@ -151,7 +151,7 @@ def read_csv(source: Source, reader: ItemReader, start: Position) -> Iterator[Re
 
 
 def header_of(source: Source, reader: ItemReader) -> tuple[str, ...]:
-    """The names of the columns: declared, or the file's first row. Errors as `read_csv`."""
+    """The names of the columns, as declared or in the file's first row. Raises what `read_csv` raises."""
     return reader.header if reader.header is not None else _header_in(source, reader)[0]
 
 
@@ -181,13 +181,13 @@ def _rows(lines: _Lines, reader: ItemReader, header: tuple[str, ...], index: int
             if known is None:
                 swallowed = _swallowed(lines, error)
             first = lines.put_back()
-            rows = _parser(lines, reader)  # the old one may be in the middle of a value
+            rows = _parser(lines, reader)  # the old parser may be in the middle of a value
             index += 1
             why = _TooLongError() if lines.size > RECORD_BYTES_MAX else error
             yield Malformed(line, _reason(why, reader), _shown(first), Position(lines.offset, lines.line, index))
             continue
         if not row:
-            continue  # an empty line is not a row, as in Python's csv
+            continue  # Python's csv returns an empty row for an empty line
         index += 1
         end = Position(lines.offset, lines.line, index)
         if len(row) != width:
@@ -200,7 +200,7 @@ def _rows(lines: _Lines, reader: ItemReader, header: tuple[str, ...], index: int
 
 
 def _swallowed(lines: _Lines, error: Exception) -> _Swallowed | None:
-    """What is known from a row that could not be read, before its lines are put back."""
+    """What an unreadable row shows about its lines; called before they are put back."""
     if len(lines.taken) < 2:
         return None
     if (
@@ -252,13 +252,13 @@ def _refuse_nul(header: Sequence[bytes], name: str) -> None:
         order = "BE" if header[0].startswith(b"\0") else "LE"
         raise errors.UsageError(
             f"The header of {name} holds NUL bytes.",
-            meaning="It is text in UTF-16 without a byte order mark, or no text at all (a binary file).",
-            todo=f"Text is converted first, for example: iconv -f UTF-16{order} -t UTF-8.",
+            meaning="It is text in UTF-16 without a byte order mark, or not text at all (a binary file).",
+            todo=f"Convert text first, for example: iconv -f UTF-16{order} -t UTF-8.",
         )
 
 
 class _Joined:
-    """Bytes that were read already, and the file behind them."""
+    """Bytes that have already been read, followed by the rest of the file."""
 
     def __init__(self, start: bytes, file: BinaryIO) -> None:
         self._start = start
@@ -275,7 +275,7 @@ class _Joined:
 def _reason(error: Exception, reader: ItemReader) -> str:
     if isinstance(error, UnicodeDecodeError):
         byte = error.object[error.start]
-        return f"byte 0x{byte:02X} at place {error.start + 1} of the line is not {reader.encoding}"
+        return f"byte 0x{byte:02X} at position {error.start + 1} of the line is not {reader.encoding}"
     return _REASONS.get(str(error), str(error))
 
 
@@ -284,13 +284,13 @@ def _shown(raw: bytes) -> str:
 
 
 _BLOCK_BYTES = 65_536
-_NUMBER_CUT_CHARS = 2  # of "1e+5", cut before the 5, "1" is a value
+_NUMBER_CUT_CHARS = 2  # "1e+5" cut off before the 5 begins with the value "1"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _CHECK = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read_lines(source: Source, reader: ItemReader, start: Position) -> Iterator[Read]:
-    """The values of a JSON Lines file behind a position; empty lines are skipped."""
+    """The values of a JSON Lines file after a position; empty lines are skipped."""
     offset, line, index = start.offset, start.line, start.index
     with source.open(offset) as file:
         while raw := file.readline(RECORD_BYTES_MAX + 1):
@@ -298,7 +298,7 @@ def read_lines(source: Source, reader: ItemReader, start: Position) -> Iterator[
             offset += len(raw)
             line += 1
             if len(raw) > RECORD_BYTES_MAX:
-                while raw and not raw.endswith(b"\n"):  # the rest of a line that is too long
+                while raw and not raw.endswith(b"\n"):  # skip the rest of a line that is too long
                     raw = file.readline(RECORD_BYTES_MAX)
                     offset += len(raw)
                 index += 1
@@ -320,10 +320,10 @@ def read_lines(source: Source, reader: ItemReader, start: Position) -> Iterator[
 
 
 def read_array(source: Source, reader: ItemReader, start: Position) -> Iterator[Read]:
-    """The values of a JSON array behind a position. What is before it is read and passed over.
+    """The values of a JSON array after a position; those before it are read and skipped.
 
     Raises:
-        UsageError: the file is empty, holds no array, or breaks; the values before the break have come out.
+        UsageError: the file is empty, is not an array, or is damaged; the values before the damage were returned.
     """
     array = _Array(source, reader.encoding)
     for index, (text, line) in enumerate(array, 1):
@@ -332,7 +332,7 @@ def read_array(source: Source, reader: ItemReader, start: Position) -> Iterator[
 
 
 class _Array:
-    """A JSON array of a file, value by value."""
+    """Reads the JSON array in a file value by value."""
 
     def __init__(self, source: Source, encoding: str) -> None:
         self._source = source
@@ -355,11 +355,11 @@ class _Array:
             else:
                 yield from self._values()
             if self._sign():
-                raise self._broken("goes on behind the end of its array")
+                raise self._broken("continues after the end of its array")
 
     def _values(self) -> Iterator[tuple[str, int]]:
         while True:
-            self._sign()  # to the beginning of the value
+            self._sign()  # move to the beginning of the value
             line = self.line
             yield self._value(), line
             sign = self._sign()
@@ -370,7 +370,7 @@ class _Array:
                 raise self._broken("ends in the middle of its array" if sign == "" else f"has {sign!r} between values")
 
     def _value(self) -> str:
-        """The text of the value that begins here; only what follows it shows that it is complete."""
+        """The text of the value that begins here; that it is complete shows only in what follows it."""
         while True:
             try:
                 _, end = _DECODER.raw_decode(self._buffer, self._at)
@@ -401,7 +401,7 @@ class _Array:
             self._more()
 
     def _more(self) -> None:
-        """Read on: twice as much as is waiting, so that a long value is not tried at every block."""
+        """Read on until twice as much is waiting, so that a long value is not tried again after every block."""
         wanted = max(len(self._buffer) - self._at, _BLOCK_BYTES)
         parts, got = [self._buffer[self._at :]], 0
         try:
@@ -422,19 +422,21 @@ class _Array:
         )
 
 
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # where values end; Python's int refuses 4,300 digits
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # for the ends of values; int refuses 4,300 digits
 
 
 def _json_reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return f"byte 0x{error.object[error.start]:02X} at place {error.start + 1} of the line is not {error.encoding}"
+        return (
+            f"byte 0x{error.object[error.start]:02X} at position {error.start + 1} of the line is not {error.encoding}"
+        )
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error).removeprefix("JSON is malformed: ").rstrip(".")
 
 
 def read(source: Source, reader: ItemReader, start: Position | None = None) -> Iterator[Read]:
-    """The items of a source behind a position, in order; malformed rows in their places.
+    """The items of a source after a position, in order, with malformed rows where they occur.
 
     Raises:
         NotFoundError: the file does not exist. UsageError: the source as a whole does not fit the reader.
@@ -456,7 +458,7 @@ def read(source: Source, reader: ItemReader, start: Position | None = None) -> I
 
 
 def _unpacked(found: Iterator[Read], name: str) -> Iterator[Read]:
-    """The same; errors of decompression are raised as ours."""
+    """The same items; errors of decompression are raised as onefold's own."""
     with unpacking(name):
         yield from found
 
@@ -468,5 +470,5 @@ def _listed(source: Source, start: Position) -> Iterator[Read]:
 
 
 def count(source: Source, reader: ItemReader) -> int:
-    """How many items a source has, malformed ones included. Reads all of it. Errors as `read`."""
+    """How many items a source has, malformed ones included. Reads all of it. Raises what `read` raises."""
     return sum(1 for _ in read(source, reader))

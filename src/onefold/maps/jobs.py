@@ -1,11 +1,11 @@
 """A declared map: its `MapSpec`, the job of its items, and the job whose short turns drive its runs.
 
-`App.map` makes these; `maps/mapper.py` performs them on the embedded engine and `onefold synth` reads the spec. An item is
-an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker processes it, once. The job that
-drives a run is ordinary too: a turn sends as many items as there is room for, and then the message for the next turn; if a
-worker dies during a turn, any other takes it over.
-Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whichever process
-reads it.
+`App.map` makes these; `maps/mapper.py` performs them on the embedded engine and `onefold synth` reads the spec. An item
+is an ordinary message of an ordinary job: its key is `<run>/<key of the item>`, so any worker processes it, once. The
+job that drives a run is ordinary too: a turn sends as many items as there is room for, and then the message for the
+next turn; if a worker dies during a turn, another one takes the turn over.
+Never here: reading files, storage, when a run has failed. Invariant: an item has the same key and payload whichever
+process reads it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from onefold.runner.handlers import Job
 from onefold.runtime.outgoing import Outgoing
 from onefold.runtime.runtime import Runtime
 
-CRASHES_MAX: Final = 3  # of one item: an item that kills its worker so often is quarantined, as in any job
+CRASHES_MAX: Final = 3  # an item that kills its worker this often is quarantined, as in any job
 TURN_RECEIVES: Final = 100  # a turn ends when its worker crashes; the next one continues from the checkpoint
 _KEY_SHOWN_CHARS: Final = 100
 _ROOM_BYTES: Final = 4_096  # more than a child's attributes need; below this size queues always accept JSON in ASCII
 
 
 class Still(Struct, frozen=True):
-    """Since when a run has made no progress, passed from turn to turn: one turn is too short to see it.
+    """Since when a run has made no progress. It is passed from turn to turn, as one turn is too short to tell.
 
     Args:
         moved_at_ms: when a child last ended or was sent; None if not known.
@@ -67,8 +67,9 @@ class MapTurn(Struct, frozen=True, kw_only=True):
     """The payload of a turn.
 
     Args:
-        run: its name. begun_at_ms: when it was started, resumed or redriven. number: 1, 2, ... since then.
-        idle: turns before this one without progress. still: since when there has been none.
+        run: the run's name. begun_at_ms: when it was started, resumed or redriven. number: of the turn since then, from
+            1.
+        idle: how many turns before this one made no progress. still: since when there has been none.
     """
 
     run: str
@@ -82,9 +83,9 @@ class MapJob(Struct, frozen=True, kw_only=True):
     """A declared map. Made by `App.map`; call it with a payload to run its function in a test.
 
     Attributes:
-        spec: for the embedded engine and for AWS. job: of its items. turns: the job that drives its runs.
+        spec: the map as the embedded engine and AWS perform it. job: of its items. turns: the job that drives its runs.
         item: codec of one item. key: rule of one item's key.
-        queue: settings of the items' queue. function: the declared one. owner: the team that owns a fix.
+        queue: settings of the items' queue. function: the declared function. owner: the team that fixes it.
     """
 
     spec: MapSpec
@@ -102,19 +103,19 @@ class MapJob(Struct, frozen=True, kw_only=True):
         return self.spec.name
 
     def __call__(self, payload: Any, ctx: Context | None = None) -> Any:
-        """Call the declared function now, without guard or queue; for unit tests of it."""
+        """Call the declared function at once, without guard or queue; for unit tests of it."""
         return self.job(payload, ctx)
 
     @property
     def shape(self) -> str:
-        """A digest of everything that determines the children: if it changes, a run cannot be resumed."""
+        """A digest of everything that determines the children; if it has changed, a run cannot be resumed."""
         return digest(msgspec.json.encode([self.name, self.spec.reader, self.spec.batch, self.key.text]))
 
     def payload_of(self, item: Item) -> Any:
         """One item as a value of the declared type; text of a CSV cell becomes a number if the type requires one.
 
         Raises:
-            PayloadError: it does not fit the type.
+            PayloadError: the item does not fit the type.
         """
         if item.text is not None:
             return self.item.decode(item.text)
@@ -125,18 +126,18 @@ class MapJob(Struct, frozen=True, kw_only=True):
             return msgspec.convert(item.value, annotation, strict=False)
         except msgspec.ValidationError as error:
             raise payload_errors.misfit(msgspec.json.encode(item.value), error, self.item.name) from error
-        except TypeError:  # a class that msgspec does not know (pydantic): from JSON, as a message is read
+        except TypeError:  # a class that msgspec does not know (pydantic) is read from JSON, like a message
             return self.item.decode(msgspec.json.encode(item.value))
 
     def message(self, run: str, payloads: Sequence[Any], keys: Sequence[str]) -> Outgoing:
         """The message of one child: one item, or a batch of them.
 
         Args:
-            run: the run's name. payloads: of its items. keys: of these, by the rule.
+            run: the run's name. payloads: of the child's items. keys: of these items, as the rule makes them.
 
         Raises:
-            PayloadError: the payload has no JSON form, the key is too long with the run's name before it, or the queue
-                does not take the message.
+            PayloadError: the payload cannot be written as JSON, the key with the run's name before it is too long, or
+                the queue does not accept the message.
         """
         payload = list(payloads) if self.spec.batch is not None else payloads[0]
         outgoing = self.job.outgoing(payload, key=f"{run}/{self.child_key(keys)}")
@@ -145,30 +146,30 @@ class MapJob(Struct, frozen=True, kw_only=True):
         body = found.entry.body
         if (
             len(body) > self.queue.message_bytes_max - _ROOM_BYTES or not body.isascii()
-        ):  # otherwise no queue refuses it
+        ):  # no queue refuses any other message
             refused = check_entry(found.entry, self.queue)
             if refused is not None:
                 raise errors.PayloadError(f"Queue {found.queue} does not take it: {refused.message}")
         return found
 
     def child_key(self, keys: Sequence[str]) -> str:
-        """The key of a child: its item's, or for a batch the first item's, the number of the others and a digest."""
+        """A child's key: that of its item; for a batch, that of the first, how many follow, and a digest."""
         if self.spec.batch is None:
             return keys[0]
         which = digest("\0".join(keys).encode())[:16]
         return f"{keys[0][:_KEY_SHOWN_CHARS]}+{len(keys) - 1}/{which}"
 
     def record_key(self, run: str, key: str) -> RecordKey:
-        """The record of a child."""
+        """The key of a child's record."""
         return RecordKey("", self.job.name, f"{run}/{key}")
 
 
 Take = Callable[[Runtime, MapJob, MapTurn, Context], str]
-"""Drives a run for a while, and sends the next turn."""
+"""A function that drives a run for a while and sends the next turn."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options of `App.map`, as written; meanings as there."""
+    """The options of `App.map` as the user wrote them; see there."""
 
     key: str | KeyFunction
     name: str | None
@@ -187,10 +188,10 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Callable[[Callable[..., Any]], MapJob]:
-    """What `App.map` does; arguments and errors as there.
+    """Declare a map; see `App.map` for the options and errors.
 
     Args:
-        take: what a turn does (`maps/mapper.py`).
+        take: performs a turn (`maps/mapper.py`).
     """
     registry = runtime.registry
     registry.check_own(queue)
@@ -252,7 +253,7 @@ def declare(runtime: Runtime, queue: Queue, given: Options, take: Take) -> Calla
 
 
 def _several(given: Any) -> Sequence[Any]:
-    """The values of an option that takes several; one alone is a list of one."""
+    """The values of an option that takes several; a single value becomes a list of one."""
     return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
@@ -286,7 +287,7 @@ def _item_type(function: Callable[..., Any], spec: MapSpec) -> Any:
     """The annotation of one item.
 
     Raises:
-        UsageError: a batch is declared, and the function takes something else than a list.
+        UsageError: a batch is declared, but the function does not take a list.
     """
     annotation, _ = types_of(function)
     if spec.batch is None:
@@ -303,7 +304,7 @@ def _item_type(function: Callable[..., Any], spec: MapSpec) -> Any:
 
 
 def _batch_key(rule: KeyRule) -> KeyFunction:
-    """Only for messages that are not sent by a map run: a run sets its keys itself."""
+    """The key rule of a batch, used only for messages that no map run sends; a run sets its keys itself."""
 
     def key_of_batch(items: Any) -> str:
         return digest("\0".join(rule.of(item) for item in items).encode())
@@ -312,7 +313,7 @@ def _batch_key(rule: KeyRule) -> KeyFunction:
 
 
 def _runs_of(spec: MapSpec, queue: Queue) -> Retry:
-    """The record's own bounds, wide enough for every retry that the spec allows; pauses are the spec's."""
+    """The bounds of the job's retries: wide enough for all that the spec allows, which itself sets the pauses."""
     after = queue.settings.receives_max or 1
     most = spec.runs_max if spec.runs_max > after else min(spec.runs_max + CRASHES_MAX, after)
     return Retry(attempts=most, base="0s", jitter="none", crashes=CRASHES_MAX)
@@ -329,7 +330,7 @@ def _turns(runtime: Runtime, queue: Queue, name: str, owner: str | None, take: T
         key="{run}/{begun_at_ms}/{number}",
         name=f"{name}-run",
         effect="repeatable",
-        timeout="15m",  # a turn takes seconds; the last one, which writes the results of a long run, minutes
+        timeout="15m",  # a turn takes seconds; the last one takes minutes, as it writes a long run's results
         retry=Retry(attempts=TURN_RECEIVES, base="1s", cap="1m", crashes=TURN_RECEIVES),
         owner=owner,
     )(turn)

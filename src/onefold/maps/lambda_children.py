@@ -1,11 +1,12 @@
-"""One child of a map run that Step Functions drives: takes the task's event, returns the job's result or raises its error.
+"""One child of a map run driven by Step Functions: takes the task's event, returns the job's result or raises its error.
 
-    {"onefold": {"map": "enrich", "run": "enrich/nightly-7"}, "item": {...}}        or "items": [...] where there is a batch
+    {"onefold": {"map": "enrich", "run": "enrich/nightly-7"}, "item": {...}}        or "items": [...] for a batch
 
-The child goes through the same driver as a message of the map's job, under the same key, so one that is started again (a
-retry, a redrive, a lost answer) is answered from its record. Step Functions holds it, not a queue, so no message is hidden,
-moved or deleted. Retry and Catch are rules of the state machine, which matches errors by class name: what is raised here has
-the class name of the job's failure. `PermanentError` is raised for a failure that no rule names and no retry can cure.
+The child goes through the same runner as a message of the map's job, under the same key, so a child that is started
+again (a retry, a redrive, a lost answer) is answered from its record. It is in Step Functions, not in a queue, so no
+message is hidden, moved or deleted. Retry and Catch are rules of the state machine, which matches errors by class name,
+so the error raised here has the class name of the job's failure. `PermanentError` is raised for a failure that no rule
+names and no retry can cure.
 Never here: when a child is tried again, SQS. Invariant: an answer is given only after the child's record was written.
 """
 
@@ -44,7 +45,7 @@ class ChildEvent(Struct, frozen=True):
     """A task's event.
 
     Args:
-        map: name of the declared map. run: the run's name. items: of this child.
+        map: name of the declared map. run: the run's name. items: those of this child.
     """
 
     map: str
@@ -53,10 +54,10 @@ class ChildEvent(Struct, frozen=True):
 
 
 def child_of(event: object) -> ChildEvent | None:
-    """The child that an event is about; None for an event of something else.
+    """The child that an event describes; None for an event of another kind.
 
     Raises:
-        UsageError: it names a map, and is not whole.
+        UsageError: the event names a map but is incomplete.
     """
     named = event.get("onefold") if isinstance(event, Mapping) else None
     if not isinstance(event, Mapping) or not isinstance(named, Mapping):
@@ -89,18 +90,18 @@ def _item(spec: MapSpec, value: Any) -> Item:
 
 
 class NotedFailures(ItemFailures, frozen=True):
-    """Leaves the outcome of a failure to the state machine, and keeps it for the answer."""
+    """Leaves the outcome of a failure to the state machine, and keeps the failure for the answer."""
 
     noted: list[Failed]
 
     def judge(
         self,
         failed: Failed,
-        delivery: Delivery,  # noqa: ARG002 - of the rules
+        delivery: Delivery,  # noqa: ARG002 - only the rules need it
         earlier: Callable[[], Sequence[Row]],  # noqa: ARG002 - same
         fraction: float,  # noqa: ARG002 - same
     ) -> Outcome:
-        """The failure, as an error after which Step Functions may start the child again at once."""
+        """The failure as a transient one, so that Step Functions can start the child again at once."""
         self.noted.append(failed)
         if failed.kind in ("dependency-down", "unknown"):
             return failed
@@ -108,7 +109,7 @@ class NotedFailures(ItemFailures, frozen=True):
 
 
 def error_name(spec: MapSpec, failed: Failed) -> str:
-    """The name that the state machine gets for a failure: the one that `ItemFailures` gives to retriers and catchers."""
+    """The name of a failure for the state machine, which is the one that `ItemFailures` matches with its rules."""
     short = failed.error.rpartition(".")[2]
     rules = [one.errors for one in spec.retry] + [one.errors for one in spec.catch]
     named = any(short == name.rpartition(".")[2] for names in rules for name in names)
@@ -116,14 +117,14 @@ def error_name(spec: MapSpec, failed: Failed) -> str:
 
 
 class StepFunctionsQueue(HeldQueue):
-    """The queue of a map's job, for a child that is in no queue: settling changes nothing."""
+    """The queue of a map's job, for a child that is not in a queue: settling changes nothing."""
 
     def __init__(self, queue: QueueReceiver, moved: list[MoveTo]) -> None:
         super().__init__(queue)
         self._moved = moved
 
     def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
-        """Note why; the state machine's result has the item."""
+        """Note the reasons; the items are in the state machine's results."""
         self._moved.extend(move for _, move in moves)
         return [True] * len(moves)
 
@@ -132,10 +133,10 @@ class StepFunctionsChildren:
     """Performs children, one at a time, for as long as its container lives.
 
     Args:
-        maps: declared, by name.
-        make_pool: makes the pool that runs handlers: takes how long an invocation may last (ms), the job of a delivery,
-            and how a queue is wrapped.
-        store: of the records.
+        maps: the declared maps, by name.
+        make_pool: makes the pool that runs handlers. Its arguments: how long an invocation may last (ms), a function
+            that returns the job of a delivery, and one that wraps a queue.
+        store: holds the records.
     """
 
     def __init__(
@@ -162,13 +163,14 @@ class StepFunctionsChildren:
         self._jobs: dict[str, Job[Any, Any]] = {}
 
     def handle(self, event: ChildEvent, context: object = None) -> Any:
-        """Do a child; the job's result.
+        """Perform a child, and return the job's result.
 
         Raises:
-            NotFoundError: the app has no map of that name. PayloadError: an item is none.
+            NotFoundError: the app has no map of that name. PayloadError: an item is malformed.
             UsageError: the backend cannot be used.
-            Exception: the job's failure, by the name of its class. `ChildBusy`: it runs elsewhere, no time was left, or the
-                backend failed for now; every state machine tries it again, whatever the map's own rules are.
+            Exception: the job's failure, under the name of its class. `ChildBusy`: the child runs elsewhere, no time
+                was left, or the backend failed for now; every state machine retries it, whatever the map's own rules
+                are.
         """
         mapping = self._maps.get(event.map)
         if mapping is None:
@@ -178,7 +180,7 @@ class StepFunctionsChildren:
         outgoing = message_of(mapping, event)
         try:
             return self._answer(mapping, outgoing, remaining_ms_of(context))
-        except errors.TransientError as error:  # ours: a handler's own keeps its name
+        except errors.TransientError as error:  # onefold's own; one that a handler raised keeps its name
             raise _named(BUSY, str(error)) from error
 
     def _answer(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> Any:
@@ -196,7 +198,7 @@ class StepFunctionsChildren:
         return None if record is None or record.result is None else msgspec.json.decode(record.result)
 
     def _perform(self, mapping: MapJob, outgoing: Outgoing, remaining_ms: int) -> bool:
-        """Whether it is done."""
+        """Run the child; returns whether it is done."""
         self._noted.clear()
         self._moved.clear()
         killed_at_ms = self._clock.monotonic_ms() + remaining_ms
@@ -234,7 +236,7 @@ class StepFunctionsChildren:
         return StepFunctionsQueue(queue, self._moved)
 
     def _counting_no_runs(self, mapping: MapJob) -> Job[Any, Any]:
-        """The map's job, without its own rules of retries."""
+        """The map's job, without a limit of runs and with failures left to the state machine."""
         job = copy.copy(mapping.job)
         job.policy = msgspec.structs.replace(job.policy, attempts_max=_RUNS_MAX)
         job.judge_failure = NotedFailures(spec=mapping.spec, noted=self._noted).judge
@@ -242,6 +244,6 @@ class StepFunctionsChildren:
 
 
 def _named(name: str, summary: str) -> Exception:
-    """An error whose class has this name: Lambda passes the name on, Step Functions compares it."""
+    """An error whose class has this name, which Lambda passes on and Step Functions compares."""
     made: Exception = type(name, (Exception,), {})(summary)
     return made

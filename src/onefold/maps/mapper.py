@@ -1,22 +1,23 @@
 """One map run, driven step by step: check what is finished, apply the limits, send more; at the end write the results.
 
-    look      the records of children that were sent: done, failed for good, or neither yet
-    judge past what is tolerated nothing more is sent; what was sent may finish send rows of the ledger, messages and the
-    checkpoint: one transaction where the engine has one; elsewhere in that
-              order, so that a crash may send a child again, under the same key, and never leaves one out
-    end       result files, the run's number of operations, and last the status: each may be done again
+    check     read the records of children that were sent: done, failed for good, or neither yet
+    judge     if more has failed than is tolerated, nothing more is sent; what was sent can finish
+    send      write ledger rows, messages and the checkpoint, in one transaction if the engine has one; otherwise in
+    this
+              order, so that a crash can send a child again (under the same key) but never leaves one out
+    end       write the result files, the run's number of operations, and last the status; each step can be repeated
 
-A driver may be killed at any point; another one reads State and continues. When two drive one run at once, the version of
-its value stops one of them. In a redrive the records are read before anything is sent: what is done is not sent again, and
-what failed before the redrive counts as not finished.
+A driver can be killed at any point; another one reads State and continues. If two drive one run at once, the version of
+its value stops one of them. In a redrive the records are read before anything is sent: a child that is done is not sent
+again, and one that failed before the redrive counts as not finished.
 
-`Turns` is the handler that drives runs: a turn of a few seconds, then the next one, in whichever worker takes it. A turn
-without progress ends early, so that it occupies no thread while items wait for their retries; the longer there is no
-progress, the later the next turn. A problem that only a person can fix halts the run with a message on how to fix it;
-nothing is lost.
-Never here: running workers, what an item's failure means. Invariants: a checkpoint counts only children whose messages are
-in their queue, or whose records show that they are finished; a run that is not finished has a next turn, or waits for a
-person, or is driven by another process.
+`Turns` is the handler that drives runs: a turn of a few seconds, then the next one, in whichever worker takes it. A
+turn without progress ends early, so that it occupies no thread while items wait for their retries; the longer there is
+no progress, the later the next turn. A problem that only a person can fix halts the run with a message on how to fix
+it; nothing is lost.
+Never here: running workers, what an item's failure means. Invariants: a checkpoint counts only children whose messages
+are in their queue, or whose records show that they are finished; a run that is not finished has a next turn, waits for
+a person, or is driven by another process.
 """
 
 from __future__ import annotations
@@ -61,25 +62,26 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
 
 
-BATCH: Final = 500  # children of one transaction, which holds the file of an embedded engine for some milliseconds
-SPAN_MAX: Final = 250_000  # children between the first that is not over and the last that was sent: 10 MB
-_LOOK: Final = 2_000  # records of one read
+BATCH: Final = 500  # children in one transaction, which locks an embedded engine's file for some milliseconds
+SPAN_MAX: Final = 250_000  # children between the first that has not ended and the last that was sent: 10 MB
+_LOOK: Final = 2_000  # records in one read
 _WAIT_MS_MIN: Final = 10
 _WAIT_MS_MAX: Final = 250
 _NOTE_MS: Final = 1_000  # how often progress is written when nothing is sent
-_LOST_MS: Final = 5_000  # nothing in the queue for so long, and children that are not over: their messages are gone
-_QUIET_MS: Final = 60_000  # a run that is ending waits so long for its last children, if nothing moves
+_LOST_MS: Final = 5_000  # if the queue is empty for this long while children are open, their messages are gone
+_QUIET_MS: Final = 60_000  # how long an ending run without progress waits for its last children
 
 
 class Mapper:
-    """Drives one run. For one thread at a time.
+    """Drives one run. For use by one thread at a time.
 
     Args:
-        runtime: of the app. mapping: the declared map. run: the run's name. still: since when nothing moved before.
-        chain: of turns that follow one another, of which at most one has its lease; None for a chain of its own.
+        runtime: of the app. mapping: the declared map. run: the run's name.
+        still: since when earlier drivers have seen no progress.
+        chain: names a chain of turns that follow one another, of which at most one has its lease; None for a new chain.
 
     Attributes:
-        moved: something was over, or was sent, in the last step.
+        moved: whether a child ended or was sent in the last step.
 
     Raises:
         NotFoundError: the run does not exist, or its source is gone.
@@ -127,7 +129,7 @@ class Mapper:
 
     @property
     def still(self) -> Still:
-        """Since when there is no progress, for the next driver."""
+        """Since when there has been no progress, for the next driver."""
         ahead_ms, empty_ms = self._clock.now_ms() - self._clock.monotonic_ms(), self._empty_since_ms
         return Still(self._moved_ms + ahead_ms, None if empty_ms is None else empty_ms + ahead_ms)
 
@@ -138,13 +140,13 @@ class Mapper:
         self._empty_since_ms = None if empty_at_ms is None else self._elapsed(empty_at_ms)
 
     def _elapsed(self, at_ms: int) -> int:
-        """An instant of wall time, converted to the steady clock; not later than now."""
+        """A wall-clock time converted to the monotonic clock; not later than now."""
         return self._clock.monotonic_ms() - max(self._clock.now_ms() - at_ms, 0)
 
     def is_replaced(self) -> bool:
-        """After an OtherDriverError: whether another process drives the run; else a person has changed it (stop).
+        """After an OtherDriverError: whether another process drives the run, and not a person changed it (stop).
 
-        One of the same chain does not: it wrote late, after its turn was taken over, and sends no next turn.
+        A driver of the same chain does not count: it wrote late, after its turn was taken over, and sends no next turn.
         """
         driver = map_state.must_read(self._engine.state, self.state.run).state.driver
         return driver != self.state.driver and driver.partition("/")[0] != self._chain
@@ -152,11 +154,11 @@ class Mapper:
     # -- one step ----------------------------------------------------------------------------------------------------
 
     def advance(self) -> int:
-        """Do what can be done now; milliseconds until it is worth while to do so again, 0 for at once.
+        """Do what can be done now; returns after how many ms to call it again, 0 for at once.
 
         Raises:
-            UsageError: the source has changed, or breaks off. OtherDriverError: another process drives this run.
-            StorageBusy: nothing of this step was written. After an error another Mapper must continue, not this one.
+            UsageError: the source has changed, or is incomplete. OtherDriverError: another process drives this run.
+            StorageBusy: nothing of this step was written. After an error a new Mapper must continue, not this one.
         """
         self.moved = False
         if self.over:
@@ -167,7 +169,7 @@ class Mapper:
         self._judge()
         if self.state.ending is None and self._send():
             self.moved = True
-            self._judge()  # what was taken may be malformed
+            self._judge()  # rows that were taken may be malformed
         now_ms = self._clock.monotonic_ms()
         if self.moved:
             self._moved_ms, self._wait_ms, self._empty_since_ms = now_ms, _WAIT_MS_MIN, None
@@ -194,19 +196,19 @@ class Mapper:
     # -- resuming ----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Read again what was sent and is perhaps not over."""
+        """Read again the children that were sent and may not have ended."""
         state = self.state
         self._stream = children(self._mapping, state.run, self._source, state.settled)
         self._take_sent(state.settled.index)
 
     def take_up(self, engine: Engine, still: Still) -> bool:
-        """After a step without an error: continue where others have driven the run to; only what they sent is read.
+        """Continue from where other drivers have brought the run; reads only what they sent. Not after an error.
 
         Args:
-            engine: that is open now. still: as of the class.
+            engine: the engine that is open now. still: as in the class.
 
         Returns:
-            False: another Mapper must continue, not this one. Errors as of the class.
+            False: a new Mapper must continue, not this one. Raises what the class raises.
         """
         if engine is not self._engine:
             return False
@@ -230,24 +232,24 @@ class Mapper:
         return True
 
     def _take_sent(self, read: int) -> None:
-        """Add the children that were sent behind an item, up to which the stream was read."""
+        """Add the children that were sent after the item with index `read`, up to which the stream has been read."""
         while read < self.state.sent.index and (some := taken(self._stream, BATCH, self.state.sent.index)):
             self._take(some)
             read = some[-1].end.index
 
     def _take(self, some: Sequence[MapChild]) -> None:
-        """Add children that were sent by an earlier driver, as their records say."""
+        """Add children that an earlier driver sent, with the status that their records give them."""
         for child, record in self._records(some):
             self._add(child, record, self._sent_under(record))
 
     def _records(self, some: Sequence[MapChild]) -> list[tuple[MapChild, Record | None]]:
-        """Children with their records."""
+        """The children with their records."""
         keys = [child.record for child in some if child.outgoing is not None]
         found = iter(self._engine.store.read(keys, self._clock.now_ms()) if keys else ())
         return [(child, next(found) if child.outgoing is not None else None) for child in some]
 
     def _sent_under(self, record: Record | None) -> int:
-        """The fence that a failed record had when this round sent its child; the ledger has it."""
+        """The fence that a failed record had when this round sent its child, from the ledger; 0 if it did not."""
         if not self.state.round or record is None or not has_failed(record):
             return 0
         rows = self._engine.ledger.of_key(record.key)
@@ -255,7 +257,7 @@ class Mapper:
         return int(mine[-1].detail.get("fence") or 0) if mine else 0
 
     def _add(self, child: MapChild, record: Record | None, fence: int) -> None:
-        """Add one child to the span. A malformed one has ended, and is counted separately."""
+        """Add one child to the span. One with only malformed rows has ended, and is counted separately."""
         if child.outgoing is None:
             self._span.add(None, child.end)
             return
@@ -267,10 +269,10 @@ class Mapper:
         else:
             self._span.add(None, child.end, items=child.items, failed=status == "failed")
 
-    # -- look and judge ----------------------------------------------------------------------------------------------
+    # -- check and judge ---------------------------------------------------------------------------------------------
 
     def _check_progress(self) -> bool:
-        """See which children are over; whether any is."""
+        """Find the children that have ended; returns whether there are any."""
         if self._cursor >= self._span.open:
             self._cursor = 0
         looked = self._span.waiting(_LOOK, self._cursor)
@@ -287,7 +289,7 @@ class Mapper:
         return over > 0
 
     def _judge(self) -> None:
-        """Past what is tolerated nothing more is sent. Malformed rows have failed, too."""
+        """Stop sending if more has failed than is tolerated. Malformed rows count as failed."""
         state = self.state
         if state.ending is not None:
             return
@@ -302,7 +304,7 @@ class Mapper:
     # -- send --------------------------------------------------------------------------------------------------------
 
     def _send(self) -> bool:
-        """Send the next children, if there is room for enough of them; whether any were taken."""
+        """Send the next children if there is room for enough of them; returns whether any were sent."""
         room = min(self._concurrency - self._span.open, SPAN_MAX - len(self._span), BATCH)
         if self.state.pending <= 0 or room < min(self._concurrency, BATCH, self.state.pending) / 4:
             return False
@@ -322,7 +324,7 @@ class Mapper:
         return True
 
     def _write(self, with_records: Sequence[tuple[MapChild, Record | None]]) -> None:
-        """Rows, messages and the checkpoint."""
+        """Write ledger rows, messages and the checkpoint."""
         now_ms, run = self._clock.now_ms(), self.state.run
         outgoing: list[Outgoing] = []
         rows: list[Row] = []
@@ -372,7 +374,7 @@ class Mapper:
         return Row(at_ms=now_ms, event="malformed", run=self.state.run, actor=self._owner, detail=detail)
 
     def _send_lost(self, now_ms: int) -> None:
-        """Messages can be purged or expire: if the queue is repeatedly found empty, its open children are sent again."""
+        """Send the open children again if the queue stays empty, as messages can be purged or expire."""
         if self._span.open == 0 or now_ms - self._moved_ms < _LOST_MS:
             return
         depth = self._engine.queues.depth(self._mapping.spec.queue)
@@ -394,7 +396,7 @@ class Mapper:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Write the results, and last that the run has ended."""
+        """Write the results, and last of all that the run has ended."""
         state = self._counted()
         status = "succeeded" if state.ending is None else state.ending
         now_ms = self._clock.now_ms()
@@ -406,7 +408,7 @@ class Mapper:
             self._put(state)
             raise errors.UsageError(
                 f"The results of run {state.run} cannot be written: {error.strerror or error}.",
-                meaning="All of its items are over; only their files are missing.",
+                meaning="All of its items have ended; only their files are missing.",
                 todo=f"Make {after.results} writable, then `onefold map resume {state.run}`.",
             ) from error
         if status == "succeeded":
@@ -419,7 +421,7 @@ class Mapper:
             Closer(self._engine, self._runtime.registry.jobs, self._clock).close(state.run)
 
     def _clear(self) -> None:
-        """Take the dead letters of the last round away: their items are judged by their records, and sent anew."""
+        """Remove the dead letters of the last round, whose items are judged by their records and sent again."""
         dead = self._mapping.queue.dead_letter
         after: str | None = None
         while dead is not None and (page := self._engine.queues.peek(dead, limit=BATCH, after=after)):
@@ -432,7 +434,7 @@ class Mapper:
     # -- State -------------------------------------------------------------------------------------------------------
 
     def _counted(self) -> MapState:
-        """The run's value with everything that has ended counted; kept here, written or not."""
+        """The run's value with everything that has ended counted; this Mapper keeps it even if it is not written."""
         state, popped = self.state, self._span.pop()
         if popped is not None:
             state = replace(
@@ -460,41 +462,41 @@ def _is_of(attributes: Any, run: str) -> bool:
 
 
 TURN_MS: Final = 5_000
-_STILL_MS: Final = 1_000  # a turn in which nothing moves for so long ends
-_NEXT_MS: Final = 100  # after a turn in which nothing moved: 100 ms x 2^n, at most
+_STILL_MS: Final = 1_000  # a turn ends after this long without progress
+_NEXT_MS: Final = 100  # after n turns without progress: 100 ms x 2^n, at most
 _NEXT_MS_MAX: Final = 5_000
-_KEPT_MS: Final = 60_000  # driven elsewhere, or over: dropped by the next turn of the map that this process takes
-_KEPT_MAX: Final = 4  # runs of one map whose reading is kept in a process: 10 MB and an open file each, at most
+_KEPT_MS: Final = 60_000  # a kept run that is older is dropped at the map's next turn in this process
+_KEPT_MAX: Final = 4  # runs of one map that a process keeps: at most 10 MB and an open file each
 
 
 class _Pause:
-    """A short wait of this thread alone. A manual clock asks without waiting: then the turn ends."""
+    """A short wait of this thread only. A manual clock asks with a timeout of 0, and then the turn ends."""
 
     def __init__(self) -> None:
         self._never = threading.Event()
 
     def wait(self, timeout_s: float) -> bool:
-        """True at once on a clock that does not move by itself."""
+        """Wait; returns True at once, without waiting, for a timeout of 0 or less."""
         return timeout_s <= 0 or self._never.wait(timeout_s)
 
 
 class Turns:
     """Takes the turns of one declared map in this process, from any thread.
 
-    What a turn has read of its run is kept for the next one. Otherwise every turn would read the source again from the first
-    child that is not over, a compressed one even from its beginning.
+    What a turn has read of its run is kept for the next one. Otherwise every turn would read the source again from the
+    first child that has not ended, and a compressed source even from its beginning.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[Mapper, int]] = {}  # by run and chain, the latest last; with when
+        self._kept: dict[tuple[str, str], tuple[Mapper, int]] = {}  # by run and chain, latest last; with the time
 
     def take(self, runtime: Runtime, mapping: MapJob, turn: MapTurn, ctx: Context) -> str:
-        """Drive a run for a while, and send the next turn; returns how far it is, for people.
+        """Drive a run for a while and send the next turn; returns the run's progress as a text for people.
 
         Raises:
             TransientError: the engine could not be used; the turn is delivered again.
-            PayloadError: the run is one of another map; nothing of it was changed.
+            PayloadError: the run belongs to another map, and was not changed.
         """
         chain = str(turn.begun_at_ms)
         _refuse_other(runtime.engine, mapping, turn.run)
@@ -508,7 +510,7 @@ class Turns:
             except OtherDriverError:
                 if mapper.is_replaced():
                     return "another process drives it"
-                moved, whole = True, False  # it was cut short in a step: the next turn reads again
+                moved, whole = True, False  # a step was cut short, so the next turn reads the source again
         except errors.UsageError as error:
             halt(runtime.engine, turn.run, error)
             return "halted"
@@ -535,13 +537,13 @@ def _refuse_other(engine: Engine, mapping: MapJob, run: str) -> None:
     if stored is not None and stored.state.map != mapping.name:
         raise errors.PayloadError(
             f"The message is a turn of a run of map {stored.state.map}, and its queue's job drives {mapping.name}.",
-            meaning="Driven here the run would stop, or be other work than it is.",
+            meaning="Driven by this job, the run would stop or do other work than its own.",
             todo="Let `onefold map resume` send a turn to the queue of its own map.",
         )
 
 
 def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
-    """Take steps until the turn ends; False when it ended because nothing moved."""
+    """Take steps until the turn ends; returns False if it ended for lack of progress."""
     pause = _Pause()
     begin_ms = still_ms = clock.monotonic_ms()
     while not mapper.over:
@@ -558,7 +560,7 @@ def _drive(clock: Clock, mapper: Mapper, ctx: Context) -> bool:
 
 
 def halt(engine: Engine, run: str, error: errors.UsageError) -> None:
-    """Note that a run is halted until a person has done something, and what."""
+    """Note that a run is halted until a person acts, and what there is to do."""
     stored = map_state.read(engine.state, run)
     if stored is None or stored.state.over:
         return

@@ -1,17 +1,17 @@
-"""Result files of a map run, in the shapes of Step Functions' ResultWriter: one record per child, and the manifest.
+"""Result files of a map run, in the formats of Step Functions' ResultWriter: one record per child, and the manifest.
 
     SUCCEEDED_n.json  FAILED_n.json  PENDING_n.json     arrays of records; n from 0
-    QUARANTINED_n.json                                  ours: malformed rows, with line and reason
-    manifest.json which of these there are, and how large
+    QUARANTINED_n.json                                  only in onefold: malformed rows, with line and reason
+    manifest.json                                       which of these there are, and how large
 
-The source of the run is read again, and each child's record gives its outcome. So nothing has to be kept for the files while
-the run is in progress, and files that a crash left incomplete are simply written again. An embedded run has no ARNs: names
-of the same form are used, with the account 000000000000.
+The source of the run is read again, and each child's record gives its outcome. So nothing has to be kept for the files
+while the run is in progress, and files that a crash left incomplete are simply written again. An embedded run has no
+ARNs; it uses names of the same form, with the account 000000000000.
 
-Never here: how a file is written (`sources.py`), deciding outcomes. Invariant: each item of the source is in exactly one
-file; a record is made only of what is stored.
+Never here: how a file is written (`sources.py`), deciding outcomes. Invariants: each item of the source is in exactly
+one file; a record contains only what is stored.
 
-Source: Step Functions developer guide, input-output-resultwriter; recorded answers (see the facts behind section 6 there).
+Source: Step Functions developer guide, input-output-resultwriter; recorded answers of the service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["SUCCEEDED", "FAILED", "PENDING", "QUARANTINED"]
 KINDS: Final[tuple[Kind, ...]] = ("FAILED", "PENDING", "SUCCEEDED", "QUARANTINED")
-FILE_BYTES_MAX: Final = 5 * 1024**3  # DG input-output-resultwriter: up to 5 GB a file
+FILE_BYTES_MAX: Final = 5 * 1024**3  # DG input-output-resultwriter: up to 5 GB per file
 MANIFEST: Final = "manifest.json"
 _ARN: Final = "arn:onefold:states:local:000000000000"
 
@@ -44,10 +44,10 @@ class ChildOutcome(Struct, frozen=True, kw_only=True):
     """How one child ended, or that it is still open.
 
     Args:
-        name: its key. body: its payload as JSON text; of a batch the list of its items.
-        output: the stored result as JSON text; None where there is none.
-        error, cause: why it failed. started_at, stopped_at: ISO 8601; None where it never started.
-        redrives: how often its run was redriven.
+        name: its key. body: its payload as JSON text; for a batch, the list of its items.
+        output: the stored result as JSON text; None if there is none.
+        error, cause: why it failed. started_at, stopped_at: ISO 8601; None if it never started.
+        redrives: how often its map run was redriven.
     """
 
     name: str
@@ -66,7 +66,7 @@ def run_arn(mapping: str, token: str) -> str:
 
 
 def record_of(kind: Kind, outcome: ChildOutcome, mapping: str, *, batched: bool) -> dict[str, Any]:
-    """One child as ResultWriter writes it."""
+    """One child's record in the format of ResultWriter."""
     machine = f"{_ARN}:stateMachine:{mapping}/Items"
     body = f'{{"Items":{outcome.body}}}' if batched else outcome.body
     found: dict[str, Any] = {
@@ -96,11 +96,11 @@ def record_of(kind: Kind, outcome: ChildOutcome, mapping: str, *, batched: bool)
 
 
 def manifest(mapping: str, token: str, bucket: str, files: Mapping[Kind, Sequence[tuple[str, int]]]) -> dict[str, Any]:
-    """The manifest.
+    """The contents of the manifest.
 
     Args:
-        bucket: where the files are; of a local run their folder.
-        files: of each kind, keys and sizes in bytes.
+        bucket: where the files are; for a local run, their folder.
+        files: keys and sizes in bytes of the files of each kind.
     """
     listed = {
         kind: [{"Key": key, "Size": size} for key, size in files.get(kind, ())]
@@ -115,7 +115,7 @@ _FILES_MAX: Final = 1_000
 
 
 class _File:
-    """The files of one kind, each an array; the next one is begun when one is full."""
+    """The files of one kind, each an array; when one is full, the next is begun."""
 
     def __init__(self, kind: Kind, location: ResultLocation, bytes_max: int) -> None:
         self._kind = kind
@@ -146,13 +146,13 @@ class _File:
         self.written.append((prefix + name, self._size))
 
     def abandon(self, error: BaseException) -> None:
-        """Close the one that is open; it does not appear."""
+        """Close the open file without making it appear."""
         if self._file is not None:
             with suppress(type(error)):
                 self._stack.__exit__(type(error), error, error.__traceback__)
 
     def end(self) -> None:
-        """Close the last one, and take away what an earlier round wrote behind it."""
+        """Close the last file, and remove files with higher numbers that an earlier round wrote."""
         if self._file is not None:
             self._finish()
         for number in range(len(self.written), _FILES_MAX):
@@ -164,13 +164,13 @@ def write_results(
     mapping: MapJob, state: MapState, source: Source, store: Store, location: ResultLocation, *,
     bytes_max: int = FILE_BYTES_MAX,
 ) -> None:  # fmt: skip
-    """Write all files of a run, the manifest last; what an earlier round wrote is replaced.
+    """Write all files of a run, the manifest last; they replace those of an earlier round.
 
     Args:
-        bytes_max: of one file.
+        bytes_max: most bytes of one file.
 
     Raises:
-        OSError: the location cannot be written. As `formats.read`.
+        OSError: the location cannot be written. Others as `formats.read`.
     """
     files = {kind: _File(kind, location, bytes_max) for kind in KINDS}
     stream = children(mapping, state.run, source, Position())

@@ -1,13 +1,13 @@
 """A declared map run (`MapSpec`), and its decisions that are pure arithmetic: when it has failed, what is retried.
 
-One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as a
-Distributed Map state. The rules are exactly those of Step Functions (developer guide, pages named at each function). What an
-item's failure leads to is decided here too (`ItemFailures`). Each retrier counts its own retries over the item's whole life,
-so it needs the errors of earlier runs; the ledger has them, because it always keeps the outcomes of a run's operations. A
-redrive begins a new count. A caught item counts as succeeded, with the result `{"Error", "Cause"}`; the message to the
-operations queue is sent with its record (outbox).
+One value describes a map run on both sides: `maps/mapper.py` performs it on the embedded engine, `deploy/` writes it as
+a Distributed Map state. The rules are exactly those of Step Functions (developer guide, pages named at each function).
+The consequence of an item's failure is decided here too (`ItemFailures`). Each retrier counts its own retries over the
+item's whole life, so it needs the errors of earlier runs; the ledger has them, because it always keeps the outcomes of
+a run's operations. A redrive begins a new count. A caught item counts as succeeded, with the result `{"Error",
+"Cause"}`; the message to the operations queue is sent when its record is written (outbox).
 
-Never here: files, queues, reading records, clocks; random numbers are passed in as fractions. Shapes of results are in
+Never here: files, queues, reading records, clocks; random numbers are passed in as fractions. Result formats are in
 `results.py`.
 Invariants: the same spec over the same items makes the same children, in the same order, with the same names. The same
 errors in the same order have the same outcome as in Step Functions.
@@ -48,20 +48,22 @@ _NOT_IN_ALL: Final = ("States.DataLimitExceeded", "States.Runtime")  # same: Sta
 EXCEEDED: Final = "States.ExceedToleratedFailureThreshold"
 EXCEEDED_CAUSE: Final = "The specified tolerated failure threshold was exceeded"  # AWS's text, observed
 BUSY: Final = "ChildBusy"  # on Step Functions: the child runs in another invocation, or this one had no time left
-TIMEOUT: Final = "HandlerTimeout"  # what a run that passed its timeout is called here; States.Timeout there
+TIMEOUT: Final = "HandlerTimeout"  # onefold's name for what Step Functions calls States.Timeout
 
 
 class ItemReader(Struct, frozen=True, kw_only=True):
     """Where items come from and how they are read.
 
     Args:
-        format: csv, json (one array), jsonl (one value a line), listing (a directory or an S3 prefix, one item a file).
+        format: csv, json (one array), jsonl (one value per line), listing (a directory or an S3 prefix, one item per
+            file).
         header: CSV: the names of the columns; None: the first row has them.
         delimiter: CSV: comma, pipe, semicolon, space or tab.
-        quote: CSV: the sign around a value that holds a delimiter or a line end.
+        quote: CSV: the character around a value that contains a delimiter or a line end.
         encoding: of text: utf-8 (a byte order mark is skipped), ascii, latin-1 or cp1252.
-        ragged: CSV: what a row with too few or too many cells is: `quarantine`d, or `pad`ded with "" and cut, as AWS does.
-        items_max: no more than so many items, 1 to 100,000,000; None for all.
+        ragged: CSV: what happens to a row with too few or too many cells: `quarantine`, or `pad` with "" and cut, as
+            AWS does.
+        items_max: read at most this many items, 1 to 100,000,000; None for all.
     """
 
     format: Format = "csv"
@@ -99,7 +101,7 @@ def check_header(names: Sequence[str]) -> None:
     """Refuse a CSV header that cannot name columns.
 
     Raises:
-        UsageError: empty, with a name twice ("CSV headers cannot contain duplicates."), or over 10 KiB.
+        UsageError: it is empty, has a name twice ("CSV headers cannot contain duplicates."), or exceeds 10 KiB.
     """
     if not names or all(not name.strip() for name in names):
         raise errors.UsageError(
@@ -125,7 +127,7 @@ class ItemBatch(Struct, frozen=True, kw_only=True):
     """How items are put together into one child (ItemBatcher).
 
     Args:
-        items_max: most items of one child, 1 or more; None: as many as the bytes allow.
+        items_max: most items of one child, 1 or more; None: as many as `bytes_max` allows.
         bytes_max: most bytes of one child's items as JSON, 1 to 262,144; None: 262,144.
     """
 
@@ -145,11 +147,11 @@ Batch = ItemBatch  # its name before December 2026
 
 
 class Tolerated(Struct, frozen=True, kw_only=True):
-    """How many items may fail. With neither given: none. With both, either one ends the run.
+    """How many items may fail: none, if neither bound is given. If both are given, exceeding either one ends the run.
 
     Args:
-        count: items, 0 or more (ToleratedFailureCount).
-        percent: of all items, 0 to 100 (ToleratedFailurePercentage).
+        count: number of items, 0 or more (ToleratedFailureCount).
+        percent: percentage of all items, 0 to 100 (ToleratedFailurePercentage).
     """
 
     count: int | None = None
@@ -170,9 +172,9 @@ class Retrier(Struct, frozen=True, kw_only=True):
 
     Args:
         errors: names of exception classes, with or without module; States.ALL, States.TaskFailed, States.Timeout.
-        interval_ms: before the first retry, 1 ms or more. backoff: growth per retry, 1.0 or more.
-        retries: at most so many, 0 for never.
-        max_delay_ms: longest pause; None for none. jitter: `full` draws from 0 to the pause.
+        interval_ms: pause before the first retry, 1 ms or more. backoff: factor per retry, 1.0 or more.
+        retries: how many at most, 0 for none.
+        max_delay_ms: longest pause; None for no limit. jitter: `full` draws each pause from 0 to the computed one.
     """
 
     errors: tuple[str, ...]
@@ -200,13 +202,13 @@ class Retrier(Struct, frozen=True, kw_only=True):
 
 
 class Catcher(Struct, frozen=True, kw_only=True):
-    """Where an item goes that failed for good (one entry of Catch).
+    """The queue that is informed of an item that failed for good (one entry of Catch).
 
-    Its message is `{"Error", "Cause", "Input", "Name", "Run"}`. As in Step Functions, a caught item has *succeeded*: its
-    output is `{"Error", "Cause"}`, and it does not count against what is tolerated.
+    The message is `{"Error", "Cause", "Input", "Name", "Map"}`. As in Step Functions, a caught item has *succeeded*:
+    its output is `{"Error", "Cause"}`, and it does not count as a failure to be tolerated.
 
     Args:
-        errors: as `Retrier`'s.
+        errors: as in `Retrier`.
         queue: name of the operations queue.
     """
 
@@ -222,13 +224,13 @@ class MapSpec(Struct, frozen=True, kw_only=True):
 
     Args:
         name: of the map and its job; runs are named `<name>/...`.
-        queue: where its children's messages go.
-        reader: how items are read. source: path, directory or s3:// URL; None: said when a run starts.
+        queue: name of the queue for its children's messages.
+        reader: how items are read. source: path, directory or s3:// URL; None: given when a run starts.
         batch: items per child; None for one item each, without a list around it.
-        concurrency: children that are sent and not finished, 1 to 10,000.
-        tolerated: failures. retry, catch: in order; the first that names an error decides.
+        concurrency: most children that are sent and not finished, 1 to 10,000.
+        tolerated: how many items may fail. retry, catch: in order; the first entry that names an error decides.
         timeout_ms: of one child.
-        results: directory or s3:// URL of the result files; None: beside the engine.
+        results: directory or s3:// URL of the result files; None: next to the engine.
     """
 
     name: str
@@ -256,7 +258,7 @@ class MapSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def retriers(self) -> tuple[Retrier, ...]:
-        """The retries in order, with what onefold adds: a PermanentError is never tried again unless it is named."""
+        """The entries of `retry` in order, after one by which PermanentError is not retried unless an entry names it."""
         if not self.retry or any("PermanentError" in one.errors for one in self.retry):
             return self.retry
         return (Retrier(errors=("PermanentError",), retries=0), *self.retry)
@@ -268,10 +270,10 @@ class MapSpec(Struct, frozen=True, kw_only=True):
 
 
 def check_names(names: Sequence[str], what: str) -> None:
-    """Refuse names of errors that could never decide.
+    """Refuse lists of error names that could never match as meant.
 
     Raises:
-        UsageError: no name, one that is not a text, or States.ALL beside others ("must stand alone").
+        UsageError: there is no name, an empty one, or States.ALL together with others ("must stand alone").
     """
     if not names or not all(str(name).strip() for name in names):
         raise errors.UsageError(f"{what}={names!r} names no error.", todo='For example ["ConnectionError"].')
@@ -285,14 +287,15 @@ def check_names(names: Sequence[str], what: str) -> None:
 
 
 def exceeded(tolerated: Tolerated, failed: int, total: int | None) -> Literal["count", "percent"] | None:
-    """Which bound the failures have passed; None: they are tolerated.
+    """Which bound the failures have exceeded; None if they are tolerated.
 
-    Strictly more than the count, or failed / total * 100 strictly more than the percentage (page state-map-distributed);
-    equal is tolerated, and 100 % never ends a run. Items count, not children: all items of a failed batch have failed.
+    Exceeded means: strictly more than the count, or failed / total * 100 strictly more than the percentage (page
+    state-map-distributed). So an equal number is tolerated, and 100 % never ends a run. Items count, not children: all
+    items of a failed batch have failed.
 
     Args:
-        failed: items that failed or timed out.
-        total: all items; None while that is not known: then the percentage is not judged.
+        failed: how many items failed or timed out.
+        total: how many items there are; None while that is not known, and then the percentage is not checked.
     """
     count = 0 if tolerated.count is None and tolerated.percent is None else tolerated.count
     if count is not None and failed > count:
@@ -308,10 +311,10 @@ def exceeded(tolerated: Tolerated, failed: int, total: int | None) -> Literal["c
 def matches(names: Sequence[str], error: str) -> bool:
     """Whether a list of names (ErrorEquals) names an error.
 
-    Names are compared, not classes: a subclass has another name. A name without a module fits in any.
+    Names are compared, not classes, so a subclass does not match. A name without a module matches in every module.
 
     Args:
-        error: the class, with its module where it has one, for example `requests.exceptions.ConnectionError`.
+        error: the class's name, after its module if it has one, for example `requests.exceptions.ConnectionError`.
     """
     timed_out = error in (TIMEOUT, "States.Timeout")
     for name in names:
@@ -326,14 +329,14 @@ def matches(names: Sequence[str], error: str) -> bool:
 
 
 def retry_ms(retriers: Sequence[Retrier], error: str, earlier: Sequence[str], fraction: float) -> int | None:
-    """How long to wait before the item is tried again; None when it has failed.
+    """How long to wait before the item is tried again; None if it has failed.
 
-    The first entry that names the error decides. Each entry counts its own retries over the item's whole life, so errors
-    that another entry names use up none of its attempts. The pause is min(interval * backoff^(n-1), max_delay).
+    The first entry that names the error decides. Each entry counts its own retries over the item's whole life, so
+    errors that another entry names use up none of its retries. The pause is min(interval * backoff^(n-1), max_delay).
 
     Args:
-        error: of the run that failed now. earlier: of the runs that failed before it, in order.
-        fraction: chance from [0, 1).
+        error: of the run that has just failed. earlier: errors of the runs that failed before it, in order.
+        fraction: a random number from [0, 1).
     """
     for index, one in enumerate(retriers):
         if matches(one.errors, error):
@@ -352,7 +355,7 @@ def _first(retriers: Sequence[Retrier], error: str) -> int | None:
 
 
 def catcher(catch: Sequence[Catcher], error: str) -> Catcher | None:
-    """The first entry that names an error; None: nothing catches it."""
+    """The first entry that names an error; None if nothing catches it."""
     return next((one for one in catch if matches(one.errors, error)), None)
 
 
@@ -360,7 +363,7 @@ def catcher(catch: Sequence[Catcher], error: str) -> Catcher | None:
 
 
 class Sized(Protocol):
-    """Something with a size as JSON."""
+    """Something that has a size as JSON."""
 
     @property
     def size(self) -> int:
@@ -372,7 +375,7 @@ S = TypeVar("S", bound=Sized)
 
 
 class Batcher(Generic[S]):
-    """Puts items together. An item that is larger than the bound alone makes a batch of its own: the queue refuses it."""
+    """Puts items together. An item that alone exceeds the bound becomes a batch of one, which the queue refuses."""
 
     def __init__(self, batch: ItemBatch) -> None:
         self._items_max = batch.items_max or ITEMS_MAX
@@ -381,17 +384,17 @@ class Batcher(Generic[S]):
         self._size = 1  # the first bracket
 
     def add(self, item: S) -> list[S] | None:
-        """Take one more item; the batch that is full without it, if any."""
+        """Add an item; returns the batch before it if that is full, else None."""
         full = bool(self._items) and (
             len(self._items) >= self._items_max or self._size + item.size + 1 > self._bytes_max
         )
         done = self.rest() if full else None
-        self._size += item.size + 1  # with the comma, or the last bracket
+        self._size += item.size + 1  # including a comma or the last bracket
         self._items.append(item)
         return done
 
     def rest(self) -> list[S] | None:
-        """What is left, at the end or before something that must not be overtaken; None for nothing."""
+        """Remove and return the items that are left, None if there are none: at the end, or to keep the order."""
         items, self._items, self._size = self._items, [], 1
         return items or None
 
@@ -416,10 +419,10 @@ _PERMANENT = "PermanentError"
 
 
 class ItemFailures(Struct, frozen=True):
-    """What a map's rules make of an item's failure.
+    """Decides the outcome of an item's failure by a map's rules.
 
     Args:
-        spec: whose.
+        spec: of the map.
     """
 
     spec: MapSpec
@@ -430,13 +433,13 @@ class ItemFailures(Struct, frozen=True):
         """The outcome of a run that failed.
 
         Args:
-            failed: what the handler's exception alone means. delivery: of the item.
-            earlier: the history of the operation, in order; read only where it matters.
-            fraction: chance from [0, 1).
+            failed: what the handler's exception means without the rules. delivery: of the item.
+            earlier: returns the history of the operation, in order; called only if it is needed.
+            fraction: a random number from [0, 1).
 
         Returns:
-            The failure, transient with the exact pause or permanent; or a success, where it was caught. A dependency
-            that is down is not retried: no attempt is used, and the job is paused.
+            The failure, either transient with the exact pause or permanent; a success if it was caught. A failure
+            because a dependency is down is returned unchanged: it uses no attempt, and the job is paused.
         """
         if failed.kind == "dependency-down":
             return failed
@@ -457,17 +460,17 @@ class ItemFailures(Struct, frozen=True):
         return Success(result=json.encode(output), outbox=[OutboxItem(queue=caught.queue, body=body, key=delivery.key)])
 
     def _is_named(self, error: str) -> bool:
-        """Whether a retrier names this very error, and not only all of them."""
+        """Whether a retrier names this error itself, not only a name for all errors."""
         names = [name for one in self.spec.retry for name in one.errors if not name.startswith("States.")]
         return matches(names, error)
 
     def _was_permanent(self, error: str, now: str) -> bool:
-        """Whether an earlier error that was tried again was a PermanentError: the ledger has only the class's name."""
+        """Whether an earlier error that was retried was a permanent one; the ledger has only the class's name."""
         return error == now or not any(matches(one.errors, error) for one in self.spec.retriers)
 
 
 def _errors_of(rows: Sequence[Row]) -> list[str]:
-    """The errors of an operation's runs that were tried again, in order, since its last redrive."""
+    """The errors of an operation's runs that were retried, in order, since its last redrive."""
     found: list[str] = []
     for row in rows:
         if row.event == "redrive":

@@ -1,10 +1,10 @@
 """Where the items of a map run come from (`Source`), and where its result files go (`ResultLocation`): files and S3.
 
 A source is a file, a directory, an object in S3 or a prefix there; `identity` describes its present version, so that a
-change between a crash and a resume is detected. Reading is streamed: memory does not grow with the file. A row that cannot
-be read is returned as `Malformed`, with its line and the reason, and reading continues after it.
+change between a crash and a resume is detected. Reading is streamed: memory does not grow with the file. A row that
+cannot be read is returned as `Malformed`, with its line and the reason, and reading continues after it. A result file
+appears complete or not at all: it is written under a temporary name and renamed, or uploaded when complete.
 Never here: formats (`formats.py`), sending, payload types. S3 clients are passed in.
-A result file appears complete or not at all: it is written beside its final name and moved there, or uploaded when complete.
 Invariants: reading from the position that came with an item yields exactly the items after it; a run replaces no result
 files but its own.
 """
@@ -26,22 +26,22 @@ from msgspec import Struct, json
 
 from onefold import errors, private_files
 
-RECORD_BYTES_MAX: Final = 8 * 1024 * 1024  # DG input-output-itemreader: a raw item may have 8 MB
+RECORD_BYTES_MAX: Final = 8 * 1024 * 1024  # DG input-output-itemreader: a raw item can have 8 MB
 _HEAD_BYTES: Final = 65_536
-_SERVER_ERROR: Final = 500  # HTTP status: from here on the fault is the server's
-# S3's error codes below 500 that pass too
+_SERVER_ERROR: Final = 500  # the lowest HTTP status of a server's error
+# S3's error codes below 500 that are temporary too
 _PASSING: Final = frozenset({"ExpiredToken", "OperationAborted", "RequestTimeout"})
 _GZIP: Final = ".gz"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class Position(Struct, frozen=True, gc=False, array_like=True):
-    """Between two items.
+    """A position between two items.
 
     Args:
-        offset: bytes of text before it (after decompression); 0 where the format cannot be entered in the middle.
+        offset: bytes of text before it (after decompression); 0 if the format cannot be read from the middle.
         line: lines before it.
-        index: items before it, the malformed ones too.
+        index: items before it, including malformed ones.
     """
 
     offset: int = 0
@@ -53,10 +53,10 @@ class Item(Struct, frozen=True, gc=False):
     """One item.
 
     Args:
-        value: a CSV row or a listing's entry by column; None where there is `text`.
-        text: of a JSON value, as in the file.
-        line: on which it begins, 1 or more; of a listing its number.
-        end: the position behind it.
+        value: a CSV row or a listing's entry, by column; None if there is `text`.
+        text: a JSON value as it is written in the file.
+        line: the line on which it begins, 1 or more; in a listing, its number.
+        end: the position after it.
     """
 
     value: dict[str, Any] | None
@@ -69,8 +69,8 @@ class Malformed(Struct, frozen=True, gc=False):
     """A row that is not an item.
 
     Args:
-        line: on which it begins. reason: what is wrong with it. text: the row, as far as it can be shown.
-        end: the position behind it.
+        line: the line on which it begins. reason: what is wrong with it. text: the row, as far as it can be shown.
+        end: the position after it.
     """
 
     line: int
@@ -83,12 +83,12 @@ Read = Item | Malformed
 
 
 class SourceIdentity(Struct, frozen=True, kw_only=True):
-    """What a source is, to notice that it has become another.
+    """Describes a version of a source, so that a change is noticed.
 
     Args:
-        size: bytes; of a listing the number of entries.
+        size: in bytes; for a listing, the number of entries.
         stamp: modification time in ns, or the ETag in S3.
-        head: digest of the first 64 KiB. whole: of everything; empty in S3, which has the ETag.
+        head: digest of the first 64 KiB. whole: digest of everything; empty in S3, which has the ETag.
     """
 
     size: int
@@ -103,15 +103,15 @@ class Source(Protocol):
     name: str
 
     def identity(self) -> SourceIdentity:
-        """What it is now; reads it all where nothing cheaper shows it.
+        """The identity of its present version; reads everything if nothing cheaper identifies it.
 
         Raises:
-            NotFoundError: it does not exist (any more). TransientError: S3 cannot answer for now.
+            NotFoundError: the source does not exist (any more). TransientError: S3 cannot answer for now.
         """
         ...
 
     def stamp(self) -> tuple[int, str] | None:
-        """Size and time, where they cost nothing to know; while they stay, so does the source."""
+        """Size and modification time, if they cost nothing to get; while they are the same, so is the source."""
         ...
 
     def open(self, offset: int) -> BinaryIO:
@@ -119,7 +119,7 @@ class Source(Protocol):
         ...
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """What is in it, by key, as Step Functions lists objects: Key, Size, Etag, LastModified, StorageClass."""
+        """Its entries, ordered by key, as Step Functions lists objects: Key, Size, Etag, LastModified, StorageClass."""
         ...
 
 
@@ -127,7 +127,7 @@ class LocalSource:
     """A file or a directory on this machine.
 
     Args:
-        path: of it.
+        path: of the file or directory.
     """
 
     def __init__(self, path: str) -> None:
@@ -151,7 +151,7 @@ class LocalSource:
         return SourceIdentity(size=found.st_size, stamp=str(found.st_mtime_ns), head=head, whole=whole)
 
     def stamp(self) -> tuple[int, str] | None:
-        """As `Source.stamp`; None for a directory."""
+        """See `Source.stamp`; None for a directory."""
         try:
             found = self._path.stat()
         except OSError as error:
@@ -159,7 +159,7 @@ class LocalSource:
         return None if self._path.is_dir() else (found.st_size, str(found.st_mtime_ns))
 
     def open(self, offset: int) -> BinaryIO:
-        """As `Source.open`. A compressed file is read from its beginning to get there."""
+        """See `Source.open`. A compressed file is read from its beginning up to the offset."""
         try:
             file = self._path.open("rb")
         except OSError as error:
@@ -167,7 +167,7 @@ class LocalSource:
         return _from(file, self.name, offset, seekable=True)
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Every file below the directory, by name."""
+        """Every file below the directory, ordered by name."""
         if not self._path.is_dir():
             raise errors.NotFoundError(
                 f"{self.name} is not a directory.", todo='Name one, or read the file itself with items="csv" or "json".'
@@ -206,7 +206,7 @@ class S3Source:
             raise errors.UsageError(f"{url!r} names no bucket.", todo="Write s3://bucket/key.")
 
     def identity(self) -> SourceIdentity:
-        """As `Source.identity`; two calls at most."""
+        """See `Source.identity`; makes two calls at most."""
         if not self._key or self._key.endswith("/"):
             entries = list(self.entries())
             digest = hashlib.blake2b(json.encode(entries), digest_size=16).hexdigest()
@@ -219,11 +219,11 @@ class S3Source:
         return SourceIdentity(size=int(found["ContentLength"]), stamp=self._etag, head=self._etag, whole="")
 
     def stamp(self) -> tuple[int, str] | None:
-        """None, because it would cost a call. S3 refuses to continue with an object that has changed (see `open`)."""
+        """None, because a stamp would cost a call. S3 refuses to read on in an object that has changed (see `open`)."""
         return None
 
     def open(self, offset: int) -> BinaryIO:
-        """As `Source.open`; an object that has changed since `identity` is refused by S3 (If-Match)."""
+        """See `Source.open`; S3 refuses an object that has changed since `identity` (If-Match)."""
         settings: dict[str, str] = {"IfMatch": self._etag} if self._etag else {}
         compressed = self._key.endswith(_GZIP)
         if offset and not compressed:
@@ -231,7 +231,7 @@ class S3Source:
         try:
             body = self._client.get_object(Bucket=self._bucket, Key=self._key, **settings)["Body"]
         except self._client.exceptions.ClientError as error:
-            if error.response.get("Error", {}).get("Code") == "InvalidRange":  # nothing is left behind it
+            if error.response.get("Error", {}).get("Code") == "InvalidRange":  # the object has nothing after the offset
                 return io.BytesIO()
             raise self._unreadable(error) from error
         return _from(
@@ -239,7 +239,7 @@ class S3Source:
         )
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Every object below the prefix, by key (ListObjectsV2)."""
+        """Every object below the prefix, ordered by key (ListObjectsV2)."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._key)
         try:
             for page in pages:
@@ -274,7 +274,7 @@ def passes(response: Mapping[str, Any]) -> bool:
 class _Streamed(io.RawIOBase):
     """botocore's streaming body as a raw stream, so that it can be buffered.
 
-    The server may have dropped one that was not read for long; the run then opens it again where it was.
+    The server may drop a stream that was not read for long; the run then opens it again at the same offset.
     """
 
     def __init__(self, body: Any, name: str) -> None:
@@ -285,13 +285,13 @@ class _Streamed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        from botocore.exceptions import BotoCoreError  # installed where S3 is used
+        from botocore.exceptions import BotoCoreError  # installed if S3 is used
 
         try:
             data: bytes = self._body.read(len(buffer))
         except BotoCoreError as error:
             raise errors.TransientError(
-                f"{self._name} could not be read on: {error}", meaning="The connection to S3 was dropped."
+                f"{self._name} could not be read further: {error}", meaning="The connection to S3 was dropped."
             ) from error
         buffer[: len(data)] = data
         return len(data)
@@ -302,7 +302,7 @@ class _Streamed(io.RawIOBase):
 
 
 class _Unpacked(gzip.GzipFile):
-    """A compressed file as its text; closing it closes the file too."""
+    """The decompressed contents of a file; closing it closes the file too."""
 
     def __init__(self, packed: BinaryIO) -> None:
         self._packed = packed
@@ -317,10 +317,10 @@ def source_of(location: str, s3_client: Callable[[], Any] | None = None) -> Sour
     """The source that a path or URL names.
 
     Args:
-        location: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's client for S3 when needed.
+        location: path of a file or directory, or `s3://bucket/key`. s3_client: makes boto3's client for S3 if needed.
 
     Raises:
-        UsageError: another scheme, or S3 without a client.
+        UsageError: the URL has another scheme, or is in S3 and there is no client.
     """
     if location.startswith("s3://"):
         if s3_client is None:
@@ -333,22 +333,22 @@ def source_of(location: str, s3_client: Callable[[], Any] | None = None) -> Sour
 
 
 def changed(before: SourceIdentity, now: SourceIdentity) -> str | None:
-    """How a source differs from what it was; None when it is the same, whatever its modification time says."""
+    """How a source has changed; None if it is the same, even with another modification time."""
     if before.size != now.size:
         return f"its size was {before.size} and is {now.size}"
     if before.head != now.head:
-        return "its beginning is another"
+        return "its beginning has changed"
     if before.whole != now.whole:
-        return "its contents are others"
+        return "its contents have changed"
     return None
 
 
 @contextmanager
 def unpacking(name: str) -> Iterator[None]:
-    """Turn the errors of decompression into ours.
+    """Turn the errors of decompression into onefold's.
 
     Raises:
-        UsageError: it breaks off, or is damaged.
+        UsageError: the compressed file is incomplete or damaged.
     """
     try:
         yield
@@ -362,7 +362,7 @@ def unpacking(name: str) -> Iterator[None]:
 
 
 def _from(file: BinaryIO, name: str, offset: int, *, seekable: bool = False) -> BinaryIO:
-    """A stream at `offset` of its text; the name, or the first bytes, show whether it is compressed."""
+    """A stream of the file's text from `offset` on; the name or the first bytes show whether it is compressed."""
     compressed = name.endswith(_GZIP)
     if seekable and not compressed:
         compressed = file.read(2) == _GZIP_MAGIC
@@ -378,31 +378,31 @@ def _from(file: BinaryIO, name: str, offset: int, *, seekable: bool = False) -> 
 
 # -- where results go ------------------------------------------------------------------------------------------------
 
-_REFUSED: Final = 400  # HTTP status: from here on the request is at fault
+_REFUSED: Final = 400  # the lowest HTTP status that means an error
 
 
 class ResultLocation(Protocol):
-    """Where files can be written. Where they cannot, its methods raise OSError."""
+    """A place for result files. Its methods raise OSError if it cannot be written."""
 
     bucket: str
-    """The bucket's name; of a folder its path."""
+    """The bucket's name, or a folder's path."""
     prefix: str
-    """Before the names of files, without a slash at its end; empty for a folder."""
+    """The prefix of the files' names, without a slash at its end; empty for a folder."""
 
     def writing(self, name: str) -> Any:
-        """A context manager that gives a binary file; it appears under `name` when the block ends without an error."""
+        """A context manager with a binary file, which appears under `name` if the block ends without an error."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Remove a file; False where there is none."""
+        """Remove a file; returns False if there is none."""
         ...
 
 
 class FolderResults:
-    """A directory on this machine; made when the first file is written.
+    """A directory on this machine, which is created when the first file is written.
 
     Args:
-        path: of it.
+        path: of the directory.
     """
 
     def __init__(self, path: str) -> None:
@@ -412,13 +412,13 @@ class FolderResults:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """As `ResultPlace.writing`."""
-        # Two drivers of one run may end it at once; each has a file of its own until it is whole.
+        """See `ResultLocation.writing`."""
+        # Two drivers of one run may end it at the same time; each writes a file of its own until it is complete.
         with private_files.replacing(self._path / name) as file:
             yield file
 
     def remove(self, name: str) -> bool:
-        """As `ResultPlace.remove`."""
+        """See `ResultLocation.remove`."""
         try:
             (self._path / name).unlink()
         except FileNotFoundError:
@@ -443,7 +443,7 @@ class S3Results:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """As `ResultPlace.writing`; the file is on this machine's disk until it is uploaded."""
+        """See `ResultLocation.writing`; the file is on this machine's disk until it is uploaded."""
         with tempfile.TemporaryFile(prefix="onefold-results-") as file:
             yield file
             file.seek(0)
@@ -451,7 +451,7 @@ class S3Results:
                 self._client.upload_fileobj(file, self.bucket, self._key(name))
 
     def remove(self, name: str) -> bool:
-        """As `ResultPlace.remove`."""
+        """See `ResultLocation.remove`."""
         key = self._key(name)
         with _refusals():
             if not self._client.list_objects_v2(Bucket=self.bucket, Prefix=key).get("KeyCount"):
@@ -462,12 +462,10 @@ class S3Results:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What S3 refuses for good becomes an OSError, as of a folder that cannot be written; what may pass stays what it is."""
+    """Turn a lasting refusal by S3 into an OSError, like that of a folder; a temporary one is raised unchanged."""
     try:
         yield
-    except (
-        Exception
-    ) as error:  # boto3's own, which is not imported here; an upload's error has S3's answer as its cause
+    except Exception as error:  # boto3's errors, not imported here; an upload's error has S3's answer as its cause
         answer = getattr(error, "response", None) or getattr(error.__context__, "response", {})
         if answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < _REFUSED or passes(answer):
             raise

@@ -1,10 +1,10 @@
-"""A map run's value in State: what it reads, how far it has come, how it ended. A small value, however long the run.
+"""A map run's value in State: its source, its progress and its end. The value is small, however long the run.
 
-    map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, as of any run
+    map/<run>       this value; the run itself (`run/<run>`, runs.py) counts operations from the ledger, like any run
 
-It keeps positions, not items: `sent` is after the last child whose message is in the queue, `settled` before the first one
-that is not finished. There are at most `SPAN_MAX` children between the two; a process that takes the run over reads them
-again.
+It keeps positions, not items: `sent` is after the last child whose message is in the queue, `settled` is before the
+first one that is not finished. There are at most `SPAN_MAX` children between the two; a process that takes the run over
+reads them again.
 Never here: reading, sending, deciding. Invariant: every write of the value names the version that was read.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import State
 
 PREFIX: Final = MAP_PREFIX
-RUN_CHARS_MAX: Final = 200  # it is a prefix of every item's key, which has 512 characters in all
-_PAGE: Final = 100  # values of one read
-_SHOWN: Final = 3  # names, where one is not found
+RUN_CHARS_MAX: Final = 200  # it is a prefix of every item's key, which has at most 512 characters in all
+_PAGE: Final = 100  # values in one read
+_SHOWN: Final = 3  # names in the error about one that is not found
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:=@+-]+(/[A-Za-z0-9_.:=@+-]+)*")
 
 Status = Literal["running", "succeeded", "failed", "aborted", "halted"]
@@ -39,21 +39,21 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A map run.
 
     Args:
-        run: its name. map: of the declared map. id: a token, for the name used in place of AWS's Map Run ARN.
-        source: path or URL. identity: what the source was. shape: of the declaration (`MapJob.shape`).
-        total: items of the source, malformed rows among them.
+        run: its name. map: name of the declared map. id: a token, for the name used in place of AWS's Map Run ARN.
+        source: path or URL. identity: of the source at the start. shape: of the declaration (`MapJob.shape`).
+        total: items of the source, including malformed rows.
         status: `running`; `succeeded`; `failed`: the threshold was exceeded; `aborted`: a person stopped it; `halted`:
-            it is halted until a person has done something (see `failure`); nothing is lost.
-        ending: how it will end; set when it was decided that nothing more is sent.
-        sent, settled: positions, see above. children: sent so far, `settled_children`: before `settled`.
-        done, failed: items of these. malformed: malformed rows before `sent`.
-        seen_done, seen_failed: items known to be over by now, for people.
-        earlier: items that rounds before this one had done; passed: of these, so many lie before `sent`.
-        round: how often it was redriven. clearing: a redrive has begun, and takes the last round's dead letters away.
-        driver: token of the last writer, so that two drivers that write the same can be distinguished.
-        started_at_ms, round_at_ms, ended_at_ms: the run's, this round's beginning, and the end.
+            it waits until a person has done something (see `failure`), and nothing is lost.
+        ending: how it will end; set once it is decided that nothing more is sent.
+        sent, settled: positions, see above. children: sent so far. settled_children: how many of them before `settled`.
+        done, failed: items of the settled children. malformed: malformed rows before `sent`.
+        seen_done, seen_failed: items known to have ended by now, for people.
+        earlier: items that earlier rounds have done. passed: how many of these are before `sent`.
+        round: how often it was redriven. clearing: a redrive has begun and still removes the last round's dead letters.
+        driver: token of the last writer, so that two drivers that write the same value can be distinguished.
+        started_at_ms, round_at_ms, ended_at_ms: start of the run, start of this round, and end.
         failure: what happened, why, and what to do, in one line for a person.
-        results: where its files are.
+        results: location of its result files.
     """
 
     run: str
@@ -87,17 +87,17 @@ class MapState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def over(self) -> bool:
-        """Whether it needs no driver any more."""
+        """Whether it no longer needs a driver."""
         return self.status != "running"
 
     @property
     def pending(self) -> int:
-        """Items that were not sent."""
+        """How many items were not sent yet."""
         return self.total - self.sent.index
 
     @property
     def ahead(self) -> int:
-        """Items that an earlier round has done and this one has not reached yet."""
+        """How many items an earlier round has done that this one has not reached yet."""
         return min(max(self.earlier - self.passed, 0), self.pending)
 
 
@@ -109,7 +109,7 @@ class VersionedMapState(Struct, frozen=True):
     """A map run and the version read from State.
 
     Args:
-        state: its value. version: a change must name it.
+        state: the run's value. version: every change must name it.
     """
 
     state: MapState
@@ -124,7 +124,7 @@ def check_name(run: str) -> None:
     """Refuse a name that cannot be a prefix of keys, a name in State and a folder of results.
 
     Raises:
-        UsageError: empty, too long, or with other characters.
+        UsageError: the name is empty, too long, or has other characters.
     """
     if not _NAME.fullmatch(run) or ".." in run or len(run) > RUN_CHARS_MAX:
         raise errors.UsageError(
@@ -135,7 +135,7 @@ def check_name(run: str) -> None:
 
 
 def read(state: State, run: str) -> VersionedMapState | None:
-    """A map run by its name; None when there is none."""
+    """A map run by its name; None if there is none."""
     found = state.get([PREFIX + run])[0]
     if found is None:
         return None
@@ -143,7 +143,7 @@ def read(state: State, run: str) -> VersionedMapState | None:
 
 
 def read_all(state: State) -> list[MapState]:
-    """All map runs that can be read, by name."""
+    """All map runs that can be read, ordered by name."""
     names = list(state.names(PREFIX))
     pages = (state.get(names[first : first + _PAGE]) for first in range(0, len(names), _PAGE))
     found = (_state_or_none(one.value) for page in pages for one in page if one is not None)
@@ -171,15 +171,15 @@ def must_read(state: State, run: str) -> VersionedMapState:
 
 
 def write(state: State, after: MapState, version: int) -> VersionedMapState:
-    """Write it over the version that was read; 0 for a new one.
+    """Replace the version that was read; version 0 stands for a new value.
 
     Raises:
-        OtherDriverError: it has changed since.
+        OtherDriverError: the value has changed since it was read.
     """
     value = msgspec.json.encode(after)
     if state.put([Change(PREFIX + after.run, value, version)])[0]:
         return VersionedMapState(after, version + 1)
     found = state.get([PREFIX + after.run])[0]
-    if found is None or found.value != value:  # else: written by a try whose answer was lost
+    if found is None or found.value != value:  # equal: written by an earlier try whose answer was lost
         raise OtherDriverError(after.run)
     return VersionedMapState(after, found.version)
