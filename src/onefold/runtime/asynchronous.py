@@ -1,9 +1,10 @@
-"""Calls that may wait, made from a coroutine: in a few threads of the runtime's own, so that the loop goes on meanwhile.
+"""Blocking calls made from a coroutine: they run in a few threads of the runtime, so that the event loop goes on.
 
-A call waits for its file's turn, a sync or a server. Each has a thread for as long as that takes, and there are few of them:
-of a thousand sends at once eight wait for the disk together, in one commit, and the others for these. The loop's
-own executor is left to the program, which may fill it.
-Never here: what is called. Invariant: a call that has begun ends, whatever happens to the task that waits for it.
+A call may have to wait for its turn to write, for a sync or for a server, and it occupies a thread for as long as that
+takes. There are only a few threads: of a thousand sends at once, eight wait for the disk together, in one commit, and
+the others wait for these. The loop's own executor is not used, because the program may fill it.
+Never here: what is called. Invariant: a call that has begun runs to its end, whatever happens to the task that waits
+for it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class LoopThreads:
         self._pause: Future[object] | None = None
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make a call in a thread, with the task's context variables; what it returns or raises."""
+        """Make a call in a thread, with the task's context variables; returns or raises what the call does."""
         return await asyncio.wrap_future(self._pool.submit(copy_context().run, call))
 
     async def pause(self, wait: Callable[[], object]) -> None:
         """Wait for the end of the pause in progress, or begin one: all tasks that pause share a thread.
 
         Args:
-            wait: waits in the thread.
+            wait: the blocking call that waits; made in the thread.
         """
         pause = self._pause
         if pause is None or pause.done():
@@ -42,5 +43,5 @@ class LoopThreads:
         await asyncio.shield(asyncio.wrap_future(pause))  # cancelling one task does not end the others' pause
 
     def close(self) -> None:
-        """Let the threads end after the calls that they have."""
+        """Let the threads end after the calls they have already been given."""
         self._pool.shutdown(wait=False)

@@ -1,6 +1,6 @@
-"""The connection that a program passes to `send`, so that a message is part of its transaction.
+"""Finds the driver's connection in what a program passes to `send`, so that a message is part of its transaction.
 
-It passes what it has: a connection of the database's driver, or an object of its framework that leads to one.
+A program passes what it has: a connection of the database's driver, or an object of its framework that leads to one.
 Never here: SQL. Invariant: nothing is sent through a connection whose transaction cannot be found, or is known to be lost.
 """
 
@@ -15,9 +15,9 @@ from onefold import errors
 from onefold.engines.urls import driver_of
 from onefold.interrupts import let_through
 
-# In this order: SQLAlchemy's Session has `connection()`, its Connection `connection`, what that gives `driver_connection`;
-# its AsyncSession has `connection()` and its AsyncConnection `get_raw_connection()`, both to be awaited;
-# Django's connection has `connection` once it is open.
+# Tried in this order. SQLAlchemy's Session has `connection()`, its Connection `connection`, and that one's value
+# `driver_connection`; its AsyncSession has `connection()` and its AsyncConnection `get_raw_connection()`, both to be
+# awaited. Django's connection has `connection` once it is open.
 _LEADS: Final = ("driver_connection", "get_raw_connection", "connection")
 _STEPS_MAX: Final = 5
 _ASYNCHRONOUS: Final = ("psycopg-async", "asyncpg")
@@ -31,7 +31,7 @@ def driver_connection(given: object) -> object:
             with an attribute or a method without arguments, `connection` or `driver_connection`, that leads to one.
 
     Raises:
-        UsageError: it leads to none, or to one that is to be awaited, or its transaction is lost already.
+        UsageError: it leads to no connection or to an asynchronous one, or its transaction is lost already.
     """
     one = given
     for _ in range(_STEPS_MAX):
@@ -45,7 +45,7 @@ def driver_connection(given: object) -> object:
             )
         if _is_of_sqlalchemy(one) and not one.in_transaction():
             with _translated(one):
-                one.begin()  # as its execute would: otherwise its commit() commits nothing
+                one.begin()  # as its execute() would; otherwise its commit() commits nothing
         one = _next(one)
         if inspect.iscoroutine(one):
             one.close()
@@ -68,10 +68,10 @@ async def async_driver_connection(given: object) -> object:
     Args:
         given: a `psycopg.AsyncConnection` or a connection of asyncpg; SQLAlchemy's AsyncSession or AsyncConnection on one;
             or any object with an attribute or a method without arguments, `driver_connection`, `get_raw_connection` or
-            `connection`, that leads to one; what is to be awaited is.
+            `connection`, that leads to one. Results that must be awaited are awaited.
 
     Raises:
-        UsageError: it leads to none, or to one that blocks, or its transaction is lost already.
+        UsageError: it leads to no connection or to one that blocks, or its transaction is lost already.
     """
     one = given
     for _ in range(_STEPS_MAX):
@@ -82,7 +82,7 @@ async def async_driver_connection(given: object) -> object:
             with _translated(before):
                 one = await one
                 if _is_of_sqlalchemy(before) and not _has_begun(before, one):
-                    await before.exec_driver_sql("SELECT 1")  # it begins when something is executed, and not before
+                    await before.exec_driver_sql("SELECT 1")  # a transaction begins only when something is executed
     if driver_of(one) in _ASYNCHRONOUS:
         return one
     raise errors.UsageError(
@@ -105,7 +105,7 @@ def _next(one: object) -> object:
 
 
 def _is_of_sqlalchemy(one: object) -> TypeGuard[Any]:
-    """Whether it is a Connection or an AsyncConnection of SQLAlchemy's."""
+    """Whether an object is SQLAlchemy's Connection or AsyncConnection."""
     return hasattr(one, "exec_driver_sql")
 
 

@@ -1,9 +1,9 @@
-"""What runners and workers report: one frozen event type, one table of names, one `Sink` to receive them.
+"""The events that runners and workers emit: one frozen type, one table of names, one `Sink` protocol to receive them.
 
-An event is a fact others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of the
-ledger, are the history behind `why`; `EVENTS` lists the severity of each and the history level that keeps it. The text
-of an exception gets into records, dead letters, logs and events only through `kept_text` and `is_kept`: one line, cut and
-masked, or nothing where the user switched it off.
+An event is a fact that others may log, count, graph or alarm on. It never holds a payload. The same events, as rows of
+the ledger, are the history behind `why`; `EVENTS` lists the severity of each and the history level that keeps it. The
+text of an exception gets into records, dead letters, logs and events only through `kept_text` and `is_kept`: one line,
+cut and masked, or nothing where the user switched it off.
 Never here: decisions, formatting, or anything that depends on which sinks there are. Invariant: a sink that fails does not
 fail the job (`Sinks` catches, counts and logs), and where texts of exceptions are switched off, none is emitted.
 """
@@ -64,7 +64,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "conflict": Meaning("error", "brief", "the key came with another payload; moved to the dead-letter queue"),
     "malformed": Meaning("error", "brief", "cannot be read as the job's payload; moved to the dead-letter queue"),
     "untrusted": Meaning(
-        "error", "brief", "its attributes claim what only onefold of the app may say; moved to the dead-letter queue"
+        "error", "brief", "its attributes claim what only the app's own onefold may set; moved to the dead-letter queue"
     ),
     "no-job": Meaning("error", "brief", "its job is not declared on its queue; moved to the dead-letter queue"),
     "dead-letters-expire": Meaning(
@@ -109,7 +109,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "messages that the Lambda handler named as failed were deleted: ReportBatchItemFailures is not set",
     ),
     "relay-failed": Meaning(
-        "error", "brief", "the relay cannot pass on what waits in the outbox for now; nothing is lost, it tries again"
+        "error", "brief", "for now the relay cannot pass on messages of the outbox; nothing is lost, it tries again"
     ),
     "outbox-refused": Meaning(
         "error", "brief", "its queue refused a message of the outbox; the row was put aside, and waits for a person"
@@ -123,7 +123,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "dispatch-restarted": Meaning(
         "warning",
         "off",
-        "the dispatcher yielded other messages than before its interruption; all are sent again, under their keys",
+        "the dispatcher yielded different messages than before its interruption; all are sent again, under their keys",
     ),
     "ticked": Meaning("info", "brief", "a schedule's tick was sent to its queue"),
     "ticks-missed": Meaning("warning", "brief", "ticks whose time passed while no scheduler ran were skipped"),
@@ -136,11 +136,11 @@ EVENTS: Final[Mapping[str, Meaning]] = {
         "full",
         "unsent ticks wait for a schedule that is not declared any more; declare it again to send them",
     ),
-    "map-empty": Meaning("warning", "brief", "a map run was started, and its source has no items"),
+    "map-empty": Meaning("warning", "brief", "a map run was started, but its source has no items"),
     "schedule-changed": Meaning("info", "brief", "the schedule has other times from now on"),
     "schedule-superseded": Meaning("warning", "brief", "a scheduler that started later has other times; those count"),
     "schedule-unreadable": Meaning(
-        "critical", "brief", "what is stored of a schedule cannot be read: it sends no ticks"
+        "critical", "brief", "the stored state of a schedule cannot be read: it sends no ticks"
     ),
     "schedule-ended": Meaning("info", "brief", "the schedule has sent its last tick and is forgotten"),
     "clock-set": Meaning("warning", "brief", "the machine's clock was set forward or back"),
@@ -163,7 +163,7 @@ EVENTS: Final[Mapping[str, Meaning]] = {
     "settled": Meaning("warning", "off", "an operator settled an unknown outcome"),
     "settings": Meaning("warning", "off", "an operator changed a queue's settings"),
     "schedule-paused": Meaning("warning", "off", "an operator paused the schedule: it sends no ticks"),
-    "schedule-resumed": Meaning("warning", "off", "an operator let the schedule go on"),
+    "schedule-resumed": Meaning("warning", "off", "an operator resumed the schedule"),
     "tick-by-hand": Meaning("warning", "off", "an operator had a tick sent, under its own key"),
     "drain-asked": Meaning("warning", "off", "an operator asked a worker to finish what it runs and end"),
     "alarm-silenced": Meaning("warning", "off", "an operator silenced an alarm for a while"),
@@ -184,8 +184,8 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
         detail: the numbers and rules that decided.
         took_ms: how long the handler ran, where it was called.
         wait_ms: from the send of the message until its handler was first called; negative where clocks differ.
-        trace_id, span_id: of OpenTelemetry, in hexadecimal, while tracing is on: the span in which it happened.
-        request_id: Lambda's, of the invocation.
+        trace_id, span_id: while tracing is on, the span in which it happened: OpenTelemetry's ids, in hexadecimal.
+        request_id: Lambda's request id of the invocation.
     """
 
     at_ms: int
@@ -206,7 +206,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def exception(self) -> BaseException | None:
-        """What was raised, for sinks in the process where it was; its frames keep their values alive while you keep it."""
+        """The exception, for sinks in the process that raised it; as long as it is kept, the values in its frames live."""
         found: BaseException | None = self.__dict__.get("exception_")
         return found
 
@@ -222,7 +222,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
         return trace_of(self.exception, text_of if is_kept() else _nothing_of).text
 
     def carrying(self, error: BaseException | None) -> Event:
-        """The same event, with what was raised for sinks in this process."""
+        """The same event, with its exception for sinks in this process."""
         if error is not None:
             self.__dict__["exception_"] = error
         return self
@@ -250,7 +250,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def kept(name: str, history: History, *, run: str | None = None) -> bool:
-    """Whether the ledger keeps events of this name at this history level: always the outcomes of a run's operations."""
+    """Whether the ledger keeps events of this name at this history level; outcomes in a run are always kept."""
     return _RANK[EVENTS[name].kept] <= _RANK[history] or (run is not None and name in OUTCOME_EVENTS)
 
 
@@ -263,7 +263,7 @@ class Sink(Protocol):
 
 
 def tracing_of(sinks: Iterable[object]) -> Tracing | None:
-    """The tracing that one of the sinks brings."""
+    """The tracing that one of the sinks provides; None if none does."""
     return next((found for sink in sinks if (found := getattr(sink, "tracing", None)) is not None), None)
 
 
@@ -271,7 +271,7 @@ class Sinks:
     """Several sinks as one. A sink's exception is counted and logged, never passed on to the job.
 
     Args:
-        sinks: in the order they are called.
+        sinks: called in this order.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
@@ -293,9 +293,9 @@ class Sinks:
             self._deliver(index, event)
 
     def flush(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - of sinks that queue
-        """Wait until what was emitted is delivered, at most so long for all sinks together; whether it is.
+        """Wait until emitted events are delivered, at most `timeout_s` for all sinks together; True when they are.
 
-        A sink that is quick and collects what it writes has a method `flush`, which is called then.
+        A fast sink that collects what it writes has a method `flush`, which is called here.
         """
         for sink in self._sinks:
             if getattr(sink, "is_quick", False) and callable(write := getattr(sink, "flush", None)):
@@ -309,12 +309,12 @@ class Sinks:
     def _deliver(self, index: int, event: Event) -> None:
         try:
             self._sinks[index].emit(event)
-        except Exception as error:  # noqa: BLE001 - a listener must never fail the job it listens to
-            with suppress(Exception):  # logging it must not fail the job either
+        except Exception as error:  # noqa: BLE001 - a sink must never fail the job whose events it receives
+            with suppress(Exception):  # logging its error must not fail the job either
                 self._failed(index, event, error)
 
     def _failed(self, index: int, event: Event, error: Exception) -> None:
-        """Count it; log each sink's first failure, and then at most one a minute."""
+        """Count a sink's failure; log the first of each sink, and then at most one a minute."""
         self.failures += 1
         last_ms, unlogged = self._logged.get(index, (None, 0))
         if last_ms is not None and abs(event.at_ms - last_ms) < limits.MINUTE_MS:

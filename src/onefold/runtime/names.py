@@ -1,13 +1,13 @@
 """Ownership of operation names: a name belongs to the jobs of one app, or to guarded calls.
 
-A record's key contains the name of its job and not of its app, so two apps with jobs of the same name on one store would
-answer each other's duplicates. So each name is taken once per store, by the app that uses it first: a value in State under
-`operation/<name>`, which each process reads once, before its first claim. Guarded calls with the same name in several
-programs are one operation on purpose; a job and a guarded function with the same name are not. Two functions with the same
-name in one program are usually a copied decorator: the second would be answered with the results of the first, so it is
-refused when it is decorated (`declare`).
+A record's key contains the name of its job but not that of its app, so two apps with jobs of the same name on one store
+would answer each other's duplicates. Therefore each name is taken once per store, by the app that uses it first: it
+becomes a value in State under `operation/<name>`, which each process reads once, before its first claim. Guarded calls
+with the same name in several programs are one operation on purpose; a job and a guarded function with the same name are
+not. Two functions with the same name in one program are usually a copied decorator: the second would be answered with
+the results of the first, so it is refused when it is decorated (`declare`).
 
-A role without access to State compares nothing. Never here: records.
+Where the role has no access to State, names are not checked. Never here: records.
 Invariant: two apps never claim operations under one name, unless a person has given it to both.
 """
 
@@ -41,7 +41,8 @@ class Taken(Struct, frozen=True, kw_only=True):
     """The owner of a name.
 
     Args:
-        name: of the operations. kind: `job`, or `guard` for calls under @once. apps: which declare the job; mostly one.
+        name: the operations' name. kind: `job`, or `guard` for calls under @once. apps: those that declare the job,
+            usually one.
         since_ms: when it was taken or transferred.
     """
 
@@ -52,12 +53,12 @@ class Taken(Struct, frozen=True, kw_only=True):
 
 
 def state_name_of(name: str) -> str:
-    """The name in State of an operation name's owner."""
+    """The name under which State has the owner of an operation name."""
     return bounded_name(PREFIX, name)
 
 
 def decoded(value: bytes | None) -> Taken | None:
-    """The owner of a name; None: there is none, or another version of onefold wrote a value that cannot be read."""
+    """The owner of a name; None: there is none, or another version of onefold wrote a value that is unreadable here."""
     try:
         return msgspec.json.decode(value, type=Taken) if value is not None else None
     except msgspec.MsgspecError:
@@ -65,11 +66,11 @@ def decoded(value: bytes | None) -> Taken | None:
 
 
 def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> None:
-    """Take names for the jobs of an app or, with `app` None, for guarded calls. Once for each process.
+    """Take names for the jobs of an app or, with `app` None, for guarded calls; called once in each process.
 
     Raises:
-        ConflictError: one is another app's, or a job's where this is a guard, or the other way round; none was taken,
-            unless another process took one at the same moment.
+        ConflictError: another app has one of the names, or a job has it and this is a guard, or the other way round;
+            none was taken, unless another process took one at the same moment.
         TransientError: the store cannot be used now, or other processes are taking names.
     """
     try:
@@ -85,7 +86,7 @@ def take(state: State, names: Collection[str], app: str | None, now_ms: int) -> 
                 return
     except errors.ConflictError:
         raise
-    except errors.UsageError:  # this role may not; a missing store is reported at the claim
+    except errors.UsageError:  # this role has no permission; a missing store is reported at the claim
         return
     raise errors.TransientError("Names of operations are being taken by other processes.", todo="Start it again now.")
 
@@ -122,7 +123,7 @@ class _Declared:
 
     Attributes:
         module, qualname: as in Python. file: its source file; empty at a prompt or in a notebook.
-        alive: the decorated functions, one for each time it was defined, as long as they exist.
+        alive: the decorated functions, one for each time the function was defined, for as long as they exist.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -149,8 +150,9 @@ def declare(
 ) -> None:
     """Note which function has a name on a store, in this process, for as long as the function exists.
 
-    Stores with one `location` are one store. The same function may be defined again. A nested function that is made again
-    causes a warning, unless its name `is_given`: what it uses from the outer function is not part of its name.
+    Stores with the same `location` count as one store. The same function may be defined again. A nested function that
+    is defined again causes a warning, unless its name `is_given`: what it uses from the outer function is not part of
+    its name.
 
     Args:
         guarded: the decorated function.
@@ -177,6 +179,6 @@ def declare(
         on_store[name] = mine
     elif "<locals>" in mine.qualname and not is_given:
         text = f"@onefold.once: {name} is defined a second time on one store. Calls of both with the same key are one"
-        text += " operation, whatever else the functions know of; give each a name= of its own, or both the same."
+        text += " operation, whatever other values the functions use; give each a name= of its own, or both the same."
         warnings.warn(text, stacklevel=3)
     on_store[name].alive.add(guarded)

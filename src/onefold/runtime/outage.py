@@ -1,8 +1,8 @@
-"""`Outage`: calls of the engine that fail one after another: how long to leave it alone, and when a person has to know.
+"""`Outage`: when calls of the engine fail one after another, how long to leave it alone and when to alert a person.
 
-The first failure is reported as `engine-busy`; mostly it passes. When calls have failed for a minute and none has succeeded
-meanwhile, that is reported as `engine-unreachable`, and again every five minutes: an expired login that nobody renews, a
-role that was taken away, a server that is gone. Whoever waits for it goes on trying, and never gives up.
+The first failure is reported as `engine-busy`; it is usually short. When calls have failed for a minute and none has
+succeeded meanwhile, that is reported as `engine-unreachable`, and again every five minutes: an expired login that
+nobody renews, a role that was removed, a server that is gone. The callers continue to try, and never give up.
 Never here: waiting, what is called. Invariant: a success ends it, whatever came before.
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, str | int | bool | None], BaseException], None]
     """Reports an event: its name, its detail, the error."""
 
-PAUSE_MS: Final = 50  # after the first failure, then twice as long each time,
-PAUSE_MS_MAX: Final = 5 * limits.SECOND_MS  # up to this
-LASTS_MS: Final = limits.MINUTE_MS  # ours: what passes by itself (a failover, a restart) is over by then
+PAUSE_MS: Final = 50  # after the first failure; doubles with each further one
+PAUSE_MS_MAX: Final = 5 * limits.SECOND_MS  # the longest pause
+LASTS_MS: Final = limits.MINUTE_MS  # ours: an outage that ends by itself (a failover, a restart) is over by then
 AGAIN_MS: Final = 5 * limits.MINUTE_MS
 _TEXT_CHARS_MAX: Final = 500
 
@@ -31,10 +31,10 @@ class Outage:
     """Failures of one user of an engine. Written by one thread, read by any.
 
     Args:
-        report: called for the first failure, and while they last.
+        report: called for the first failure, and again while failures last.
 
     Attributes:
-        count: failures since the last success. code: of the last one; empty without one.
+        count: failures since the last success. code: the last one's error code; empty if there is none.
     """
 
     def __init__(self, clock: Clock, report: Report) -> None:
@@ -46,7 +46,7 @@ class Outage:
         self.code: str = ""
 
     def failed(self, error: errors.OnefoldError) -> int:
-        """A call failed; returns for how many milliseconds to leave the engine alone."""
+        """Note that a call failed; returns for how many milliseconds to leave the engine alone."""
         let_through(error)
         now_ms = self._clock.monotonic_ms()
         detail: dict[str, str | int | bool | None] = {"error": error.code, "summary": str(error)[:_TEXT_CHARS_MAX]}
@@ -64,11 +64,11 @@ class Outage:
         return pause_ms
 
     def answered(self) -> None:
-        """A call succeeded."""
+        """Note that a call succeeded."""
         self._since_ms = self._reported_ms = None
         self.count, self.code = 0, ""
 
     def age_ms(self) -> int:
-        """For how long calls have failed; 0: they do not."""
+        """For how many milliseconds calls have failed; 0: they do not fail now."""
         since_ms = self._since_ms
         return 0 if since_ms is None else max(self._clock.monotonic_ms() - since_ms, 0)

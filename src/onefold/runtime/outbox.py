@@ -1,7 +1,7 @@
-"""Messages that leave by an outbox table in the program's own database: what is written there, and what a relay makes of it.
+"""Messages sent through an outbox table in the program's own database: writing them as rows, and reading the rows back.
 
 What can be checked without the engine is checked when the row is written, by the queues' own rules, so that the program
-hears of it. What only the engine knows (`unique` keys, deduplication) is found out by the relay.
+gets the error. What only the engine knows (`unique` keys, deduplication) is checked by the relay.
 Never here: SQL, passing on (`relay.py`). Invariant: a row reads back as the message that was written.
 """
 
@@ -51,7 +51,7 @@ def put(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]
 async def aput(
     registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing], connection: object
 ) -> list[Receipt]:
-    """As `put`, on an asynchronous connection."""
+    """Like `put`, on an asynchronous connection."""
     messages = parcels(registry, outbox_url, outgoing)
     _check_kind(registry, outbox_url or "", connection)
     table = "postgres.asyncpg_outbox" if urls.driver_of(connection) == "asyncpg" else "postgres.outbox"
@@ -60,21 +60,21 @@ async def aput(
 
 
 def _check_kind(registry: Registry, outbox_url: str, connection: object) -> None:
-    """Refuse a connection to another kind of database than the one that relays look into."""
+    """Refuse a connection to another kind of database than the outbox that relays read."""
     kind = _KINDS[urls.driver_of(connection) or ""]
     if not outbox_url.startswith(kind):
         raise errors.UsageError(
             f"The connection is to {kind}; the outbox of app {registry.name} is {redact.shown_url(outbox_url)}.",
             meaning="No worker would look into the connection's database for messages. Nothing was sent.",
-            todo="Connect to the outbox's database, or give the app outbox= with this one. Of an outbox in DynamoDB, put"
-            " job.outbox_item(payload) into the transaction.",
+            todo="Connect to the outbox's database, or give the app outbox= with this one. For an outbox in DynamoDB,"
+            " put job.outbox_item(payload) into the transaction.",
         )
 
 
 def action(
     registry: Registry, outbox_url: str | None, one: Outgoing, now_ms: int, token: str
 ) -> dict[str, dict[str, Any]]:
-    """The action of DynamoDB's TransactWriteItems that sends a message. Errors as `put`."""
+    """The action of DynamoDB's TransactWriteItems that sends a message. Errors as for `put`."""
     ((queue, text),) = parcels(registry, outbox_url, [one])
     together = one.entry.group or one.record.key
     found: dict[str, dict[str, Any]] = urls.outbox_action(
@@ -84,7 +84,7 @@ def action(
 
 
 def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgoing]) -> list[tuple[str, str]]:
-    """What is written of messages: queue and text. Errors as `put`."""
+    """The rows of messages: queue and text of each. Errors as for `put`."""
     if outbox_url is None:
         raise errors.UsageError(
             f"App {registry.name} names no outbox: no worker would look into this database for messages.",
@@ -100,7 +100,7 @@ def parcels(registry: Registry, outbox_url: str | None, outgoing: Sequence[Outgo
 
 
 def receipts(outgoing: Sequence[Outgoing]) -> list[Receipt]:
-    """What the sender knows of messages that wait in a table."""
+    """The receipts for messages that wait in a table, with what the sender knows of them."""
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
 
@@ -124,7 +124,7 @@ def read(row: OutboxRow) -> Outgoing:
     """The message of a row.
 
     Raises:
-        PayloadError: another program has written it.
+        PayloadError: it cannot be read; another program, or a newer onefold, has written it.
     """
     try:
         parcel = msgspec.json.decode(row.message, type=OutboxMessage)

@@ -1,9 +1,9 @@
 """Messages from an app to its queues: building them, and sending all messages of one call or none.
 
-A job (`handlers.py`) decides the operation and content of a message; here it becomes an entry of a queue. Inside a handler
-it waits in the outbox of its run. Elsewhere it is sent at once (`send_all`), in one transaction where the engine has them,
-and idle workers are woken after the commit, not before. Only the queue checks an entry, except for messages to several
-queues of an engine without transactions, which are checked first.
+A job (`handlers.py`) decides the operation and content of a message; here it becomes an entry of a queue. Inside a
+handler it waits in the outbox of its run. Elsewhere it is sent at once (`send_all`), in one transaction where the
+engine has transactions, and idle workers are woken after the commit, not before. Only the queue checks an entry, except
+for messages to several queues of an engine without transactions, which are checked first.
 Never here: storage, rules, payload types.
 Invariants: one operation with one payload has one deduplication id, whichever process sends it; when `send_all` returns,
 each receipt that is not a duplicate names a message that survives a crash of the machine.
@@ -42,13 +42,13 @@ class Receipt(Struct, frozen=True, kw_only=True):
     Args:
         job, key: the operation.
         message_id: the queue's id; None while the message waits in a handler's outbox, and where `unique=True` added none.
-        duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew it already.
-        found: what was known about the operation before: `new` (nothing, or the job is not `unique` and it was not checked),
-            `deduplicated` (a FIFO queue took the same message less than five minutes ago; SQS does not say so), or with
-            `unique=True` `waiting`, `running`, `done`, `failed` (to be run again, or in the dead-letter queue) or `held`
-            (for a person).
+        duplicate: nothing was added: the queue's deduplication, or `unique=True`, knew the message already.
+        found: what was known about the operation before: `new` (nothing, or it was not checked because the job is not
+            `unique`), `deduplicated` (a FIFO queue took the same message less than five minutes ago; SQS does not
+            report this), or with `unique=True` `waiting`, `running`, `done`, `failed` (to be run again, or in the
+            dead-letter queue) or `held` (for a person).
 
-    Of a send with `connection=`, all of it holds once that transaction has committed. `str` of it is a sentence.
+    After a send with `connection=`, all of this is true once that transaction has committed. `str` of it is a sentence.
     """
 
     job: str
@@ -73,9 +73,9 @@ class Outgoing(Struct, frozen=True, kw_only=True):
     """A message on its way to a queue, with the operation it is for.
 
     Args:
-        payload: of a `unique` job, to be compared with what was sent before.
-        aliases: of a `unique` job, the names that it had before.
-        is_other: whether two fingerprints are of different versions of its payload; None: it has one.
+        payload: for a `unique` job, to be compared with what was sent before.
+        aliases: for a `unique` job, the names that it had before.
+        is_other: returns whether two fingerprints are of different versions of its payload; None: it has one version.
     """
 
     record: RecordKey
@@ -108,7 +108,8 @@ def message(
     """The message for an operation.
 
     Args:
-        policy: the job's. run_at_ms: as `due_ms`. dedup_id: None: on a FIFO queue, one of operation and payload.
+        policy: the job's. run_at_ms: as `due_ms` returns it. dedup_id: None: on a FIFO queue it is derived from
+            operation and payload.
     """
     if policy.fifo and dedup_id is None:
         dedup_id = derived_dedup_id(record, fingerprint, attributes)
@@ -133,7 +134,8 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
     """When a message is due, milliseconds since the epoch; None: at once.
 
     Args:
-        job: its name, for errors. delay, run_at: as passed to `Job.send`. now_ms: called where there is a delay.
+        job: its name, for errors. delay, run_at: as passed to `Job.send`. now_ms: returns the wall time; called only if
+            there is a delay.
 
     Raises:
         UsageError: both are given, or one is not a duration, not a datetime, or has no time zone.
@@ -149,7 +151,7 @@ def due_ms(job: str, delay: duration.Duration | None, run_at: datetime | None, n
 
 
 def keep(outgoing: Sequence[Outgoing], kept: Callable[[list[OutboxItem]], None]) -> list[Receipt]:
-    """Put messages into the outbox of a run; they are sent when it completes. `kept`: its `Context.keep`."""
+    """Put messages into the outbox of a run, to be sent when it completes; `kept` is the run's `Context.keep`."""
     kept([_outbox_item(one) for one in outgoing])
     return [Receipt(job=one.record.job, key=one.record.key, message_id=None) for one in outgoing]
 
@@ -170,8 +172,8 @@ def _outbox_item(one: Outgoing) -> OutboxItem:
 def derived_dedup_id(record: RecordKey, fingerprint: str, attributes: Mapping[str, Attribute]) -> str:
     """The FIFO deduplication id of an operation: no two operations share one, whatever characters their keys have.
 
-    Before it is sent to SQS it is made unpredictable (`engines/aws/signing.py`): otherwise anyone who sent another message
-    with the same id first could make SQS drop the real one as a duplicate.
+    Before the id is sent to SQS it is made unpredictable (`engines/aws/signing.py`). Otherwise anyone who sent another
+    message with the same id first could make SQS drop the real one as a duplicate.
     """
     app = attributes.get(APP_ATTRIBUTE)
     text = codec.encode([app and app.value, record.scope, record.job, record.key, fingerprint])
@@ -183,7 +185,7 @@ _SENDING_MS = (
     60_000  # how long it stays unknown whether a sender that died had sent a key, on engines without transactions
 )
 _KNOWN_MS = 90 * DAY_MS
-_LOOKED_AT_MAX = 1_000  # messages with one business key; if there are this many, one is assumed to be this job's
+_LOOKED_AT_MAX = 1_000  # messages read per business key; if there are this many, one is assumed to be this job's
 
 T = TypeVar("T")
 Known = Literal["waiting", "running", "done", "failed", "held"]
@@ -195,12 +197,12 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
     Raises:
         PayloadError: a queue would not take one of them (size, characters, group); none was sent.
         TransientError: the `unique` key of one is being sent by another process; none was sent.
-        ConflictError: the name of a `unique` job is another app's on this engine; none was sent.
+        ConflictError: another app has the name of a `unique` job on this engine; none was sent.
     """
     engine = runtime.engine
     unique = [one for one in outgoing if one.unique]
     several = len(outgoing) > 1 and len({one.queue for one in outgoing}) > 1
-    if several and engine.commit is None:  # what one queue has accepted cannot be undone when another refuses
+    if several and engine.commit is None:  # what one queue has accepted cannot be undone if another one refuses
         for one in outgoing:
             wrong = check_entry(one.entry, runtime.settings[one.queue])
             if wrong is not None:
@@ -208,7 +210,7 @@ def send_all(runtime: Runtime, outgoing: Sequence[Outgoing], history: History) -
     if unique:
         for app in {str(one.entry.attributes[APP_ATTRIBUTE].value) for one in unique}:
             runtime.take_names([one.record.job for one in unique], app)
-        # A key becomes known together with its message, or not at all.
+        # A key is recorded together with its message, or not at all.
         receipts = transaction(engine, lambda: _send_unique(runtime, outgoing))
     elif several:
         receipts = transaction(engine, lambda: _deliver(engine, outgoing, {}))
@@ -241,10 +243,10 @@ def _send_unique(runtime: Runtime, outgoing: Sequence[Outgoing]) -> list[Receipt
     try:
         receipts = _deliver(runtime.engine, outgoing, known)
     except BaseException:
-        with suppress(errors.OnefoldError):  # then they are free in a minute
+        with suppress(errors.OnefoldError):  # if this fails, they are free in a minute
             _keep(runtime, mine, None)
         raise
-    with suppress(errors.OnefoldError):  # they are sent; a worker's claim gives the record its usual lifetime
+    with suppress(errors.OnefoldError):  # the messages are sent; a worker's claim gives a record its usual lifetime
         indexes = {one.record: index for index, one in reversed([*enumerate(outgoing)]) if one.unique}
         _keep(runtime, mine, {one.record: receipts[indexes[one.record]].message_id for one in mine})
     return receipts
@@ -291,7 +293,7 @@ def _put(engine: Engine, outgoing: Sequence[Outgoing]) -> list[Receipt]:
 
 
 def refused(one: Outgoing, why: Refused) -> errors.PayloadError:
-    """The error for a message that its queue does not take."""
+    """The error for a message that its queue does not accept."""
     return errors.PayloadError(
         f"Queue {one.queue} does not take the message of {one.record.job} {one.record.key!r}: {why.message}",
         meaning=f"Code {why.code}. Nothing was sent.",
@@ -319,8 +321,8 @@ def _read_known(
 ) -> tuple[dict[int, Known], dict[int, Record | None]]:
     """What is known about `unique` keys where records and messages are in one file, in the transaction of the send.
 
-    A key is known while its record is done, held or running, or while a message of it is somewhere in the file. Where its
-    message was purged, or its retention has ended, it is free to be sent.
+    A key is known while its record is done, held or running, or while a message with it is anywhere in the file. A key
+    whose message was purged, or whose message's retention has ended, is free to be sent.
 
     Returns:
         Index in `outgoing` -> what is known about it; and for the others, index -> the existing record, if any.
@@ -351,7 +353,7 @@ def _records(
     runtime: Runtime, outgoing: Sequence[Outgoing], first: Mapping[RecordKey, int], now_ms: int
 ) -> list[Record | None]:
     """The record of each operation, under whichever of its job's names it has one."""
-    from onefold.record.aliases import chosen, other_names  # for `unique` jobs; cold starts are measured
+    from onefold.record.aliases import chosen, other_names  # only `unique` jobs need it; cold starts are measured
 
     keys = {key: [key, *other_names(key, outgoing[index].aliases)] for key, index in first.items()}
     flat = [one for several in keys.values() for one in several]
@@ -364,7 +366,7 @@ def _has_message(runtime: Runtime, record: Record, one: Outgoing) -> bool:
     queues = runtime.engine.queues
     if record.message_id is not None and queues.find([record.message_id])[0] is not None:
         return True
-    # Sent again under another id, or recorded by a version that did not note the id: search the whole file.
+    # It was sent again under another id, or recorded by a version that did not note the id: search the whole file.
     messages = queues.find_key(record.key.key, _LOOKED_AT_MAX)
     jobs = {one.attributes[JOB_ATTRIBUTE].value if JOB_ATTRIBUTE in one.attributes else None for one in messages}
     return not jobs.isdisjoint((None, one.record.job, *one.aliases)) or len(messages) == _LOOKED_AT_MAX
@@ -377,10 +379,10 @@ def _record_sent(
     receipts: Sequence[Receipt],
     now_ms: int,
 ) -> None:
-    """Create the records of `unique` keys that were sent just now, for the worker to claim."""
+    """Create the records of `unique` keys that were just sent, for the worker to claim."""
     store, asks = runtime.engine.store, []
     for index, record in free.items():
-        if record is None or record.status in ("released", "failed"):  # a run without an outcome: its next worker's
+        if record is None or record.status in ("released", "failed"):  # no outcome yet: the next worker claims it
             ask = _ask(runtime, outgoing[index], now_ms, _RESERVE_LEASE_MS, _KNOWN_MS)
             fingerprint = ask.fingerprint if record is None else record.fingerprint
             asks.append(replace(ask, fingerprint=fingerprint, message_id=receipts[index].message_id))
@@ -399,7 +401,7 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
 
     Raises:
         ConflictError: a key is known with another payload; nothing stays reserved.
-        TransientError: one is being sent by another process; nothing stays reserved.
+        TransientError: another process is sending one of them; nothing stays reserved.
     """
     first, known = _firsts(outgoing)
     if not first:
@@ -418,7 +420,7 @@ def _reserve(runtime: Runtime, outgoing: Sequence[Outgoing]) -> tuple[list[Outgo
     writes: list[tuple[Hold, Outcome]] = []
     quicker = [one for one, answer in zip(mine, answers, strict=True) if not _is_new(answer)]
     for answer in answers:
-        if isinstance(answer, Claimed):  # what another sender reserved between the two calls is left to it
+        if isinstance(answer, Claimed):  # keys that another sender reserved between the two calls are left to it
             lasts_ms = 0 if quicker and _is_new(answer) else _SENDING_MS
             writes.append((answer.hold, Release(expires_at_ms=now_ms + lasts_ms)))
     store.write(writes, now_ms)
@@ -453,8 +455,8 @@ def _refuse_other_payload(one: Outgoing, fingerprint: str, known: str) -> None:
             f"They differ in: {fields}."
             if fields
             else (
-                "Of the first payload only the fingerprint is kept, which does not show the field that differs; with"
-                " fingerprint=[...] or ignore=[...] the job's next ones do."
+                "Only the fingerprint of the first payload is kept, and it does not show which field differs; with"
+                " fingerprint=[...] or ignore=[...] the job's next fingerprints do."
             )
         )
         raise errors.ConflictError(
@@ -471,7 +473,7 @@ def _is_new(answer: Answer) -> bool:
 
 
 def _lasts_ms(runtime: Runtime, one: Outgoing) -> int:
-    """How long a message may wait on an engine whose queues cannot be searched; after that its key is free."""
+    """How long a message may wait on an engine whose queues cannot be searched; after this time its key is free."""
     queue = runtime.settings[one.queue]
     dead = runtime.settings.get(queue.dead_letter) if queue.dead_letter is not None else None
     wait_ms = max(one.entry.delay_ms or 0, (one.entry.run_at_ms or 0) - runtime.clock.now_ms(), 0)
@@ -479,7 +481,7 @@ def _lasts_ms(runtime: Runtime, one: Outgoing) -> int:
 
 
 def _keep(runtime: Runtime, reserved: Sequence[Outgoing], sent: Mapping[RecordKey, str | None] | None) -> None:
-    """Extend the records of keys that no worker has claimed yet to the time that their messages may wait.
+    """Let the records of keys that no worker has claimed yet live for as long as their messages may wait.
 
     Args:
         sent: the ids of their messages; None: they were not sent, and the records expire at once.
@@ -527,10 +529,10 @@ def _busy(one: Outgoing) -> errors.TransientError:
 
 
 class _ThisThread(threading.local):
-    """Whether this thread makes a call of a transaction now, and whether messages were sent in it.
+    """Whether this thread is inside a transaction now, and whether messages were sent in it.
 
     Attributes:
-        of_caller: that transaction belongs to the caller, who may or may not commit it.
+        of_caller: the transaction belongs to the caller, who may or may not commit it.
     """
 
     inside = False
@@ -542,16 +544,16 @@ _here = _ThisThread()
 
 
 def transaction(engine: Engine, write: Callable[[], T]) -> T:
-    """Make one call's changes in one transaction, where the engine can; returns the call's result.
+    """Make one call's changes in one transaction, if the engine supports that; returns the call's result.
 
-    Idle workers are woken afterwards when `write` has sent messages.
+    Idle workers are woken afterwards if `write` has sent messages.
 
     Raises:
         Exception: whatever the call raised, and what the engine raises when it cannot begin or commit.
     """
     sent = False
 
-    def call() -> T:  # in the thread that writes for all that wait
+    def call() -> T:  # runs in the thread that writes for all waiting threads
         nonlocal sent
         outer, _here.inside, before, _here.sent = _here.inside, True, _here.sent, False
         try:
@@ -570,7 +572,7 @@ def transaction(engine: Engine, write: Callable[[], T]) -> T:
 
 @contextmanager
 def of_caller() -> Iterator[None]:
-    """What is sent in here is committed by the caller later, or never: no worker is woken for it."""
+    """For messages that are sent in the caller's transaction: it may never commit, so no worker is woken."""
     before, _here.inside, _here.of_caller = _here.inside, True, True
     try:
         yield
@@ -579,12 +581,12 @@ def of_caller() -> Iterator[None]:
 
 
 def is_of_caller() -> bool:
-    """Whether this thread sends in a transaction of the caller's."""
+    """Whether this thread is sending in the caller's transaction."""
     return _here.of_caller
 
 
 def wake_workers(engine: Engine) -> None:
-    """Messages were sent: wake idle workers of all processes, after the present transaction has committed."""
+    """Wake idle workers of all processes after messages were sent, once the present transaction has committed."""
     if _here.inside:
         _here.sent = True
     else:

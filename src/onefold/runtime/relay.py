@@ -1,20 +1,22 @@
-"""The relay: passes messages from an app's outbox table to their queues, each once and in order, whatever dies meanwhile.
+"""The relay: passes messages from an app's outbox table to their queues, each once and in order, even if processes die.
 
-Any number of relays may run. What was passed on is written in the engine's state, under the table's token, with a version:
+Any number of relays may run. What was passed on is written to the engine's state, under the table's token, with a
+version:
 
     1  read the state: the ids of the last batch
-    2  remove those rows: they were passed on, and a relay that died may not have come to it
+    2  remove those rows: they were passed on, and a relay that died may not have removed them
     3  read the rows that wait
     4  in one transaction of the engine: send them, and replace the state, if its version is still the one read in step 1
     5  remove them
 
-Two relays read one version: one of them replaces it, the other one's transaction is undone. A row that is read in 3 and was
-passed on before is of the batch that the state names, as all before it were removed before that was written.
-Where queues are not in a transaction of the engine's (SQS), the state says who passes on which rows and until when, and
-no other process takes any. A relay that dies between a send and the removal leaves rows that are sent again: with the same
-key and the same deduplication id. A row is known by its number and a token of its own: after the database was restored,
-new rows have numbers of old ones. Never here: SQL. Invariants: a row is removed only when its message is durable in its
-queue; rows of an app go out by id.
+If two relays read the same version, one of them replaces it and the other one's transaction is undone. A row that is
+read in step 3 but was passed on before belongs to the batch in the state, because all earlier rows were removed before
+that batch was written.
+Where sends are not part of a transaction of the engine (SQS), the state says which process passes on which rows and
+until when, and no other process takes any. If a relay dies between a send and the removal, its rows are sent again,
+with the same key and the same deduplication id. A row is identified by its number and a token, because after a database
+was restored new rows get the numbers of old ones. Never here: SQL. Invariants: a row is removed only when its message
+is durable in its queue; rows of an app are sent in the order of their ids.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
     from onefold.runtime.runtime import Runtime
 
 BATCH: Final = 500
-_BATCH_APART: Final = 100  # ten calls of SQS: well within the turn
+_BATCH_APART: Final = 100  # ten calls of SQS, which end well within the turn
 TURN_MS: Final = 30_000
-REST_MS: Final = 1_000  # at most so late, even where no notice comes
+REST_MS: Final = 1_000  # a row waits at most this long, even if no notification comes
 _CALM_MS: Final = 1_000
 
 
@@ -51,8 +53,8 @@ class _Passed(Struct, frozen=True):
     """The state of a table.
 
     Args:
-        ids: of the last batch.
-        owner, until_ms: the process that passes it on, and until when; only if that is not one transaction.
+        ids: the rows of the last batch.
+        owner, until_ms: the process that passes it on, and until when; only if that is not done in one transaction.
     """
 
     ids: list[RowId]
@@ -61,16 +63,16 @@ class _Passed(Struct, frozen=True):
 
 
 class _AnotherRelay(Exception):
-    """Another relay was quicker; nothing of this batch was sent."""
+    """Another relay was faster; nothing more of this batch is sent here."""
 
 
 class Relay:
-    """Passes on the messages of one app. For one thread.
+    """Passes on the messages of one app; for one thread only.
 
     Args:
-        runtime: of the app.
+        runtime: the app's runtime.
         table: its outbox table.
-        sinks: hear of what is refused, and of trouble.
+        sinks: receive events about refused rows and about failures.
     """
 
     def __init__(self, runtime: Runtime, table: OutboxTable, sinks: Sinks) -> None:
@@ -79,12 +81,12 @@ class Relay:
         self._sinks = sinks
         self._app = runtime.registry.name
         self._queues = [one.name for one in runtime.registry.queue_settings()]
-        self._one_by_one = 0  # so many rows, as one of them is refused
+        self._one_by_one = 0  # how many rows to try one by one, because one of them is refused
         self._clean: int | None = None  # the version of the state whose rows this relay has removed
         self.passed = 0
 
     def check(self) -> int:
-        """Pass on what waits now; how many messages.
+        """Pass on the messages that wait now; returns how many.
 
         Raises:
             TransientError: database or engine cannot be reached now. UsageError: they cannot be used; nothing is lost.
@@ -95,7 +97,7 @@ class Relay:
         return self.passed - before
 
     def run(self, ended: threading.Event) -> None:
-        """Pass on what is committed until `ended`; what cannot be done now is reported and tried again."""
+        """Pass on committed messages until `ended` is set; failures are reported and tried again."""
         clock = self._runtime.steady
         outage = Outage(clock, self._report)
         while not ended.is_set():
@@ -113,7 +115,7 @@ class Relay:
         self._table.close()
 
     def _step(self) -> bool:
-        """Pass on one batch; whether there may be more."""
+        """Pass on one batch; returns whether there may be more."""
         engine, table = self._runtime.engine, self._table
         name = bounded_name("relay/", f"{table.token}/{self._app}")
         (found,) = engine.state.get([name])
@@ -162,7 +164,7 @@ class Relay:
             raise _AnotherRelay
         try:
             for queue_rows in _by_queue(rows):
-                if runtime.steady.now_ms() >= mine.until_ms:  # this process stood still, and another may pass them on
+                if runtime.steady.now_ms() >= mine.until_ms:  # this process was stopped, and another may pass them on
                     raise _AnotherRelay
                 send_all(runtime, [outbox.read(row) for row in queue_rows], runtime.history)
                 self._table.remove([row.id for row in queue_rows])
@@ -170,7 +172,7 @@ class Relay:
             state.put([Change(name, msgspec.json.encode(_Passed([])), version + 1)])
 
     def _refused(self, rows: Sequence[OutboxRow], error: errors.OnefoldError) -> None:
-        """One of these cannot be sent: all are tried one by one, and that one is put aside."""
+        """One of these rows cannot be sent: all are tried one by one, and that row is marked as refused."""
         if len(rows) > 1:
             self._one_by_one = len(rows)
             return
@@ -187,7 +189,7 @@ class Relay:
 
 
 def _by_queue(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:
-    """Runs of rows for one queue, in order: what is sent in one call is sent whole or, where it is refused, not at all."""
+    """Groups of consecutive rows for one queue, in order; a group is sent in one call, and accepted as a whole or not."""
     batch: list[OutboxRow] = []
     for row in rows:
         if batch and batch[0].queue != row.queue:

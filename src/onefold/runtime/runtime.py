@@ -1,7 +1,7 @@
-"""What a process has opened for an app: an engine with the app's queues, the clock, random numbers, and sinks.
+"""The things that a process has opened for an app: an engine with the app's queues, a clock, random numbers and sinks.
 
-A `Runtime` opens its engine at the first use, once, in whichever thread that happens. Jobs, schedules, maps and buses hold
-it from their declaration on, so that importing a module that declares an app opens nothing.
+A `Runtime` opens its engine once, at the first use, in whichever thread that happens. Jobs, schedules, maps and buses
+refer to the runtime from their declaration on, so that importing a module that declares an app opens nothing.
 Never here: what is declared (`registry.py`), processing messages, output.
 Invariant: nothing is opened before it is needed, and everything that was opened is closed by `close`.
 """
@@ -47,7 +47,7 @@ class Runtime:
             one that exists with other times or limits is not changed, so that two versions of an app can run side by side.
         url: which engine, for example `sqlite:///.onefold/shop.db` or `sqlite://:memory:`.
         clock, entropy: sources of time and of random numbers.
-        history: what the ledger keeps. app_sinks, hooks: the ones the app names.
+        history: what the ledger keeps. app_sinks, hooks: those that the app names.
         records_alone: the URL may be a store for records, which has no queues.
         read_only: nothing is written, so read access to a file is enough.
         outbox_url: the database with the app's outbox table; None: no outbox.
@@ -93,7 +93,7 @@ class Runtime:
 
     @property
     def app_sinks(self) -> Sequence[Sink]:
-        """The sinks that the app names; one of them may bring `tracing`."""
+        """The sinks that the app names; one of them may provide `tracing`."""
         return self._app_sinks
 
     @app_sinks.setter
@@ -104,7 +104,7 @@ class Runtime:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, url: str | None = None, *, patient: bool = True) -> None:
-        """Open the engine, with all declared queues created, unless it is open; logs a warning for each queue that differs.
+        """Open the engine, unless it is open, and create all declared queues; logs a warning for each that differs.
 
         Args:
             url: another engine than this runtime's own; an open engine stays open.
@@ -132,7 +132,7 @@ class Runtime:
 
     def _here(self) -> _Opened:
         opened = self._opened
-        while opened is None:  # otherwise another thread has just closed it
+        while opened is None:  # repeated if another thread has just closed it
             self.open()
             opened = self._opened
         return opened
@@ -141,12 +141,12 @@ class Runtime:
         """Close the engine if it is open; accepted messages are on disk already. It is opened again when needed.
 
         Args:
-            unfinished: handlers still run in this process; what they hold is freed when it ends.
+            unfinished: handlers are still running in this process; what they hold is freed when the process ends.
         """
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
-        with self._opening:  # perhaps in another thread, whose engine is closed as well
+        with self._opening:  # if another thread is opening the engine, that one is closed as well
             if self._opened is not None:
                 self._opened.engine.close(unfinished=unfinished)
                 self._opened = None
@@ -191,16 +191,16 @@ class Runtime:
 
     @property
     def sinks(self) -> Sinks | None:
-        """The sinks of this process's worker or handler, which also get events outside of deliveries; None: no worker."""
+        """The sinks of this process's worker or handler; they also get events outside deliveries. None: no worker."""
         return self._here().sinks
 
     def attach(self, sinks: Sinks, touch_run: Callable[[str], None]) -> None:
-        """Register a worker or handler of this process, to get what is emitted and runs that may be complete."""
+        """Register a worker or handler of this process; it then gets emitted events and runs that may be complete."""
         opened = self._here()
         opened.sinks, opened.touch_run = sinks, touch_run
 
     def touch_run(self, name: str) -> None:
-        """A run may be complete: let this process's worker check it, if there is one."""
+        """Let this process's worker, if there is one, check whether a run is complete."""
         touch = self._here().touch_run
         if touch is not None:
             touch(name)
@@ -208,11 +208,11 @@ class Runtime:
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def send(self, outgoing: Sequence[Outgoing], connection: object = None) -> list[Receipt]:
-        """Accept messages durably, all or none; errors as for `sending.send_all`.
+        """Accept messages durably, all or none; errors as for `outgoing.send_all`.
 
         Args:
             connection: the caller's, as for `callers.driver_connection`: the messages are accepted if, and only if, the
-                transaction commits that is open on it.
+                transaction that is open on it commits.
 
         Raises:
             UsageError: it cannot be used for that, or the engine has no transaction to join; nothing was sent.
@@ -225,7 +225,7 @@ class Runtime:
     def _send(self, outgoing: Sequence[Outgoing], connection: object) -> list[Receipt]:
         if connection is None:
             return sending.send_all(self, outgoing, self.history)
-        from onefold.runtime import callers, outbox  # the cold start is measured, and few senders have a connection
+        from onefold.runtime import callers, outbox  # cold starts are measured, and few senders have a connection
 
         found = callers.driver_connection(connection)
         if outbox.takes(found, self.url):
@@ -237,7 +237,8 @@ class Runtime:
         """Like `send`, from a coroutine, without blocking its loop.
 
         Args:
-            connection: as for `callers.async_driver_connection`: an asynchronous one, to a database with an outbox.
+            connection: as for `callers.async_driver_connection`: an asynchronous connection to a database with an
+                outbox.
         """
         if connection is None:
             return await self.in_thread(lambda: self.send(outgoing))
@@ -301,7 +302,7 @@ class Runtime:
         return self.clock.now_ms()
 
     def take_names(self, names: Collection[str], app: str) -> None:
-        """Take the names of jobs for the app on this engine, as `names.take`; once for each name."""
+        """Take the names of jobs for the app on this engine, as `names.take` does; each name only once."""
         opened = self._here()
         if not opened.named.issuperset(names):
             take(opened.engine.state, names, app, opened.steady.now_ms())
@@ -309,7 +310,7 @@ class Runtime:
                 opened.named.update(names)
 
     def take_names_of(self, jobs: Mapping[str, Job[Any, Any]]) -> None:
-        """As `take_names`, for an app's jobs."""
+        """Like `take_names`, for an app's jobs."""
         for app in {job.app for job in jobs.values()}:
             self.take_names([name for job in jobs.values() if job.app == app for name in job.names], app)
 

@@ -1,6 +1,6 @@
-"""What the runtime and the runner ask of tracing, where an app has it: `observe/spans.py` does it with OpenTelemetry.
+"""What the runtime and the runner need from tracing, if an app has it; `observe/spans.py` does it with OpenTelemetry.
 
-A sink with an attribute `tracing` provides it; an app without one only compares with None.
+A sink with an attribute `tracing` provides it; without one, each use costs only a comparison with None.
 Never here: OpenTelemetry. Invariant: tracing decides nothing; an error in it never fails a job.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ids = tuple[str | None, str | None]
-"""A trace's id and a span's, in hexadecimal; None where there is none."""
+"""The ids of a trace and of a span, in hexadecimal; None where there is none."""
 
 
 class Tracing(Protocol):
@@ -26,7 +26,7 @@ class Tracing(Protocol):
     def sending(
         self, outgoing: Sequence[Outgoing], *, outbox: bool = False
     ) -> AbstractContextManager[Sequence[Outgoing]]:
-        """While messages are sent, or put into a run's outbox: the messages, carrying the span's context."""
+        """A span while messages are sent or put into a run's outbox; yields the messages with the span's context."""
         ...
 
     def receiver(self, queue: QueueReceiver) -> QueueReceiver:
@@ -34,29 +34,29 @@ class Tracing(Protocol):
         ...
 
     def invoked(self, delivery: Delivery) -> Delivery:
-        """A delivery of a Lambda function's event: the span of the invocation is its parent."""
+        """The same delivery, of a Lambda function's event, with the span of the invocation as its parent."""
         ...
 
     def processing(self, run: Any) -> AbstractContextManager[None]:
-        """While an `Execution` is performed."""
+        """A span for the time in which an `Execution` is performed."""
         ...
 
     def settled(self, runs: Sequence[Any], settle: Callable[[], T]) -> T:
-        """Settle runs."""
+        """Settle runs in a span; returns what `settle` returns."""
         ...
 
     def carried(self) -> str | None:
-        """The context that is current here, to be carried elsewhere."""
+        """The current context as text, to be carried elsewhere."""
         ...
 
     def within(self, carried: str | None) -> AbstractContextManager[None]:
-        """As if what happens here happened where the context was carried from."""
+        """Makes the context that was carried here the current one inside the block."""
         ...
 
     def ids(self, run: Any, delivery: Delivery) -> Ids:
-        """Of a run's span; before it has one, of the span that sent its message."""
+        """The ids of a run's span or, before it has one, of the span that sent its message."""
         ...
 
     def stamped(self, event: Any) -> Any:
-        """The `Event` with the ids of the span that is current here, if one is."""
+        """The `Event` with the ids of the current span, if there is one."""
         ...
