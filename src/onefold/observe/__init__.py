@@ -1,6 +1,6 @@
-"""What people see of what happened: an operation's story and state, events as log lines, what messages cost.
+"""What people can see: an operation's story and state, events as log lines, metrics, alarms, what messages cost.
 
-Imports `runner` and below. `LogSink` is loaded when it is first used, and the standard library's logging with it.
+Imports `runner` and below. `LogSink`, and with it the standard library's logging, is loaded when it is first used.
 """
 
 from __future__ import annotations

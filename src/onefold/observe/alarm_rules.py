@@ -1,10 +1,10 @@
 """The alarms as alerting rules for Prometheus, with thresholds from an app's declarations.
 
 Each rule is over the metrics of `metrics.py`, as exposed by workers (`onefold worker --metrics`). Every worker that has a
-queue exposes its gauges, so that the largest counts; counters are added up over all of them. A new counter counts as
-well as one that has grown: the first `completion-failed` of a process is where its counter begins. A metric that is no
-longer exposed (no worker, no scheduler) is an alarm too, once the server has scraped for that long. Never here: what an
-alarm means (`alarms.py`), querying a server. Invariant: the same declarations give the same text.
+queue exposes its gauges, so the rules use the largest value; counters are summed over all workers. A new counter counts
+like one that has grown: a process's first `completion-failed` is where its counter begins. A metric that is no longer
+exposed (no worker, no scheduler) is an alarm too, once the server has scraped for that long. Never here: what an alarm
+means (`alarms.py`), querying a server. Invariant: the same declarations give the same text.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     """One alerting rule.
 
     Args:
-        alarm: its name. subject: its queue or schedule; empty: the expression's labels name it.
-        expression: PromQL. for_ms: how long it has to hold.
+        alarm: its name. subject: its queue or schedule; if empty, the expression's labels name it.
+        expression: PromQL. for_ms: how long it must hold.
     """
 
     alarm: str
@@ -156,7 +156,7 @@ def _checked(since: str) -> str:
 
 
 def _of_schedule(schedule: Schedule, numbers: AppNumbers, now_ms: int) -> Iterator[Rule]:
-    """No tick for longer than the longest gap between two of the next year."""
+    """No tick for longer than the longest gap between two ticks of the next year."""
     gap_ms = longest_gap_ms(schedule.timing, now_ms)
     if gap_ms is None or gap_ms + alarms.TICK_LATE_MS > _RANGE_MS_MAX:
         return
@@ -173,7 +173,7 @@ def _of_schedule(schedule: Schedule, numbers: AppNumbers, now_ms: int) -> Iterat
 
 
 def _of_checks(schedule: str, gap_ms: int, numbers: AppNumbers) -> Iterator[Rule]:
-    """No good reconciliation since the run before the last one that should have been reconciled."""
+    """No good reconciliation since the run before the last one that was due to be reconciled."""
     after_ms = numbers.reconcile_after_ms.get(schedule)
     if after_ms is None:
         return
@@ -189,7 +189,7 @@ def prometheus(registry: Registry, *, target: str, now_ms: int) -> str:
     """A file of alerting rules.
 
     Args:
-        target: how the app is named in commands, `module:attribute`.
+        target: the app's name in commands, `module:attribute`.
         now_ms: as for `rules`.
     """
     owner = registry.alarms.owner if registry.alarms is not None else None
@@ -219,7 +219,7 @@ def _camel(name: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """A YAML text in single quotes, which do not touch PromQL's double ones."""
+    """A YAML text in single quotes, because PromQL uses double quotes."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -1,9 +1,9 @@
 """The value of each alarm now: a `Sample` for each subject, from one snapshot of an engine and the last hour's events.
 
-A sample says whether the value is bad enough to begin an alarm, good enough to end one, or between the two, where an alarm
-does not change. Thresholds come from the app: `AppNumbers` has its declared values, a `Snapshot` the engine's.
-Never here: how long a value has to last (`incidents.py`), looking (`readings.py`), output. Invariant: the same look, events
-and numbers give the same samples.
+A sample says whether the value is bad enough to begin an alarm, good enough to end one, or between the two, in which
+case the alarm does not change. Thresholds come from the app: `AppNumbers` has its declared values, a `Snapshot` the
+engine's. Never here: how long a value must last (`incidents.py`), reading (`readings.py`), output. Invariant: the same
+readings, events and numbers give the same samples.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from onefold.schedules.fire_times import Timing, between
 if TYPE_CHECKING:
     from onefold.registry import Registry
 
-_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # ours: a shorter wait is normal
-_OLDEST_VISIBILITIES: Final = 1.5  # ours: received, failed, received again, and still there
+_OLDEST_MS_MIN: Final = 15 * limits.MINUTE_MS  # our choice: a shorter wait is normal
+_OLDEST_VISIBILITIES: Final = 1.5  # our choice: the message was received, failed, was received again, and still waits
 _EXPIRING_MS: Final = 2 * limits.DAY_MS
-_DONE_MINUTES: Final = 30  # what `JobReading` counts
+_DONE_MINUTES: Final = 30  # the period that `JobReading` counts
 _YEAR_MS: Final = 366 * limits.DAY_MS
 _FIRES_LOOKED_AT: Final = 2_000
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -36,7 +36,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "tick-dropped": ("tick-dropped",),
     "tick-refused": ("tick-refused",),
 }
-"""Events that alarms count, and which alarms they are."""
+"""Events that alarms count, and the alarms that count them."""
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -44,8 +44,8 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     Args:
         alarm: its name. subject: the queue, job, schedule or map.
-        begins: the value is bad enough to begin an alarm. ends: it is good enough to end one. Neither: it is between.
-        text: the value, for people. owner: of the fix.
+        begins: the value is bad enough to begin an alarm. ends: it is good enough to end one. Neither: in between.
+        text: the value, for people. owner: the team that owns the fix.
     """
 
     alarm: str
@@ -57,7 +57,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class QueueNumbers(Struct, frozen=True, kw_only=True):
-    """What an app declares about one queue: its jobs, their longest timeout, and who owns a fix."""
+    """What an app declares about one queue: its jobs, their longest timeout, and its owner."""
 
     jobs: tuple[str, ...]
     timeout_ms: int
@@ -65,11 +65,11 @@ class QueueNumbers(Struct, frozen=True, kw_only=True):
 
 
 class AppNumbers(Struct, frozen=True, kw_only=True):
-    """What an app declares and thresholds are made of; empty where only an engine is known.
+    """The declared values of an app from which thresholds are computed; empty if only an engine is known.
 
     Args:
-        queues: by name. owners: of jobs and schedules. reconcile_after_ms: of each schedule or map that is reconciled.
-        owner: of all that has no owner of its own.
+        queues: by name. owners: by name of a job or schedule. reconcile_after_ms: by name of a schedule or map that is
+        reconciled. owner: of everything that names no owner itself.
     """
 
     queues: Mapping[str, QueueNumbers] = {}
@@ -79,7 +79,7 @@ class AppNumbers(Struct, frozen=True, kw_only=True):
 
 
 class LateTick(Struct, frozen=True, kw_only=True):
-    """A schedule whose next tick is due: when it was planned, and until when it may be sent."""
+    """A schedule whose next tick is due: when the tick was planned, and by when it must be sent."""
 
     schedule: str
     planned_at_ms: int
@@ -87,11 +87,11 @@ class LateTick(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All that alarms are evaluated from.
+    """Everything from which alarms are evaluated.
 
     Args:
-        readings: of the engine. events: instants of the last hour, by name of the event and job or schedule.
-        late: schedules whose next tick is due. numbers: of the app.
+        readings: the engine's. events: instants within the last hour, by name of the event and of the job or schedule.
+        late: schedules whose next tick is due. numbers: the app's.
     """
 
     readings: Readings
@@ -100,14 +100,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     numbers: AppNumbers = AppNumbers()
 
     def owner(self, name: str) -> str | None:
-        """Who owns a fix of this job, schedule, map or queue."""
+        """The owner of this job, schedule, map or queue."""
         numbers = self.numbers
         of_queue = numbers.queues.get(name)
         return (of_queue.owner if of_queue is not None else numbers.owners.get(name)) or numbers.owner
 
 
 def numbers_of(registry: Registry, owner: str | None = None) -> AppNumbers:
-    """The numbers of an app's declarations; `owner`: of what has none of its own."""
+    """The numbers of an app's declarations; `owner`: of everything that names no owner itself."""
     queues = {}
     for name in registry.queues:
         jobs = [job for job in registry.jobs.values() if job.policy.queue == name]
@@ -129,27 +129,27 @@ def numbers_of(registry: Registry, owner: str | None = None) -> AppNumbers:
 
 
 def oldest_limit_ms(settings: QueueSettings) -> int:
-    """From which age on the oldest message of a queue is an alarm; the same number on every side."""
+    """The age at which a queue's oldest message is an alarm; the same on an engine, in CloudWatch and in Prometheus."""
     return min(max(_OLDEST_MS_MIN, int(_OLDEST_VISIBILITIES * settings.visibility_ms)), settings.retention_ms // 2)
 
 
 def expiring_lead_ms(retention_ms: int) -> int:
-    """How long before a dead letter is deleted its alarm begins; `retention_ms`: of the dead-letter queue."""
+    """How long before a dead letter's deletion its alarm begins; `retention_ms`: the dead-letter queue's."""
     return min(_EXPIRING_MS, retention_ms // 2)
 
 
 def stalled_after_ms(timeout_ms: int) -> int:
-    """How long nothing of a queue may be done while messages wait; `timeout_ms`: the longest of its jobs."""
+    """How long messages may wait in a queue while none is done; `timeout_ms`: the longest of its jobs."""
     return max(alarms.STALLED_MS, timeout_ms)
 
 
 def drain_limit_ms(settings: QueueSettings) -> int:
-    """From which time on working off a queue takes too long."""
+    """The time from which working off a queue takes too long."""
     return settings.retention_ms // alarms.DRAIN_PARTS
 
 
 def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
-    """The longest time from one tick of a schedule to the next in the year from `from_ms` on; None: there are not two."""
+    """The longest gap between two ticks of a schedule in the year from `from_ms`; None if there are fewer than two."""
     times = between(timing, from_ms, from_ms + _YEAR_MS, anchor_ms=from_ms)
     fires = list(itertools.islice(times, _FIRES_LOOKED_AT))
     gap_ms = max((after - before for before, after in itertools.pairwise(fires)), default=None)
@@ -160,7 +160,7 @@ def longest_gap_ms(timing: Timing, from_ms: int) -> int | None:
 
 
 def samples(snapshot: Snapshot) -> Iterator[Sample]:
-    """A sample of each alarm for each subject that it applies to."""
+    """One sample per alarm and subject to which it applies."""
     done = {one.job: one for one in snapshot.readings.jobs}
     for queue in snapshot.readings.queues:
         yield from _of_queue(snapshot, queue, done)
@@ -246,7 +246,7 @@ def _of_ticks(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _of_runs(snapshot: Snapshot) -> Iterator[Sample]:
-    """Samples of the runs of each schedule or map in the snapshot: its latest, and open ones."""
+    """Samples for each schedule or map in the snapshot, from its latest run and its open ones."""
     titles: dict[str, list[tuple[bool, int, int, bool]]] = {}
     for one in snapshot.readings.runs:
         disagrees = one.reconciled_at_ms is not None and not one.agrees

@@ -1,12 +1,12 @@
-"""Where reports of alarms go: Slack, any webhook, mail, a command; declared by `App.alarms`, sent by a job of onefold's own.
+"""Where reports of alarms go: Slack, any webhook, mail, a command; declared by `App.alarms`, sent by an internal job.
 
-Each report is a message for each target on the queue `onefold-alarms`, under the key `<report> to <target>`. So it is tried
-again with pauses, for some five hours, is dead-lettered and not lost when a target refuses it for good, and is not sent
-again once its record shows that it was. A process that is killed between the sending and the record has it sent a second
-time, with the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in ONEFOLD_ALARM_ID. The
-webhooks of Slack have nothing of the kind, so that there a message may come twice after a kill at that moment.
-Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent, and
-is in no message, error, record, or environment of a command; what an alarm's text holds is escaped for where it goes.
+For each report there is one message per target on the queue `onefold-alarms`, under the key `<report> to <target>`. So
+it is retried with pauses for some five hours, is dead-lettered and not lost if a target refuses it for good, and is not
+sent again once its record shows that it was sent. If a process is killed between sending and recording, the report is
+sent a second time under the same name: a webhook gets it as `Idempotency-Key`, mail as `Message-ID`, a command in
+ONEFOLD_ALARM_ID. Slack's webhooks have nothing like it, so there a message can come twice after a kill at that moment.
+Never here: which reports there are. Invariants: a secret is read from the environment or a file when something is sent,
+and is in no message, error, record, or environment of a command; an alarm's text is escaped for its target.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUEUE: Final = "onefold-alarms"
 JOB: Final = "onefold-alarm"
 SECRET: Final = "ONEFOLD_ALARM_SECRET"  # noqa: S105 - the name of a variable
 SMTP: Final = "ONEFOLD_SMTP_URL"
-TIMEOUT_S: Final = 20  # of one call of a target, whole
+TIMEOUT_S: Final = 20  # for one whole call of a target
 _RETRY: Final = Retry(attempts=40, base="2s", cap="10m", jitter="half")
 _RETRY_AFTER_MS_MAX: Final = limits.HOUR_MS
 _SECRET_BYTES_MAX: Final = 16 * 1024
@@ -53,8 +53,8 @@ _SLACK_TITLE_CHARS_MAX: Final = 150  # Slack, "Block Kit": header block
 _HTTP: Final = ("http", "https")
 _SMTP_SCHEMES: Final = ("smtp", "smtps")
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
-# What a command has of the worker's environment: what programs need to be found, to speak, and to reach a server. Not a deny
-# list: the environment of a worker holds the secrets of its app, under names that are not known here.
+# The part of the worker's environment that a command gets: what programs need to be found, for their language, and to
+# reach a server. Not a deny list: a worker's environment holds the secrets of its app, under names not known here.
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 KEPT: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
@@ -69,7 +69,7 @@ class AlarmMessage(Struct, frozen=True, kw_only=True):
     """The payload of the job that sends a report.
 
     Args:
-        target: `slack`, `webhook`, `email` or `command`. app: whose alarm it is. report: what is sent.
+        target: `slack`, `webhook`, `email` or `command`. app: the app whose alarm it is. report: what is sent.
     """
 
     target: str
@@ -83,7 +83,7 @@ class AlarmMessage(Struct, frozen=True, kw_only=True):
 def checked_targets(
     slack: object, webhook: object, email: object, command: object, owner: str | None, command_env: object = None
 ) -> AlarmTargets:
-    """What `App.alarms` was given.
+    """The arguments of `App.alarms`, checked.
 
     Raises:
         UsageError: an invalid target; the error says what to write.
@@ -127,7 +127,7 @@ def declare_alarms(runtime: Runtime, targets: AlarmTargets) -> None:
     """Declare the queue and the job that send reports.
 
     Raises:
-        ConflictError: the app has said already where its alarms go.
+        ConflictError: the app has already declared where its alarms go.
     """
     registry = runtime.registry
     if registry.alarms is not None:
@@ -148,7 +148,7 @@ def declare_alarms(runtime: Runtime, targets: AlarmTargets) -> None:
 
 
 def names(targets: AlarmTargets) -> list[str]:
-    """The targets that are given, each once."""
+    """The names of the targets that are given."""
     given = {"slack": targets.slack, "webhook": targets.webhook, "email": targets.email, "command": targets.command}
     return [name for name, value in given.items() if value]
 
@@ -171,10 +171,10 @@ def send(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
     """Send one report to one target.
 
     Args:
-        now_ms: wall time; part of what is signed.
+        now_ms: wall time; part of the signature.
 
     Raises:
-        TransientError: the target did not take it now. PermanentError: it never will, as things are.
+        TransientError: the target did not accept it now. PermanentError: it never will, unless something is changed.
     """
     {"slack": _slack, "webhook": _webhook, "email": _mail, "command": _command}[message.target](
         targets, message, now_ms
@@ -243,7 +243,7 @@ def _escaped(text: str) -> str:
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """What the header `Onefold-Signature` holds.
+    """The value of the header `Onefold-Signature`.
 
     Args:
         timestamp: seconds since the epoch, as in `Onefold-Timestamp`.
@@ -281,7 +281,7 @@ def _mail(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
     sender = parse_qs(parts.query).get("from", [f"onefold@{host}"])[0]
     try:
         mail["Subject"], mail["From"], mail["To"] = title(message), sender, ", ".join(targets.email)
-    except (ValueError, IndexError) as error:  # a line end in `from=`; addresses that the standard library trips over
+    except (ValueError, IndexError) as error:  # a line end in `from=`, or an address that it cannot write
         raise errors.PermanentError(
             f"The addresses of the report cannot be written into a mail: {type(error).__name__}.",
             todo=f"Check {SMTP}, its option from, and the addresses of app.alarms(email=...).",
@@ -308,7 +308,7 @@ def _mail(targets: AlarmTargets, message: AlarmMessage, now_ms: int) -> None:
         raise errors.TransientError(
             f"The mail server {host} did not take the report: {type(error).__name__}."
         ) from None
-    if refused:  # it has been sent to the others: sent again, they would have it twice
+    if refused:  # the other addresses have it, and a retry would send it to them twice
         raise errors.PermanentError(
             f"The mail server {host} refuses {refused} of {len(targets.email)} addresses.", todo="Correct them."
         )
@@ -337,10 +337,10 @@ def _command(targets: AlarmTargets, message: AlarmMessage, _now_ms: int) -> None
 
 
 def environment_of(targets: AlarmTargets, whole: Mapping[str, str]) -> dict[str, str]:
-    """What a command may see of a worker's environment: `KEPT`, the language, and what the app names.
+    """The part of a worker's environment that a command can see: `KEPT`, the language, and what the app names.
 
     Args:
-        whole: all of it.
+        whole: the worker's environment.
     """
     wanted = {*KEPT, *targets.command_env}
     return {name: value for name, value in whole.items() if name in wanted or name.startswith(_KEPT_PREFIX)}
@@ -355,10 +355,10 @@ def _reference(value: str) -> tuple[str, str] | None:
 
 
 def value_of(value: str, what: str) -> str:
-    """A value, or what is in the variable or file that it names: `env:NAME`, `file:/PATH`.
+    """The value itself, or the content of the variable or file that it names: `env:NAME`, `file:/PATH`.
 
     Raises:
-        PermanentError: it does not exist.
+        PermanentError: the variable or file does not exist, cannot be read, or is empty.
     """
     found = _reference(value)
     if found is None:

@@ -1,11 +1,11 @@
-"""The alarms, in one table: what is wrong, from when on, how urgent that is, what it means and what to do first.
+"""The alarms, in one table: what is wrong, from which value, how urgent it is, what it means and what to do first.
 
-`ALARMS` is the only place where an alarm is named. What evaluates them on an embedded engine (`alarm_samples.py`,
+`ALARMS` is the only place where an alarm is named. The evaluation on an embedded engine (`alarm_samples.py`,
 `incidents.py`), the rules for Prometheus (`alarm_rules.py`), CloudWatch's alarms (`deploy/alarms.py`), the page of the
 documentation and the tests all read it. Numbers come from the app itself: a queue's visibility and retention, a job's
 timeout, a schedule's times, a reconciliation's `after`.
-Never here: looking at an engine, sending. Invariants: an alarm begins at one value and ends at another, or holds for a time
-first, so that a noisy value does not make it come and go; a name that was released stays.
+Never here: reading an engine, sending. Invariants: an alarm begins at one value and ends at another, or its condition
+must hold for a time first, so that a noisy value does not make it come and go; a name that was released stays.
 
 Sources of thresholds: CloudWatch user guide, "Recommended alarms"; SQS developer guide, "Available CloudWatch metrics" and
 quotas. Our own are marked as such.
@@ -25,24 +25,24 @@ Side = Literal["embedded", "cloudwatch", "prometheus"]
 Subject = Literal["queue", "job", "schedule", "runs", "function", "group", "map", "rule", "table", "worker"]
 
 MINUTE_MS: Final = limits.MINUTE_MS
-AGAIN_MS: Final = 30 * MINUTE_MS  # two reports of one alarm that begins, or goes on, are never closer than that
+AGAIN_MS: Final = 30 * MINUTE_MS  # reports that one alarm begins or goes on are at least this far apart
 AGAIN_EVERY_MS: Final[Mapping[Severity, int | None]] = {"page": AGAIN_MS, "ticket": limits.DAY_MS, "info": None}
-CLEAR_MS: Final = 5 * MINUTE_MS  # ours: a value has to be good for so long before the alarm ends
-EVENT_MS: Final = 15 * MINUTE_MS  # ours: an event counts for so long
+CLEAR_MS: Final = 5 * MINUTE_MS  # our choice: how long a value must be good before the alarm ends
+EVENT_MS: Final = 15 * MINUTE_MS  # our choice: how long an event counts
 HOUR_MS: Final = limits.HOUR_MS
-DRAIN_PARTS: Final = 2  # a backlog is too large when working it off takes longer than half the retention
+DRAIN_PARTS: Final = 2  # a backlog is too large if working it off takes longer than half the retention
 STALLED_MS: Final = 30 * MINUTE_MS
 IN_FLIGHT_RATIO: Final = 0.8  # of 120,000: 96,000
-TICK_LATE_MS: Final = 15 * MINUTE_MS  # our own: a tick that is this late counts as missing
-LEASES_LOST_MAX: Final = 3  # in an hour; more are a page
-REFUSED_MIN: Final = 3  # ticks that their queue did not take, in 15 minutes
-RECEIVES: Final = 3  # how often 1 of 100 messages is received
+TICK_LATE_MS: Final = 15 * MINUTE_MS  # our choice: a tick that is this late counts as missing
+LEASES_LOST_MAX: Final = 3  # in an hour; more page somebody
+REFUSED_MIN: Final = 3  # ticks that their queue did not accept, in 15 minutes
+RECEIVES: Final = 3  # receives of the 99th percentile of messages
 ERRORS_PERCENT: Final = 1
-UNREACHABLE_MS: Final = 2 * MINUTE_MS  # ours: a failover is over by then
-FAILING_RATIO: Final = 0.5  # of the invocations
-DURATION_PERCENT: Final = 80  # of the timeout
-CONCURRENCY_PERCENT: Final = 80  # of what its mapping may run at one time
-BAND: Final = 0.8  # a value that has to fall again ends its alarm at this share of its threshold
+UNREACHABLE_MS: Final = 2 * MINUTE_MS  # our choice: a failover is over by then
+FAILING_RATIO: Final = 0.5  # share of the invocations
+DURATION_PERCENT: Final = 80  # share of the timeout
+CONCURRENCY_PERCENT: Final = 80  # share of the mapping's maximum concurrency
+BAND: Final = 0.8  # a high value ends its alarm when it has fallen to this share of its threshold
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
@@ -50,12 +50,12 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
     Args:
         name: stable; part of an incident's name. severity: `page` somebody, open a `ticket`, or `info`.
-        of: what there is one of it for each of. On AWS, `group` is the group of the app's schedules.
-        condition: what is measured, for people. threshold: from which value on.
-        for_ms: how long the condition has to hold before the alarm begins. clear: when it ends, after `clear_ms`.
-        meaning: what is wrong. causes: the usual ones.
+        of: the kind of subject; each subject has its own. On AWS, `group` is the group of the app's schedules.
+        condition: what is measured, for people. threshold: the value from which it is bad.
+        for_ms: how long the condition must hold before the alarm begins. clear: when it ends, after `clear_ms`.
+        meaning: what is wrong. causes: the usual causes.
         first: the first command; {app} and {subject} are filled in. steps: what to do then.
-        aws: what CloudWatch evaluates for it, or why it cannot: then it begins with `not there`. In Markdown.
+        aws: what CloudWatch evaluates for it, or `not there` and why it cannot. In Markdown.
         sides: where it is evaluated.
     """
 
@@ -76,12 +76,12 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
     @property
     def runbook(self) -> str:
-        """The page of the documentation with what to do, below its root."""
+        """The documentation's page about what to do, relative to its root."""
         return f"alarms.html#{self.name}"
 
     @property
     def again_ms(self) -> int | None:
-        """How often it is reported again while it is on; None: not at all. `AGAIN_MS` at the least."""
+        """How often it is reported again while it is on, at least `AGAIN_MS`; None: not at all."""
         return AGAIN_EVERY_MS[self.severity]
 
     def command(self, app: str, subject: str) -> str:
@@ -119,7 +119,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             name="dlq-not-empty", severity="page", of="queue",
             condition="messages in its dead-letter queue", threshold="1", clear="none", clear_ms=MINUTE_MS,
             meaning="Work was given up. It does not come back by itself.",
-            causes="A payload that no retry mends, a rule of the business, a deployment that broke the handler, an "
+            causes="A payload that no retry fixes, a rule of the business, a deployment that broke the handler, an "
             "outage longer than all retries.",
             first="onefold dlq list {app}",
             steps="Read the reason of each group. Correct the cause, or the payload with `onefold dlq edit`, then `onefold "
@@ -171,8 +171,8 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             causes="More is sent than is done, a job became slower, a throttle or a pause is on, workers are "
             "missing.",
             first=_STATUS,
-            steps="Look whether the queue grows (too few workers), or one job is slow or paused. Start more workers, or "
-            "raise --threads. A job that refuses by its throttle is as slow as it was told to be.",
+            steps="See whether the queue grows (too few workers), or one job is slow or paused. Start more workers, or "
+            "raise --threads. A job with a throttle is as slow as its throttle.",
             aws="`ApproximateAgeOfOldestMessage`; SQS leaves out messages that were received three times or more",
             sides=_ALL,
         ),
@@ -181,12 +181,12 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             condition="messages that wait while nothing of the queue was done",
             threshold="30 minutes, or the longest timeout of its jobs", clear="something was done, or nothing waits",
             clear_ms=MINUTE_MS,
-            meaning="Messages wait and nobody works on them. Processes may be there all the same.",
+            meaning="Messages wait and nobody works on them, although processes may be running.",
             causes="No worker runs or receives from this queue; its functions' mapping is disabled; every worker "
             "waits for something that does not answer.",
             first=_STATUS,
-            steps="Look whether a worker runs and receives from this queue. One that runs and does nothing: `onefold "
-            "stuck`. Then start it again; what it had is taken over.",
+            steps="See whether a worker runs and receives from this queue. One that runs and does nothing: `onefold "
+            "stuck`. Then restart it; what it had is taken over.",
             aws="`NumberOfMessagesDeleted` and `ApproximateNumberOfMessagesVisible`",
             sides=_ALL,
         ),
@@ -220,8 +220,8 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             meaning="One group holds up a FIFO queue: its messages are done one after the other.",
             causes="One group has most of the messages, or its head fails again and again.",
             first=_STATUS,
-            steps="Look which group it is: `onefold queue peek`. Give the operations more groups, or the slow one a queue "
-            "of its own.",
+            steps="See which group it is: `onefold queue peek`. Give the operations more groups, or the slow "
+            "one a queue of its own.",
             aws="`ApproximateAgeOfOldestMessage` and `ApproximateNumberOfGroupsWithInflightMessages`; FIFO queues "
             "only",
             sides=_AWS,
@@ -253,14 +253,15 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             name="engine-unreachable", severity="page", of="worker",
             condition="time for which every call of the engine by a worker has failed", threshold="2 minutes",
             clear="a call succeeds",
-            meaning="A worker is there and does nothing: its engine refuses it, or cannot be reached. It tries on for ever.",
+            meaning="A worker runs and does nothing: its engine refuses it, or cannot be reached. It keeps trying.",
             causes="Credentials that expired and were not renewed, a role or password that was changed, a network rule, a "
             "server that is gone.",
             first="onefold status {app}",
             steps="Run it on the worker's own host, as its user: the error names what refuses. Renew the login, or give the "
             "role its rights back; the worker goes on by itself, and needs no restart unless its login is in its URL.",
-            aws="not there: who has no credentials cannot tell AWS. The worker's log says `engine-unreachable`, its "
-            "`/readyz` answers 503, `EngineFailingAge` of `--emf` goes up; `stalled` of the queue begins after half an hour",
+            aws="not there: a worker without credentials cannot tell AWS. The worker's log says `engine-unreachable`, "
+            "its `/readyz` answers 503, `EngineFailingAge` of `--emf` goes up; "
+            "`stalled` of the queue begins after half an hour",
             sides=("prometheus",),
         ),
         Alarm(
@@ -300,7 +301,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             name="duration", severity="ticket", of="function",
             condition="99th percentile of an invocation's duration", threshold="80 % of its timeout in 3 of 5 periods",
             clear="below it",
-            meaning="Batches hardly end in time. One that does not is done again, whole.",
+            meaning="Batches barely end in time. One that does not is done again, whole.",
             causes="Larger batches, a slower dependency, too little memory and so too little CPU.",
             first=_LOG,
             steps="Smaller batches, more concurrency in the handler, or a longer timeout.",
@@ -324,7 +325,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             meaning="The function takes as many batches at one time as its mapping lets it; more messages wait.",
             causes="A backlog is being worked off, or runs take longer than they did.",
             first="aws lambda get-account-settings",
-            steps="Raise `Function(concurrency=...)`, if what the jobs call bears it, before the next peak.",
+            steps="Raise `Function(concurrency=...)`, if what the jobs call can take it, before the next peak.",
             aws="`ConcurrentExecutions`",
             sides=_AWS,
         ),
@@ -365,7 +366,7 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
         Alarm(
             name="tick-dlq", severity="page", of="group",
             condition="ticks that went to a dead-letter queue, or could not even", threshold="1", clear="none",
-            meaning="EventBridge Scheduler gave ticks up. On an embedded engine dlq-not-empty says it.",
+            meaning="EventBridge Scheduler gave ticks up. On an embedded engine dlq-not-empty reports it.",
             causes="The queue was deleted, or the scheduler's role may not send to it.",
             first="aws scheduler list-schedules --group-name {subject}",
             steps="Correct the cause and redrive: a tick's key makes it one run, however late it comes.",
@@ -454,8 +455,8 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
             name="reconcile-failed", severity="ticket", of="runs",
             condition="its latest reconciliation", threshold="it does not agree", clear="it agrees", clear_ms=0,
             meaning="A run is not as it should be: missing, twice, not done in time, or other totals than yours.",
-            causes="Something of missing, duplicate-effects or dlq-not-empty; a job that is slower than `after`; "
-            "totals of yours that count other things.",
+            causes="The same as for missing, duplicate-effects or dlq-not-empty; a job that is slower than `after`; "
+            "totals of yours that count something else.",
             first="onefold runs list {app}",
             steps="Run `onefold reconcile RUN`: it names what differs, and what repairs it.",
             aws="lines `reconcile-failed` in the functions' logs",
@@ -522,5 +523,5 @@ ALARMS: Final[Mapping[str, Alarm]] = _table(
 
 
 def on(side: Side) -> list[Alarm]:
-    """The alarms that are evaluated there, in the order of the table."""
+    """The alarms that are evaluated on this side, in the order of the table."""
     return [one for one in ALARMS.values() if side in one.sides]

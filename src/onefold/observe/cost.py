@@ -1,9 +1,9 @@
 """What messages cost on AWS: calls, capacity units and dollars per thousand, worked out from declarations and assumptions.
 
-A message takes one of three paths: its first delivery, a duplicate that is answered from the record, a failure and the
-retry that succeeds. Each path is a `Usage`: what one message uses of SQS, Lambda and DynamoDB. The figures are not guessed:
-`tests/observe/test_cost.py` counts real calls of boto3 along the same paths and holds them against these functions.
-Prices come in as a dated table (`prices.json`), in dollars, for one region.
+A message takes one of three paths: its first delivery, a duplicate that is answered from the record, or a failure and
+the retry that succeeds. Each path is a `Usage`: what one message uses of SQS, Lambda and DynamoDB. The figures are not
+guessed: `tests/observe/test_cost.py` counts real calls of boto3 along the same paths and compares them with these
+functions. Prices come in as a dated table (`prices.json`), in dollars, for one region.
 
 Pure. Never here: AWS calls, tables, declarations of an app (they come in as a `Way`).
 Invariant: nothing is left out silently; what is not counted is in `NOT_COUNTED`.
@@ -26,18 +26,18 @@ PATHS: Final[tuple[Path, ...]] = ("first", "duplicate", "retry")
 
 SQS_CHUNK_BYTES: Final = 65_536  # Amazon SQS pricing: every 64 KB of a payload is one request
 WRITE_UNIT_BYTES: Final = 1_024  # DynamoDB developer guide, "Read and write operations": one unit per started 1 KB
-RECORD_BYTES: Final = 360  # of a record in progress beside key and result, attribute names included (measured by tests)
-COMPLETED_BYTES: Final = 20  # more when it is completed, beside the result
-ROW_BYTES: Final = 520  # of a row of history beside the key, attribute names included (the same)
-ITEMS_PER_ROW: Final = 2  # by key and by day (engines/aws/dynamodb/ledger.py)
-COUNTED_RUNS: Final = 10  # completed runs that are counted by one more item (engines/aws/dynamodb/notes.py)
+RECORD_BYTES: Final = 360  # a record in progress without key and result, with attribute names (measured by tests)
+COMPLETED_BYTES: Final = 20  # what a completed record has more, without the result
+ROW_BYTES: Final = 520  # a row of history without the key, with attribute names (measured by tests)
+ITEMS_PER_ROW: Final = 2  # one by key and one by day (engines/aws/dynamodb/ledger.py)
+COUNTED_RUNS: Final = 10  # completed runs for each write of the item that counts them (engines/aws/dynamodb/notes.py)
 ITEM_OVERHEAD_BYTES: Final = 100  # DynamoDB developer guide, "Storage": added to every item for billing
 ROWS_KEPT_DAYS: Final = 90  # engines/aws/dynamodb/ledger.py
 LEDGER_ITEMS_MAX: Final = 25  # DynamoDB API, BatchWriteItem
-BATCH_MAX: Final = limits.BATCH_ENTRIES_MAX  # of one SQS call, which Lambda's pollers make too
+BATCH_MAX: Final = limits.BATCH_ENTRIES_MAX  # messages of one SQS call, also of Lambda's pollers
 PLATFORM_LOG_BYTES: Final = 400  # START, END and REPORT lines of one invocation
-CALL_MS: Final = 5  # ours, an assumption: of one call to DynamoDB in the region
-IDLE_POLLERS: Final = 5  # Lambda developer guide, "Scaling behaviour for SQS": long polls of a mapping that waits
+CALL_MS: Final = 5  # our assumption: the duration of one call to DynamoDB in the region
+IDLE_POLLERS: Final = 5  # Lambda developer guide, "Scaling behaviour for SQS": long polls of an idle mapping
 LONG_POLL_S: Final = 20  # SQS ReceiveMessage, WaitTimeSeconds: at most
 MONTH_DAYS: Final = 30
 _GB: Final = 1_073_741_824
@@ -55,16 +55,17 @@ NOT_COUNTED: Final = (
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
-    """What is assumed about the messages of a queue.
+    """Assumptions about the messages of a queue.
 
     Args:
-        messages: in a month, 1 or more.
-        duplicates, retries: the part of them that is delivered again after it was done; that fails once. Each 0 to 1.
-        batch: messages that are received together, 1 or more; fewer than the mapping's maximum when little comes in.
+        messages: per month, 1 or more.
+        duplicates: the share that is delivered again after it was done, 0 to 1. retries: the share that fails once, 0
+            to 1.
+        batch: messages received together, 1 or more; fewer than the mapping's maximum if few come in.
         again_batch: the same for messages that come back after a failure.
-        sent_together: messages of one send call, 1 to 10.
+        sent_together: messages in one send call, 1 to 10.
         body_bytes, key_bytes, result_bytes: sizes in bytes.
-        run_ms: of one handler.
+        run_ms: the duration of one handler.
     """
 
     messages: int = 1_000_000
@@ -79,10 +80,10 @@ class Traffic(Struct, frozen=True, kw_only=True):
     run_ms: int = 100
 
     def check(self) -> None:
-        """Refuse what cannot be.
+        """Refuse impossible values.
 
         Raises:
-            UsageError: a value out of its range.
+            UsageError: a value is out of its range.
         """
         for name, least, most in (
             ("messages", 1, 10**15), ("duplicates", 0, 1), ("retries", 0, 1), ("batch", 1, 10_000),
@@ -105,10 +106,10 @@ class Way(Struct, frozen=True, kw_only=True):
 
     Args:
         queue: its name. fifo: FIFO requests cost more.
-        memory_mb, architecture: of its function; None where workers run it.
-        threads: handlers at one time in an invocation.
+        memory_mb, architecture: its function's; None if workers process it.
+        threads: handlers that run at the same time in an invocation.
         table: records are in DynamoDB.
-        history: rows that are kept (`brief`: only of what was not a clean first run).
+        history: which rows are kept (`brief`: none of a clean first run).
         keep_ms: how long completed records are kept.
     """
 
@@ -123,12 +124,12 @@ class Way(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What is used; of one message, or of many.
+    """The usage of AWS by one message, or by many.
 
     Args:
-        calls: API calls, such as `sqs:SendMessage`, and how many, including those of Lambda's pollers.
-        sqs_requests: as SQS bills them. write_units: of DynamoDB; its few reads are in `NOT_COUNTED`.
-        invocations: of Lambda. gb_seconds: of its memory. log_bytes: that Lambda itself writes.
+        calls: the count of each API call, such as `sqs:SendMessage`, including those of Lambda's pollers.
+        sqs_requests: as SQS bills them. write_units: DynamoDB's; its few reads are in `NOT_COUNTED`.
+        invocations: Lambda's. gb_seconds: of its memory. log_bytes: written by Lambda itself.
         stored_byte_months: in the table.
     """
 
@@ -146,13 +147,13 @@ class Usage(Struct, frozen=True, kw_only=True):
         return Usage(calls={name: self.calls.get(name, 0) + other.calls.get(name, 0) for name in names}, **sums)
 
     def times(self, count: float) -> Usage:
-        """The same for `count` of them."""
+        """This usage times `count`."""
         products = {name: getattr(self, name) * count for name in self.__struct_fields__ if name != "calls"}
         return Usage(calls={name: value * count for name, value in self.calls.items()}, **products)
 
 
 class Price(Struct, frozen=True):
-    """This many dollars for this many units; `page`: AWS's page with the price."""
+    """A price: `usd` dollars for `per` units. `page`: AWS's page with the price."""
 
     usd: float
     per: float
@@ -165,7 +166,7 @@ class Price(Struct, frozen=True):
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """A table of prices of one region, with its date and what to know about it."""
+    """The prices of one region, with their date and notes."""
 
     region: str
     as_of: str
@@ -187,10 +188,10 @@ def read_prices(text: bytes, region: str) -> Prices:
     """The prices of a region.
 
     Args:
-        text: of a file in the form of `prices.json`.
+        text: the content of a file in the form of `prices.json`.
 
     Raises:
-        NotFoundError: the region is missing. UsageError: another form, or a price is missing.
+        NotFoundError: the region is missing. UsageError: the form is another, or a price is missing.
     """
     try:
         found = msgspec.json.decode(text, type=_File)
@@ -222,7 +223,7 @@ _PRICED: Final = (
 
 
 def dollars(used: Usage, way: Way, prices: Prices) -> dict[str, float]:
-    """What a usage costs, by service."""
+    """The cost of a usage in dollars, by service."""
     price = prices.items
     bill = {"SQS": price["sqs_fifo_request" if way.fifo else "sqs_standard_request"].of(used.sqs_requests)}
     if way.memory_mb is not None:
@@ -238,7 +239,7 @@ def dollars(used: Usage, way: Way, prices: Prices) -> dict[str, float]:
 
 
 def polls_dollars(way: Way, prices: Prices) -> float:
-    """What the long polls of a quiet queue's mapping cost in a month; 0 for a worker's, which may stop."""
+    """The monthly cost in dollars of the long polls of a quiet queue's mapping; 0 with workers, which can stop."""
     if way.memory_mb is None:
         return 0.0
     polls = IDLE_POLLERS * MONTH_DAYS * limits.DAY_MS / limits.SECOND_MS / LONG_POLL_S
@@ -246,7 +247,7 @@ def polls_dollars(way: Way, prices: Prices) -> float:
 
 
 def watch_dollars(alarms: int, metrics: int, prices: Prices) -> float:
-    """What alarms and metrics of one's own cost in a month."""
+    """The monthly cost in dollars of alarms and custom metrics."""
     return prices.items["alarm_month"].of(alarms) + prices.items["metric_month"].of(metrics)
 
 
@@ -254,10 +255,10 @@ def watch_dollars(alarms: int, metrics: int, prices: Prices) -> float:
 
 
 def usage(path: Path, way: Way, traffic: Traffic) -> Usage:
-    """What one message uses on a path, on average over a batch whose messages all take it.
+    """What one message uses on a path, on average over a batch whose messages all take that path.
 
-    A duplicate counts as a message of its own, sent and delivered. Records that settle together are those whose handlers end
-    together, the whole batch here; a slow one settles alone, which is one call more and the same units.
+    A duplicate counts as a separate message, sent and delivered. Records settle together if their handlers end
+    together; here that is the whole batch. A slow one settles alone, which costs one more call and the same units.
     """
     used = _sent(traffic) + _received(way, traffic, traffic.batch, traffic.run_ms if path != "duplicate" else 0)
     if path == "first":
@@ -275,7 +276,7 @@ def usage(path: Path, way: Way, traffic: Traffic) -> Usage:
 
 
 def mixed(way: Way, traffic: Traffic) -> Usage:
-    """What an average message uses, paths by their parts."""
+    """What an average message uses: the paths, weighted by their shares."""
     first = 1 - traffic.duplicates - traffic.retries
     used = usage("first", way, traffic).times(first)
     used += usage("duplicate", way, traffic).times(traffic.duplicates)
@@ -290,7 +291,7 @@ def _sent(traffic: Traffic) -> Usage:
 
 
 def _received(way: Way, traffic: Traffic, batch: float, run_ms: int) -> Usage:
-    """A receive and a delete, by Lambda's pollers or a worker, ten messages to a call at most; and the invocation."""
+    """A receive and a delete, by Lambda's pollers or a worker, at most ten messages per call; and the invocation."""
     together = min(batch, BATCH_MAX)
     used = Usage(
         calls={"sqs:ReceiveMessage": 1 / together, "sqs:DeleteMessageBatch": 1 / together},
@@ -307,7 +308,7 @@ def _received(way: Way, traffic: Traffic, batch: float, run_ms: int) -> Usage:
 
 
 def _deleted_once(used: Usage, traffic: Traffic) -> Usage:
-    """A message that failed was received with its batch and deleted only when it came again."""
+    """The usage without the first delete: a message that failed is deleted only after it came again."""
     together = min(traffic.batch, BATCH_MAX)
     calls = dict(used.calls)
     calls["sqs:DeleteMessageBatch"] -= 1 / together
@@ -315,13 +316,13 @@ def _deleted_once(used: Usage, traffic: Traffic) -> Usage:
 
 
 def _hidden(batch: float) -> Usage:
-    """The visibility of what failed is changed, ten messages to a call."""
+    """Changing the visibility of failed messages, at most ten per call."""
     share = 1 / min(batch, BATCH_MAX)
     return Usage(calls={"sqs:ChangeMessageVisibilityBatch": share}, sqs_requests=share)
 
 
 def _records(way: Way, traffic: Traffic, what: Literal["first", "duplicate", "failed", "again"], batch: float) -> Usage:
-    """Claim and settle. A refused write costs units too, by the size of the stored item."""
+    """Claiming and settling. A refused write costs units too, according to the size of the stored item."""
     if not way.table:
         return Usage()
     claimed = _units(RECORD_BYTES + traffic.key_bytes)
@@ -353,7 +354,7 @@ def _rows(way: Way, traffic: Traffic, batch: float) -> Usage:
 
 
 def _full_rows(path: Path, way: Way, traffic: Traffic) -> Usage:
-    """At history `full`: sent, received, started and completed of every message, beside what `brief` keeps."""
+    """What history `full` keeps besides `brief`: the rows sent, received, started and completed of every message."""
     if not way.table:
         return Usage()
     rows = {"first": 4, "duplicate": 2, "retry": 6}[path]
@@ -365,7 +366,7 @@ def _full_rows(path: Path, way: Way, traffic: Traffic) -> Usage:
 
 
 def _stored(way: Way, traffic: Traffic, *, rows: int, record: bool = True) -> Usage:
-    """The record until it expires, and rows until they expire."""
+    """Storing the record and the rows until they expire."""
     if not way.table:
         return Usage()
     months = way.keep_ms / limits.DAY_MS / MONTH_DAYS

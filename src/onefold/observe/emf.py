@@ -4,7 +4,8 @@ The collector of the lines (Lambda, the CloudWatch agent) makes metrics of them.
 and queue since the last one: on Lambda at the end of each batch, in a worker once a minute. The namespace is
 `onefold/<app>`, the dimensions are job and queue and nothing else, so that the number of metrics that AWS bills is bounded;
 outcomes and states are part of the metric's name. The format is AWS's "Specification: Embedded metric format".
-Never here: which metrics there are (`metrics.py`). Invariant: a line holds names, numbers and units: never a key or a text.
+Never here: which metrics there are (`metrics.py`). Invariant: a line holds names, numbers and units, never a key or
+text.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from onefold import limits
 from onefold.observe.metrics import METRICS, Histogram, Labels, Meter, Metric, Sample
 from onefold.runtime.events import Event
 
-VALUES_MAX: Final = 100  # of one metric in a line
-METRICS_MAX: Final = 100  # of one line
-EMF_VARIABLE: Final = "ONEFOLD_EMF"  # `on` in the environment of a function or worker: one is made without a sink
+VALUES_MAX: Final = 100  # values of one metric in a line
+METRICS_MAX: Final = 100  # metrics in one line
+EMF_VARIABLE: Final = "ONEFOLD_EMF"  # `on` in the environment of a function or worker adds an `EmfSink`
 EVERY_MS: Final = limits.MINUTE_MS  # CloudWatch's metrics have the resolution of a minute
 _DIMENSIONS: Final = ("job", "queue")
 _ITEMS: Final = {"duplicate": "Duplicates"}
@@ -39,10 +40,10 @@ class EmfSink:
 
     Args:
         stream: where lines go; standard output unless given, which Lambda collects.
-        namespace: of the metrics; `onefold/<app>` unless given.
+        namespace: the metrics' namespace; `onefold/<app>` unless given.
     """
 
-    is_quick: Final = True  # called where an event happens: it counts, and writes a line a minute
+    is_quick: Final = True  # it only counts, and writes a line a minute
 
     def __init__(self, stream: TextIO | None = None, *, namespace: str | None = None) -> None:
         self._stream = stream
@@ -134,7 +135,7 @@ def emf_lines(
         said = dict(labels)
         subject = subjects[said.get("job", ""), said.get("queue", "")]
         _, known = subject.setdefault(emf_name(metric, labels), (metric, []))
-        if metric.instrument == "counter" and known:  # of several kinds of failure
+        if metric.instrument == "counter" and known:  # several kinds of failure are one metric
             known[0] += sum(values)
         else:
             known += values

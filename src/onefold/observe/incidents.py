@@ -1,10 +1,10 @@
-"""What becomes of an alarm over time: it begins, goes on, ends; which of that is reported; what people silenced.
+"""An alarm over time: when it begins, goes on and ends; which of that is reported; what people have silenced.
 
-`step` is pure: from the previous incident, a sample and an instant to the new incident. An incident is a document of
-State, so that any process can go on where another one was killed. What is to be reported is written into it first (`owed`),
-then queued, then taken out: a report has one name, `<incident>#<number>`, however often somebody queues it.
-Never here: values and thresholds (`alarm_samples.py`), targets, clocks. Invariants: two reports that an alarm begins or goes
-on are `AGAIN_MS` apart or more, however noisy its value; an end is reported only where the beginning was reported.
+`step` is pure: it computes the new incident from the previous one, a sample and an instant. An incident is a document
+of State, so that any process can continue where another one was killed. A report is written into its incident first
+(`owed`), then queued, then removed: it has one name, `<incident>#<number>`, however often it is queued.
+Never here: values and thresholds (`alarm_samples.py`), targets, clocks. Invariants: two reports that an alarm begins or
+goes on are at least `AGAIN_MS` apart, however noisy its value; an end is reported only if the beginning was reported.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 Kind = Literal["began", "goes-on", "ended"]
 Phase = Literal["waiting", "on", "over"]
 
-PREFIX: Final = "alarms/at/"  # of incidents in State
+PREFIX: Final = "alarms/at/"  # of the names of incidents in State
 SILENCES: Final = "alarms/silences"
 HISTORY: Final = "alarms/history"
 LEADER: Final = "alarms/leader"
 HISTORY_MAX: Final = 100
-_HISTORY_BYTES_MAX: Final = 48 * 1024  # ours: of a value that may have 64 KiB
+_HISTORY_BYTES_MAX: Final = 48 * 1024  # our limit; a value of State can have 64 KiB
 SILENCES_MAX: Final = 100
-SILENCE_MS_MAX: Final = 30 * limits.DAY_MS  # ours: after that, remove the alarm instead
+SILENCE_MS_MAX: Final = 30 * limits.DAY_MS  # our limit; for longer, remove the alarm instead
 REASON_CHARS_MAX: Final = 200
 _TEXT_CHARS_MAX: Final = 200
 EVERY: Final = "*"  # silences all alarms
 
 
 class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is reported of an alarm.
+    """One report about an alarm.
 
     Args:
-        incident: its name. number: of the report within it, 1 or more. kind: what happened.
-        alarm, subject, severity: which. at_ms: when it happened. since_ms: when the incident began.
-        text: the value, for people. owner: of the fix.
+        incident: the incident's name. number: the report's number within it, from 1. kind: what happened.
+        alarm, subject, severity: which alarm. at_ms: when it happened. since_ms: when the incident began.
+        text: the value, for people. owner: the team that owns the fix.
         silenced: it is kept in the history, but not sent.
         drill: it comes from `onefold alarms test`.
     """
@@ -67,21 +67,22 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Its name: the same however often it is queued or sent."""
+        """The report's name, the same however often it is queued or sent."""
         return f"{self.incident}#{self.number}"
 
 
 class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An alarm of one subject that is on, waits whether it comes on, or was on a moment ago.
+    """An alarm of one subject that is on, may come on, or was on a moment ago.
 
     Args:
-        alarm, subject: which.
-        phase: `waiting`: the condition holds, and not yet for long enough; `on`; `over`: kept to see whether it comes back.
+        alarm, subject: which alarm.
+        phase: `waiting`: the condition holds, but not for long enough yet; `on`; `over`: kept to see whether it comes
+            back.
         bad_since_ms: since when the condition holds. good_since_ms: since when it no longer holds; None: it still holds.
-        began_at_ms, ended_at_ms: of the alarm.
-        text, owner: of the last sample.
-        reports: how many there were. reported_ms: when the last one was due that it began, or goes on. open: it was reported
-            that it began, and not yet that it ended. kept: the beginning is in the history, although silenced.
+        began_at_ms, ended_at_ms: when the alarm began and ended.
+        text, owner: from the last sample.
+        reports: how many there were. reported_ms: when the last report was made that it began or goes on. open: its
+            beginning was reported, and its end not yet. kept: the beginning is in the history, although silenced.
         owed: reports that are not queued yet.
     """
 
@@ -102,12 +103,12 @@ class Incident(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """Stable, unique: `<alarm>/<subject>/<when it began>`."""
+        """A stable, unique name: `<alarm>/<subject>/<when it began>`."""
         return f"{self.alarm}/{self.subject}/{self.began_at_ms}"
 
     @property
     def state_name(self) -> str:
-        """Its name in State."""
+        """The name of its document in State."""
         return state_name_of(self.alarm, self.subject)
 
 
@@ -119,12 +120,12 @@ def state_name_of(alarm: str, subject: str) -> str:
 def step(
     incident: Incident | None, alarm: Alarm, sample: Sample | None, now_ms: int, *, silenced: bool = False
 ) -> Incident | None:
-    """An alarm of one subject at an instant.
+    """Advance an alarm of one subject to an instant.
 
     Args:
         incident: the previous one; None: nothing was wrong.
-        sample: of this instant; None: the subject is gone, or has no value, which counts as good.
-        silenced: nothing that begins or goes on is sent.
+        sample: the one of this instant; None: the subject is gone, or has no value, which counts as good.
+        silenced: do not send that it begins or goes on.
 
     Returns:
         The new incident; the same object if nothing changed; None if nothing is wrong.
@@ -147,7 +148,7 @@ def step(
 
 
 def _after(incident: Incident, bad: bool, now_ms: int) -> Incident | None:
-    """One that was on: it is forgotten when it was not heard of for long enough, and remembers whether it is bad again."""
+    """An incident that is over: forgotten `AGAIN_MS` after its last report, unless its value is bad again."""
     since_ms = max(incident.ended_at_ms or 0, incident.reported_ms or 0)
     if not bad and not incident.owed and not 0 <= now_ms - since_ms < AGAIN_MS:
         return None
@@ -157,7 +158,7 @@ def _after(incident: Incident, bad: bool, now_ms: int) -> Incident | None:
 
 
 def _begun(incident: Incident, alarm: Alarm, now_ms: int) -> Incident:
-    """One whose condition holds: on, when it held for long enough. One that comes back is the same incident."""
+    """An incident whose condition holds: on, once it has held for long enough; the same incident if it comes back."""
     assert incident.bad_since_ms is not None
     if now_ms - incident.bad_since_ms < alarm.for_ms:
         return incident
@@ -176,7 +177,7 @@ def _ended(incident: Incident, alarm: Alarm, good: bool, now_ms: int) -> Inciden
 
 
 def _reported(incident: Incident, alarm: Alarm, now_ms: int, silenced: bool) -> Incident:
-    """The incident with what is to be reported of it now."""
+    """The incident with the reports that it owes now."""
     if incident.phase == "over":
         if incident.open:
             return _owe(replace(incident, open=False, kept=False), alarm, "ended", now_ms)
@@ -215,7 +216,7 @@ _incident = reader(Incident, None)
 
 
 def read(state: State, names: Sequence[str]) -> dict[str, tuple[Incident | None, int]]:
-    """Incidents and the versions of their documents, by name in State; one that cannot be read counts as none."""
+    """Incidents and the versions of their documents, by name in State; None for a document that cannot be read."""
     found: dict[str, tuple[Incident | None, int]] = {}
     for name, stored in zip(names, state.get(names) if names else (), strict=True):
         if stored is not None:
@@ -254,7 +255,7 @@ def keep(state: State, reports: Iterable[Report]) -> None:
 
 
 def _fitting(reports: list[Report]) -> list[Report]:
-    """The latest ones, as many as a document has room for."""
+    """The latest reports, as many as fit into the document."""
     left, fitting = _HISTORY_BYTES_MAX, list[Report]()
     for one in reversed(reports[-HISTORY_MAX:]):
         left -= len(msgspec.json.encode(one)) + 1
@@ -272,7 +273,7 @@ class Silence(Struct, frozen=True, kw_only=True):
 
     Args:
         name: an alarm, `<alarm>/<subject>`, or `*` for all.
-        until_ms: until when. reason, by, at_ms: why, who, when.
+        until_ms: when it ends. reason, by, at_ms: why, by whom and when it was silenced.
     """
 
     name: str
@@ -282,7 +283,7 @@ class Silence(Struct, frozen=True, kw_only=True):
     at_ms: int
 
     def covers(self, alarm: str, subject: str, now_ms: int) -> bool:
-        """Whether it is about this alarm, and not over."""
+        """Whether it covers this alarm and has not ended."""
         return now_ms < self.until_ms and self.name in (EVERY, alarm, f"{alarm}/{subject}")
 
 
@@ -297,10 +298,11 @@ def silences(state: State, now_ms: int) -> list[Silence]:
 
 
 def silence(state: State, wanted: Silence) -> None:
-    """Silence an alarm; one that is silenced already gets the new end and reason. An end that has passed lifts it.
+    """Silence an alarm; an existing silence gets the new end and reason. An end that has passed lifts the silence.
 
     Raises:
-        NotFoundError: no alarm has that name. UsageError: too long, or too many. TransientError: others wrote all the time.
+        NotFoundError: no alarm has that name. UsageError: the silence is too long, or there are too many.
+        TransientError: other processes kept changing the silences.
     """
     if wanted.name != EVERY and wanted.name.partition("/")[0] not in ALARMS:
         raise errors.NotFoundError(
@@ -322,7 +324,7 @@ def silence(state: State, wanted: Silence) -> None:
 
     _, answer = change(state, SILENCES, _silences, dict[str, Silence](), decide)
     if answer is None:
-        raise errors.TransientError("Silences were changed by others all the time.", todo="Try again.")
+        raise errors.TransientError("Other processes kept changing the silences.", todo="Try again.")
     if not answer:
         raise errors.UsageError(
             f"There are {SILENCES_MAX} silences already.", todo="Silence a whole alarm, or * for planned work."
@@ -338,7 +340,7 @@ def encoded(incident: Incident) -> bytes:
 
 
 class Leader(Struct, frozen=True):
-    """Which process evaluates the alarms, and until when it alone does."""
+    """The process that evaluates the alarms, and until when no other one does."""
 
     owner: str
     until_ms: int
@@ -350,14 +352,14 @@ _leader = reader(Leader, None)
 def lead(
     state: State, owner: str, now_ms: int, lease_ms: int, has_ended: Callable[[str], bool] = lambda _: False
 ) -> bool:
-    """Be the process that evaluates the alarms for `lease_ms`; False: another one is.
+    """Become the process that evaluates the alarms for `lease_ms`; False if another one is.
 
     Args:
-        has_ended: whether a process is known to have ended: then its lease is not waited for.
+        has_ended: whether a process is known to have ended; if so, its lease is not waited for.
     """
 
     def decide(found: Leader | None) -> tuple[Leader | None, bool]:
-        # After the clock was set back the instant may be far ahead: nobody leads for longer than the lease.
+        # If the clock was set back, the lease may seem to end far ahead: nobody leads for longer than a lease.
         is_led = found is not None and found.owner != owner and 0 < found.until_ms - now_ms <= lease_ms
         if found is not None and is_led and not has_ended(found.owner):
             return found, False

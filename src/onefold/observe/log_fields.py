@@ -1,9 +1,10 @@
-"""What a log line says of an event: its fields, in one table, and the three forms that a line has.
+"""What a log line says of an event: its fields, in one table, and the three forms of a line.
 
 `FIELDS` is the only place where a field is named: the page of the documentation is written from it, and a test compares it
-with what events of every kind really give. Names are stable: one is added, none changes its meaning or goes. What comes from
-a message's payload and names the business (`PRIVATE`: key, tenant, group) is there as a hash unless it was asked for.
-Never here: `logging`, sinks. Invariants: an event never holds a payload, so a line cannot either; a line is one line.
+with what events of every kind really give. Names are stable: fields can be added, but none is removed or changes its
+meaning. Fields that come from a payload and name the business (`PRIVATE`: key, tenant, group) are hashed unless
+requested. Never here: `logging`, sinks. Invariants: an event never holds a payload, so a line cannot either; a line is
+one line.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Keys = Literal["hashed", "shown"]
 Value = str | int | bool | dict[str, int]
 
 KEYS_VARIABLE: Final = "ONEFOLD_LOG_KEYS"
-HASH_CHARS: Final = 16  # of SHA-256 in hexadecimal: two keys of a million share one once in some ten million cases
-FRAMES_MAX: Final = 8  # of a traceback in a plain line: the last ones
+HASH_CHARS: Final = 16  # of SHA-256: among a million keys, two share a hash once in some ten million cases
+FRAMES_MAX: Final = 8  # the last frames of a traceback in a plain line
 _PLAIN_CHARS_MAX: Final = 2_000
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -137,7 +138,7 @@ _RENAMED: Final = {
     "owner": "other_owner", "from": "other_owner", "message": "message_id", "in": "queue", "name": "reconciler",
     "thread": "thread_name", "reason": "rule", "policy": "rule", "kind": "failure_class", "source": "sender",
 }  # fmt: skip
-"""Details of events whose name is another field's, or one that a record of `logging` has itself."""
+"""Details of events that are renamed: the name belongs to another field, or `logging`'s records use it themselves."""
 _RANK: Final = {name: rank for rank, name in enumerate(FIELDS)}
 _NOT_PLAIN: Final = frozenset(
     {
@@ -149,19 +150,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 def keys_from_environment() -> Keys:
-    """What the environment says of keys in log lines.
+    """Whether the environment asks for hashed or shown keys in log lines.
 
     Raises:
-        UsageError: something unknown.
+        UsageError: the value is not known.
     """
     return checked_keys(os.environ.get(KEYS_VARIABLE) or "hashed", KEYS_VARIABLE)
 
 
 def checked_keys(keys: str, of: str = "keys") -> Keys:
-    """`keys` if it is known.
+    """`keys`, if the value is known.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not known.
     """
     if keys == "hashed":
         return "hashed"
@@ -174,7 +175,7 @@ def checked_keys(keys: str, of: str = "keys") -> Keys:
 
 
 def hashed(text: str) -> str:
-    """What stands for a key in a log: the same for the same key everywhere, `sha256:` and 16 hexadecimal digits."""
+    """What stands for a key in a log: `sha256:` and 16 hexadecimal digits, the same everywhere for the same key."""
     return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:HASH_CHARS]}"
 
 
@@ -220,21 +221,21 @@ def fields_of(event: Event, base: Mapping[str, str] = {}, keys: Keys = "hashed")
             text = found.get(name)
             if text is not None:
                 found[name] = hashed(str(text))
-                if isinstance(summary := found.get("summary"), str):  # an error of onefold's own quotes its key
+                if isinstance(summary := found.get("summary"), str):  # onefold's own errors quote the key
                     found["summary"] = summary.replace(repr(text), hashed(str(text)))
     said = ((name, value) for name, value in found.items() if value is not None)
     return dict(sorted(said, key=lambda one: _RANK.get(one[0], len(_RANK))))
 
 
 def json_line(fields: Mapping[str, Value]) -> str:
-    """Fields as one JSON object, with nothing in it that a terminal obeys."""
+    """Fields as one JSON object, without characters that a terminal obeys."""
     return redact.printable_json(_encode(fields).decode())
 
 
 def plain_line(fields: Mapping[str, Value]) -> str:
     """Fields for people: time, level, event, operation, message, and then the numbers that decided.
 
-    A line of an error has the text of the exception as a whole, and the last frames that led to it.
+    The line of an error has the whole text of the exception, and the last frames that led to it.
     """
     parts = [str(fields["ts"]), str(fields["level"]).upper(), words(fields)]
     return wording.one_line(" ".join(parts), _PLAIN_CHARS_MAX)
@@ -249,7 +250,7 @@ def words(fields: Mapping[str, Value]) -> str:
         )
     elif "job" in fields:
         parts.append(str(fields["job"]))
-    if "place" in fields and "app" in fields:  # of a worker's start
+    if "place" in fields and "app" in fields:  # a worker's start
         parts.append(f"of app {fields['app']}")
     for name, before in (("queue", "on "), ("message_id", "message "), ("run", "run ")):
         if name in fields:
@@ -258,7 +259,7 @@ def words(fields: Mapping[str, Value]) -> str:
     trace = str(fields.get("trace") or "")
     at = text_at(trace)
     lines = trace[at:].split("\n")
-    if len(lines) > 1 and "summary" in rest:  # all that the exception says
+    if len(lines) > 1 and "summary" in rest:  # the whole text of the exception
         said = [lines[0].removeprefix(f"{fields.get('error')}: "), *(one.strip() for one in lines[1:])]
         rest["summary"] = " | ".join(said)
     if fields["level"] in ("error", "critical") and (frames := _frames(trace[:at])):
@@ -268,7 +269,7 @@ def words(fields: Mapping[str, Value]) -> str:
 
 
 def _frames(trace: str) -> list[str]:
-    """`shop.py:12 in book` for each frame, the last ones."""
+    """`shop.py:12 in book` for each of the last frames."""
     found = []
     for line in trace.split("\n"):
         if line.startswith('  File "'):
@@ -296,7 +297,7 @@ _FAILURES: Final = {
 
 
 def failure_class(event: Event) -> str | None:
-    """The kind of failure that an event reports; None when it reports none."""
+    """The kind of failure that an event reports; None if it reports none."""
     if event.name not in _FAILURES:
         return None
     reason = event.detail.get("reason")

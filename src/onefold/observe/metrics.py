@@ -1,10 +1,10 @@
 """The metrics that onefold has, in one table, and `Meter`: the sink that counts them from events, in memory.
 
 `METRICS` is the only place where a metric is named: exporters, the page of the documentation and the tests read it. Counters
-and histograms are counted by a `Meter` from a worker's events; gauges are readings of the engine (`readings.py`), taken when
-somebody asks. Names follow the semantic conventions of OpenTelemetry where these have one (messaging, v1.44, development).
-Never here: a format, a server, thresholds. Invariants: labels are `LABELS` and nothing else, so that a key or a body can
-never be one; a time that clocks make negative is counted as 0, and counted.
+and histograms are counted by a `Meter` from a worker's events; gauges are readings of the engine (`readings.py`), taken
+on request. Names follow OpenTelemetry's semantic conventions where these have one (messaging, v1.44, development).
+Never here: a format, a server, thresholds. Invariants: the only labels are `LABELS`, so that a key or a body can never
+be one; a time that is negative because clocks differ counts as 0, and such times are counted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Labels = tuple[tuple[str, str], ...]
 
 LABELS: Final = ("job", "queue", "outcome", "failure_class", "state", "operation", "error")
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
-"""Bounds of histograms of times: the conventions' own, extended to 15 minutes, because jobs last longer than calls."""
-OUTCOMES_MAX: Final = 50  # ours: counters of one job that have a series of their own
+"""Bounds of histograms of times: the conventions' own, up to 15 minutes because jobs last longer than calls."""
+OUTCOMES_MAX: Final = 50  # our limit: counters of one job that get their own series
 RECEIVES: Final = (1, 2, 3, 5, 10, 100)
 
 
@@ -39,12 +39,12 @@ class Metric(Struct, frozen=True, kw_only=True):
     """One metric.
 
     Args:
-        name: in OpenTelemetry. prometheus: there. emf, emf_unit: in CloudWatch's embedded metric format, where outcome and
-            state are not dimensions; they replace `*` in the name.
-        instrument: how it is counted. unit: of UCUM, as OpenTelemetry writes it. labels: which of `LABELS` it has.
-        layer: what it is about: what was triggered, what is travelling, what really happened.
+        name: its name in OpenTelemetry. prometheus: its name there. emf, emf_unit: name and unit in CloudWatch's
+            embedded metric format, where outcome and state are not dimensions; they replace `*` in the name.
+        instrument: how it is counted. unit: from UCUM, as OpenTelemetry writes it. labels: which of `LABELS` it has.
+        layer: what it is about: what was triggered, what is being carried, or what really happened.
         text: one sentence for people.
-        bounds: of a histogram.
+        bounds: a histogram's.
     """
 
     name: str
@@ -157,11 +157,11 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         _metric(
             "onefold.worker.progress.age gauge s - transport onefold_worker_progress_age_seconds ProgressAge Seconds",
-            "Since this worker last got on with something, or had nothing to do.",
+            "Since this worker last made progress, or had nothing to do.",
         ),
         _metric(
             "onefold.events.lost counter {event} - transport onefold_events_lost_total EventsLost Count",
-            "Events that a sink of this worker raised on, or was too slow for. The jobs went on.",
+            "Events for which a sink of this worker raised, or was too slow. The jobs went on.",
         ),
         _metric(
             "onefold.clock.negative counter {time} - transport onefold_clock_negative_total NegativeTimes Count",
@@ -205,7 +205,7 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "dead-letter": "dead", "quarantine": "dead", "conflict": "dead", "malformed": "dead", "untrusted": "dead",
     "no-job": "dead", "group-stopped": "dead", "completion-failed": "unknown",
 }  # fmt: skip
-"""Events that report how a delivery was settled -> its outcome."""
+"""Events that report how a delivery was settled, with the outcome of each."""
 _TICKS: Final = {"ticked": "sent", "ticks-missed": "missed", "tick-refused": "refused", "tick-dropped": "dropped"}
 _COUNTED: Final = {
     "lease-lost": "onefold.lease.lost",
@@ -242,7 +242,7 @@ class Sample(Struct, frozen=True):
 class Meter:
     """A sink that counts `METRICS` from events. It keeps one number for each combination of labels, and never waits."""
 
-    is_quick: Final = True  # called where an event happens: there is nothing in it to wait for
+    is_quick: Final = True  # it never waits
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -255,7 +255,7 @@ class Meter:
         with self._lock:
             if (outcome := _TICKS.get(event.name)) is not None:
                 self._tick(event, outcome)
-            job = event.key.job if event.key is not None else ""  # a message without a key may name any job it likes
+            job = event.key.job if event.key is not None else ""  # a message without a key may name any job
             where: Labels = (("job", job), ("queue", event.queue or ""))
             if (name := _COUNTED.get(event.name)) is not None:
                 self._count(name, where)
@@ -303,7 +303,7 @@ class Meter:
         found.add(value)
 
     def _count_outcome(self, where: Labels, name: str, count: int) -> None:
-        """A counter of the user's: so many of a job by name, and all further ones as one."""
+        """A counter of the user's: the first `OUTCOMES_MAX` of a job by name, all others as one."""
         known = self._outcomes.setdefault(where, set())
         if name not in known:
             name = name if len(known) < OUTCOMES_MAX else "other"
@@ -311,7 +311,7 @@ class Meter:
         self._count("onefold.outcomes", (*where, ("outcome", name)), count)
 
     def samples(self) -> list[Sample]:
-        """All that was counted until now. From any thread."""
+        """Everything counted until now. Can be called from any thread."""
         with self._lock:
             found = [Sample(METRICS[name], labels, value) for (name, labels), value in self._counters.items()]
             for (name, labels), counted in self._histograms.items():
@@ -322,7 +322,7 @@ class Meter:
 
 
 def gauge(name: str, value: float, **labels: str) -> Sample:
-    """One value of a metric of the table."""
+    """One value of a metric in the table."""
     return Sample(METRICS[name], tuple(labels.items()), float(value))
 
 
@@ -358,7 +358,7 @@ def _of_runs(readings: Readings) -> Iterator[Sample]:
 
 
 def _alarming(readings: Readings) -> Iterator[Sample]:
-    """The gauges that are for alarms alone: ages in companions, and runs that are not as they should be."""
+    """The gauges that only alarms use: ages in dead-letter and held queues, and runs that are not as they should be."""
     for queue in readings.queues:
         for state, oldest_ms, count in (
             ("dead", queue.dead_oldest_age_ms, queue.dead),

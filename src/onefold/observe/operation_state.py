@@ -1,10 +1,9 @@
 """The state of an operation now, in one sentence, and what a person can do next.
 
 Pure, from the same evidence as the timeline. The names are few and distinct, so that "waiting" never also means "lost" or
-"never heard of": done, running, waiting, retrying, held, dead, silent (a run whose lease or process has
-ended), gone, unseen.
-Never here: the story (`timeline.py`), reading anything. Invariant: every operation has exactly one state, and every state
-but done, running and waiting names a next step.
+"never seen": done, running, waiting, retrying, held, dead, silent (a run whose lease or process has ended), gone,
+unseen. Never here: the story (`timeline.py`), reading anything. Invariant: every operation has exactly one state, and
+every state except done, running and waiting names a next step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class OperationState(Struct, frozen=True, kw_only=True):
     Args:
         state: one word.
         text: the sentence.
-        todo: commands or advice, in order; empty when nothing is to be done.
+        todo: commands or advice, in order; empty if there is nothing to do.
     """
 
     state: StateName
@@ -168,7 +167,7 @@ def _in_progress(record: Record, live: list[Peeked], evidence: Evidence) -> Oper
 
 
 def _passed_timeout_ms(record: Record, evidence: Evidence) -> int | None:
-    """The timeout that the run under way has passed; None if it has not, or if that is not known."""
+    """The timeout that the current run has passed; None if it has passed none, or if that is not known."""
     policy, since_ms = evidence.policy, record.started_at_ms or record.updated_at_ms
     if policy is not None and not policy.is_call:
         return policy.timeout_ms if evidence.now_ms - since_ms >= policy.timeout_ms else None
@@ -177,18 +176,18 @@ def _passed_timeout_ms(record: Record, evidence: Evidence) -> int | None:
 
 
 def _repeat(record: Record) -> str:
-    """What brings a run that nothing takes over back to work."""
+    """How to run the operation again if nothing takes it over."""
     who = ("Call", "function") if record.message_id is None else ("Send", "job")
     return f"{who[0]} it again with the same key; the on_unknown policy of the {who[1]} decides what happens then."
 
 
 def paused_text(process: int) -> str:
-    """The text about a run whose process is stopped."""
+    """The text for a run whose process is stopped."""
     return f"process {process} is stopped and will finish it once resumed; nothing else runs this key until then"
 
 
 def what_of_stopped(process: int) -> tuple[str, ...]:
-    """What a person can do about it."""
+    """What a person can do about a stopped process."""
     return (
         f"Let it go on: kill -CONT {process} (or unpause its container, resume its machine, leave the debugger).",
         f"Or end it: kill -KILL {process}; the on_unknown policy then decides what happens.",
@@ -300,7 +299,7 @@ def _dead(message: Peeked, evidence: Evidence) -> OperationState:
     todo = (edit, *both(way_back))
     if way_back.startswith("onefold map"):
         todo = (way_back,)
-    elif reason is not None and reason.kind in ("malformed", "conflict"):  # unchanged, it would come back
+    elif reason is not None and reason.kind in ("malformed", "conflict"):  # without a change it would come back
         todo = (edit,)
     return OperationState(
         state="dead",
@@ -316,7 +315,7 @@ def both(redrive: str) -> tuple[str, ...]:
 
 
 def _may_wait(record: Record | None, evidence: Evidence) -> bool:
-    """Whether one of its messages may wait in a queue that was not read: it was sent, and no event reports its deletion."""
+    """Whether a message may wait in a queue that was not read: one was sent, and no event reports its deletion."""
     if is_call(evidence) or any(row.event in ("removed", "purge") for row in evidence.rows):
         return False
     return record.message_id is not None if record is not None else bool(evidence.rows)
@@ -333,7 +332,7 @@ def _not_asked(record: Record | None, evidence: Evidence) -> OperationState:
 
 
 def _again(record: Record | None, evidence: Evidence) -> str:
-    """How an operation is sent whose message is gone."""
+    """How to send an operation again whose message is gone."""
     if record is None or evidence.is_blocked is False:
         return "Send it again with the same key; nothing prevents it."
     until = f" until {evidence.say(record.expires_at_ms)}" if record.expires_at_ms is not None else ""
@@ -344,7 +343,7 @@ def _again(record: Record | None, evidence: Evidence) -> str:
 
 
 def _lost(evidence: Evidence) -> OperationState:
-    """A run is known to have begun, but its record is gone."""
+    """The state of an operation with a run that is known to have begun, but without a record."""
     text = (
         "Unknown: a run lost its lease or its record, and no record of this key is left (flushed, evicted, deleted, restored"
         " from a backup or expired). It may have taken effect; the next call or message with this key runs it."

@@ -1,7 +1,7 @@
-"""`OpenTelemetry`: metrics and spans of an app for OpenTelemetry, as a sink.
+"""`OpenTelemetry`: a sink that gives an app's metrics and spans to OpenTelemetry.
 
-Only the API is needed here (extra `otel`). Which SDK, exporter and sampler there are is the program's choice; without an SDK
-every call of the API does nothing. This module is imported when a program makes an `OpenTelemetry`.
+Only the API is needed here (extra `otel`). SDK, exporter and sampler are the program's choice; without an SDK, every
+call of the API does nothing. This module is imported when a program makes an `OpenTelemetry`.
 Never here: which metrics there are (`metrics.py`), spans (`spans.py`). Invariant: every metric name here is in `METRICS`.
 """
 
@@ -38,28 +38,29 @@ _NAMES: Final = {
     "error": "error.type",
 }
 """Labels -> attributes."""
-_LOOKED_AT: Final = ("onefold.events.lost",)  # counters that a worker keeps itself
+_LOOKED_AT: Final = ("onefold.events.lost",)  # counters that a worker keeps itself, and that are only read here
 
 
 class OpenTelemetry:
     """A sink that records an app's metrics and spans with OpenTelemetry: `App("shop", sinks=[OpenTelemetry()])`.
 
-    Metrics are those of the page Metrics; gauges need a reading of the engine, and come from `onefold worker`. Spans are
-    `send`, `receive`, `process` and `settle`; events that sinks get have their ids.
+    Metrics are those on the page Metrics; gauges need a reading of the engine, and come from `onefold worker`. Spans
+    are `send`, `receive`, `process` and `settle`; the events that sinks get have their ids.
 
     Args:
-        spans, metrics: which of the two; both unless switched off.
+        spans, metrics: record them; both are on unless switched off.
         tracer_provider, meter_provider: instead of the program's global ones.
         with_key: process spans have the operation's key as `onefold.key`. It may be personal data.
-        follow_sender: a process span is a child of the span that sent its message, in one trace with it; unless set it is in
-            the trace of the receive (or of the Lambda invocation), and linked to the sender's span, as the conventions
-            advise for batches. The context is what the message says: set it where senders are your own.
+        follow_sender: a process span is a child of the span that sent its message, in the same trace; unless set, it is
+            in the trace of the receive (or of the Lambda invocation) and linked to the sender's span, as the
+            conventions advise for batches. The context is what the message claims, so set it only if you trust the
+            senders.
 
     Raises:
         UsageError: the API of OpenTelemetry is not installed.
     """
 
-    is_quick: Final = True  # instruments only add up; exporters have threads of their own
+    is_quick: Final = True  # instruments only add up; exporters have their own threads
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class OpenTelemetry:
 
     @property
     def tracing(self) -> Tracing | None:
-        """Makes the spans; None where they are switched off."""
+        """The object that makes the spans; None if they are switched off."""
         return self._spans
 
     def opened(self, url: str) -> None:
-        """The app's engine was opened: `messaging.system` is `aws_sqs` on SQS, else `onefold`."""
+        """Note that the app's engine was opened: `messaging.system` is `aws_sqs` on SQS, otherwise `onefold`."""
         system = "aws_sqs" if url.startswith("aws:") else "onefold"
         if self._spans is not None:
             self._spans.opened(system)
@@ -98,7 +99,7 @@ class OpenTelemetry:
 
     @contextmanager
     def watch(self, samples: Callable[[], Iterable[Sample]]) -> Iterator[None]:
-        """Report gauges meanwhile: `samples` is called when metrics are collected, at most once a second."""
+        """Report gauges while the block runs: `samples` is called when metrics are collected, at most once a second."""
         if self._counting is None:
             yield
         else:
@@ -107,11 +108,11 @@ class OpenTelemetry:
 
 
 def _not_counted(_operation: str, _queue: str, _count: int, _took_ms: int | None, _failed: str | None) -> None:
-    """Without metrics."""
+    """Do nothing: metrics are switched off."""
 
 
 class _Counting(Meter):
-    """As `Meter`, into instruments of OpenTelemetry."""
+    """Like `Meter`, but counts with OpenTelemetry's instruments."""
 
     def __init__(self, provider: MeterProvider | None) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class _Counting(Meter):
         self._instruments[name].record(value, self._of(name, labels))
 
     def _of(self, name: str, labels: Labels) -> dict[str, str]:
-        """The attributes for labels; of these there are few."""
+        """The attributes for labels, kept because there are few combinations."""
         found = self._attributes.get((name, labels))
         if found is None:
             found = {_NAMES[label]: value for label, value in labels if value}

@@ -1,10 +1,10 @@
-"""Calls to servers of others, each within one deadline: a POST by HTTP, a mail by SMTP, a program.
+"""Calls to the outside, each within one deadline: a POST by HTTP, a mail by SMTP, a program.
 
-The timeouts of `urllib`, `http.client` and `smtplib` are of one read or write, so a server that sends a byte now and then
-can hold a caller indefinitely. Here a thread shuts the connection at the deadline of the whole call:
-connecting, TLS, request and answer together. Not in it is the name's resolution, which the system's resolver limits.
-Never here: what is sent, what is tried again. Invariants: no call lasts longer than its deadline and a name's resolution; of
-an answer a bounded number of bytes is kept; nothing is followed to another host.
+The timeouts of `urllib`, `http.client` and `smtplib` apply to one read or write, so a server that sends a byte now and
+then can hold a caller indefinitely. Here a thread shuts the connection at the deadline of the whole call: connecting,
+TLS, request and answer together. Name resolution is not included; the system's resolver limits it.
+Never here: what is sent, what is retried. Invariants: no call lasts longer than its deadline plus name resolution; only
+a bounded number of bytes of an answer is kept; no redirect to another host is followed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from onefold.clock import SystemClock
 from onefold.interrupts import ignored, let_through
 from onefold.threads import thread_beside
 
-_ANSWER_BYTES_MAX: Final = 2_000  # of HTTP, after the headers: read so that the server is not cut off
-_REPLIES_BYTES_MAX: Final = 64 * 1024  # of all lines that a mail server says
-_HERE: Final = ("localhost", "127.0.0.1", "::1")  # the connection cannot be overheard
+_ANSWER_BYTES_MAX: Final = 2_000  # of an HTTP body, which is read so that the server is not cut off
+_REPLIES_BYTES_MAX: Final = 64 * 1024  # of all lines that a mail server sends
+_HERE: Final = ("localhost", "127.0.0.1", "::1")  # hosts to which a connection cannot be overheard
 
 
 class UnsafeServerError(Exception):
@@ -41,17 +41,17 @@ class UnsafeServerError(Exception):
 
 
 class Answer(NamedTuple):
-    """What a server answered: its status, and its header `Retry-After`, empty without one."""
+    """What a server answered: its status, and its header `Retry-After`, or an empty text."""
 
     status: int
     retry_after: str
 
 
 def url_parts(text: str, schemes: Sequence[str]) -> SplitResult | None:
-    """The parts of a URL that can be connected to; None when it is none: another scheme, no host, an impossible port.
+    """The parts of a URL to which one can connect; None if it has another scheme, no host, or an impossible port.
 
     Args:
-        schemes: that it may have.
+        schemes: those that are allowed.
     """
     try:
         parts = urlsplit(text)
@@ -65,7 +65,7 @@ class _Deadline:
     """Opens connections, and shuts them at the deadline.
 
     Args:
-        timeout_s: for everything, from now on.
+        timeout_s: seconds for everything, from now on.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -77,10 +77,10 @@ class _Deadline:
         self._ended = threading.Event()
 
     def left_s(self) -> float:
-        """Seconds that are left.
+        """The seconds that are left.
 
         Raises:
-            TimeoutError: none.
+            TimeoutError: there are none.
         """
         left_ms = self._until_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
@@ -88,7 +88,7 @@ class _Deadline:
         return left_ms / 1000
 
     def connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        """A connection to the first address of a host that takes one; as `socket.create_connection`.
+        """A connection to the first address of a host that accepts one, like `socket.create_connection`.
 
         Raises:
             OSError: no address does.
@@ -101,7 +101,7 @@ class _Deadline:
                 made.connect(place)
                 made.settimeout(self.left_s())
                 with self._lock:
-                    self._open.append(made.dup())  # a second name of it: TLS takes the first one over
+                    self._open.append(made.dup())  # a duplicate of it, because TLS takes over the original
             except OSError as error:
                 made.close()
                 let_through(error)
@@ -115,11 +115,11 @@ class _Deadline:
         if not self._clock.wait(self._ended, self._timeout_ms):
             with self._lock:
                 for one in self._open:
-                    with ignored(OSError):  # the server was first
+                    with ignored(OSError):  # the server closed it first
                         one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """The call has ended."""
+        """End the watch and close the connections, because the call has ended."""
         self._ended.set()
         with self._lock:
             while self._open:
@@ -137,7 +137,7 @@ def _deadline(timeout_s: float) -> Iterator[_Deadline]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A report goes to the host that was named and to no other."""
+    """Refuses redirects: a report goes only to the host that was named."""
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
         return None
@@ -145,7 +145,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _opened(kind: Callable[..., Any], deadline: _Deadline, host: str, **options: Any) -> Any:
     connection = kind(host, **options)
-    connection._create_connection = deadline.connect  # noqa: SLF001 - what both of http.client's classes connect with
+    connection._create_connection = deadline.connect  # noqa: SLF001 - both classes of http.client connect with it
     return connection
 
 
@@ -172,10 +172,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     """Send a POST, and read its answer's status.
 
     Args:
-        url: for which `url_parts` has parts; a login in it is sent as Basic authentication. timeout_s: for everything.
+        url: one that `url_parts` accepts; a login in it is sent as Basic authentication. timeout_s: for everything.
 
     Raises:
-        OSError, http.client.HTTPException, ValueError: no answer, or not in time; the text may hold the URL.
+        OSError, http.client.HTTPException, ValueError: no answer came, or not in time; the text may contain the URL.
     """
     parts = urlsplit(url)
     named = {**headers, "User-Agent": "onefold"}
@@ -189,7 +189,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         try:
             with opener.open(request, timeout=timeout_s) as answer:
                 status, found = answer.status, answer.headers
-                with ignored(OSError, http.client.HTTPException):  # it has the report: its status said so
+                with ignored(OSError, http.client.HTTPException):  # the server has the report: its status said so
                     answer.read(_ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
@@ -205,7 +205,7 @@ def _retry_after(headers: Message) -> str:
 
 
 class _Replies:
-    """What a mail server says, up to a number of bytes."""
+    """The replies of a mail server, up to a number of bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -238,22 +238,23 @@ class _Smtp(smtplib.SMTP):
 
 
 class _SmtpTls(smtplib.SMTP_SSL, _Smtp):
-    """The same with TLS from the first byte on."""
+    """The same with TLS from the first byte."""
 
 
 def mail(server: SplitResult, message: EmailMessage, timeout_s: float) -> int:
-    """Send a mail; how many of its addresses the server refused while it took the others.
+    """Send a mail, and return how many of its addresses the server refused while it accepted the others.
 
     Args:
-        server: `smtp://` or `smtps://` with a host, and a login where one is needed. timeout_s: for everything.
+        server: `smtp://` or `smtps://` with a host, and a login if one is needed. timeout_s: for everything.
 
     Raises:
-        UnsafeServerError: no STARTTLS, but a password. OSError, smtplib.SMTPException: the server did not accept it.
+        UnsafeServerError: there is a password, but no STARTTLS.
+        OSError, smtplib.SMTPException: the server did not accept it.
     """
     host = server.hostname or ""
     checked = ssl.create_default_context()  # smtplib's own checks neither the certificate nor the name
     with _deadline(timeout_s) as deadline:
-        # The classes connect where they are made with a host, before they could be given a deadline.
+        # Given a host, the classes connect while they are made, before they could be given a deadline.
         client = _SmtpTls(timeout=timeout_s, context=checked) if server.scheme == "smtps" else _Smtp(timeout=timeout_s)
         client.deadline = deadline
         client._host = host  # type: ignore[attr-defined]  # noqa: SLF001 - the name that TLS checks
@@ -269,7 +270,7 @@ def mail(server: SplitResult, message: EmailMessage, timeout_s: float) -> int:
             if server.username:
                 client.login(unquote(server.username), unquote(server.password or ""))
             refused = client.send_message(message)
-            with ignored(OSError, smtplib.SMTPException):  # the server has the mail, however it says good-bye
+            with ignored(OSError, smtplib.SMTPException):  # the server has the mail, however the connection ends
                 client.quit()
         finally:
             client.close()
@@ -289,10 +290,11 @@ def is_refusal(error: Exception) -> bool:
 
 
 def run(words: Sequence[str], given: bytes, environment: Mapping[str, str], timeout_s: float) -> int:
-    """Run a program without a shell, and what it starts; its exit code.
+    """Run a program without a shell, and return its exit code.
 
     Args:
-        given: on its standard input. environment: all that it has of one. timeout_s: after it, all of them are killed.
+        given: its standard input. environment: its whole environment. timeout_s: after this, it and all that it started
+        are killed.
 
     Raises:
         OSError: it cannot be run. subprocess.TimeoutExpired: it did not end in time.

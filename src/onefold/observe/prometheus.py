@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: the exposition, and the small server of a worker that gives it, with `/healthz` and `/readyz`.
+"""Metrics for Prometheus: the exposition format, and a worker's small server for it, with `/healthz` and `/readyz`.
 
-The server is the standard library's, on an address that the user names. On a loopback address it answers only requests that
-name this machine, so that no page in a browser can read it under another name.
+The server is the standard library's, on an address that the user names. On a loopback address it only answers requests
+whose Host header names this machine, so that no page in a browser can read it under another name.
 Never here: which metrics there are (`metrics.py`). Invariants: answering changes nothing; a failed reading is reported in
 the answer, which still has the counters; however many clients there are and however slow, they take a bounded number of
 threads, bytes and seconds, and a client that goes away leaves no line on standard error.
@@ -26,20 +26,20 @@ from onefold.interrupts import ignored
 from onefold.observe.metrics import METRICS, Histogram, Metric, Sample
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_REQUEST_MS: Final = 5 * limits.SECOND_MS  # for a whole request, however it is dripped, and again for the answer
+_REQUEST_MS: Final = 5 * limits.SECOND_MS  # for a whole request, however slowly it comes, and again for the answer
 _HEAD_BYTES_MAX: Final = 16 * 1024  # of request line and headers
-CLIENTS_MAX: Final = 16  # at a time, each a thread; Prometheus is one, and asks again after its interval
+CLIENTS_MAX: Final = 16  # at one time, each a thread; Prometheus is one client, and asks again after its interval
 _BUSY: Final = (
     b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: text/plain\r\n\r\n"
     b"There are too many clients; ask again.\n"
 )
 _PORT_MAX: Final = 65_535
-_WHOLE_DIGITS_MAX: Final = 6  # of a number that is written without an exponent
+_WHOLE_DIGITS_MAX: Final = 6  # digits of a number that is written without an exponent
 _HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def exposition(samples: Iterable[Sample]) -> bytes:
-    """Samples in Prometheus's text format, byte by byte what its own client library writes, in a fraction of the time."""
+    """Samples in Prometheus's text format, with the same bytes as its client library, in a fraction of the time."""
     by_metric: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_metric[sample.metric.name].append(sample)
@@ -70,7 +70,7 @@ def _write(lines: list[str], metric: Metric, sample: Sample) -> None:
 
 
 def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    """`{job="book",queue="orders"}` in the order of their names; empty without any."""
+    """`{job="book",queue="orders"}`, sorted by name; empty without labels."""
     parts = [f'{name}="{_escaped(text)}"' for name, text in sorted(labels)]
     return f"{{{','.join(parts)}}}" if parts else ""
 
@@ -80,7 +80,7 @@ def _escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go writes it: 1e+06 for a million."""
+    """A number as Go writes it: 1e+06 for a million."""
     if isinstance(value, int) and 0 <= value < 10**_WHOLE_DIGITS_MAX:
         return f"{value:d}.0"
     number = float(value)
@@ -94,7 +94,7 @@ def _number(value: float) -> str:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `:PORT`, which is on the loopback address.
+    """Host and port of `HOST:PORT`, or of `:PORT` on the loopback address.
 
     Raises:
         UsageError: it is neither.
@@ -108,7 +108,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class _Head:
-    """Request line and headers of one connection: read within one time, up to a number of bytes."""
+    """Request line and headers of one connection, read within one deadline and up to a number of bytes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -121,7 +121,7 @@ class _Head:
         """The next line.
 
         Raises:
-            TimeoutError: it did not come in time. HTTPException: there is too much of it.
+            TimeoutError: it did not come in time. HTTPException: the headers are too large.
         """
         while (end := self._bytes.find(b"\n") + 1) == 0:
             left_ms = self._until_ms - self._clock.monotonic_ms()
@@ -139,7 +139,7 @@ class _Head:
         return line
 
     def close(self) -> None:
-        """The socket is its handler's."""
+        """Do nothing: the socket belongs to its handler."""
 
 
 class _BoundedServer(ThreadingHTTPServer):
@@ -152,9 +152,9 @@ class _BoundedServer(ThreadingHTTPServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if one of them is free."""
+        """Answer in a thread, if one is free."""
         if not self._free.acquire(blocking=False):
-            with ignored(OSError):  # it went away
+            with ignored(OSError):  # the client went away
                 request.setblocking(False)
                 request.send(_BUSY)
             self.shutdown_request(request)
@@ -173,7 +173,7 @@ class _BoundedServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away or send something other than a request are not logged; our own defects are."""
+        """Log our own defects, but not clients that go away or send something other than a request."""
         if not isinstance(sys.exception(), OSError | http.client.HTTPException):
             super().handle_error(request, client_address)
 
@@ -183,13 +183,14 @@ class MetricsServer:
 
     Args:
         address: host and port; port 0 takes a free one.
-        samples: all metrics of this moment. trouble: what keeps the worker from its work, a sentence; None: nothing.
+        samples: returns all current metrics. trouble: returns a sentence about what keeps the worker from its work, or
+        None.
 
     Attributes:
-        url: where it listens.
+        url: the server's address.
 
     Raises:
-        UsageError: the address cannot be listened on.
+        UsageError: it cannot listen on the address.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class MetricsServer:
 
             def setup(self) -> None:
                 super().setup()
-                self.rfile = _Head(self.connection)  # type: ignore[assignment]  # of its methods, these two are called
+                self.rfile = _Head(self.connection)  # type: ignore[assignment]  # only these two methods are called
 
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
@@ -223,7 +224,7 @@ class MetricsServer:
                     self._answer(404, b"There are /metrics, /healthz and /readyz.\n")
 
             def _answer(self, status: int, body: bytes) -> None:
-                self.connection.settimeout(_REQUEST_MS / limits.SECOND_MS)  # of all that sendall sends
+                self.connection.settimeout(_REQUEST_MS / limits.SECOND_MS)  # for the whole of sendall
                 self.send_response(status)
                 self.send_header("Content-Type", CONTENT_TYPE)
                 self.send_header("Content-Length", str(len(body)))
@@ -231,7 +232,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Scrapes are not logged."""
+                """Do nothing: scrapes are not logged."""
 
         class Server(_BoundedServer):
             address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

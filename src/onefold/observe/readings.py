@@ -1,10 +1,10 @@
 """Readings of an engine: depth and age of queues, paused jobs, progress of runs, reconciliations.
 
-`Readings` is one reading, as plain values; metrics, alarms and pages use it. A `Reader` takes them: each part is
-read again only when ten times the duration of its last read has passed, so that reading a large or remote
-engine never becomes its load; until then the part is reused.
-Never here: what a worker counts (events, `metrics.py`), thresholds, output. Invariant: reading changes nothing and receives
-nothing; labels that come from it are names of queues, jobs, schedules and maps, never keys.
+`Readings` is one reading, as plain values; metrics, alarms and pages use it. A `Reader` takes readings: each part is
+read again only when ten times the duration of its last read has passed, so that reading never puts a high load on a
+large or remote engine; meanwhile the part is reused.
+Never here: what a worker counts (events, `metrics.py`), thresholds, output. Invariants: reading changes nothing and
+receives nothing; labels that come from it are names of queues, jobs, schedules and maps, never keys.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PAGE: Final = 5_000  # rows of the history that are read at once
 
-LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
+LOOK_FACTOR: Final = 10  # reading takes at most a tenth of the time
 RUNS_MAX: Final = 200  # runs in one reading: the latest of each schedule and map, and open ones
-_GOOD_LOOKED_AT: Final = 20  # runs of one title in which its last good reconciliation is looked for
+_GOOD_LOOKED_AT: Final = 20  # runs of one title that are searched for its last good reconciliation
 _DONE_MS: Final = 30 * limits.MINUTE_MS
-_LATE_MS: Final = 2_000  # rows of other processes' last moments may still be on their way
+_LATE_MS: Final = 2_000  # other processes' latest rows may not be written yet
 _DAY_STATES: Final = ("completed", "duplicate", "failed", "dead", "held")
 _STATES: Final = {
     "duplicate": "duplicate", "retry": "failed", "failed": "failed", "dependency-down": "failed", "held": "held",
     "dead-letter": "dead", "quarantine": "dead", "conflict": "dead", "malformed": "dead", "untrusted": "dead",
     "no-job": "dead", "group-stopped": "dead",
 }  # fmt: skip
-"""Events of a job's message -> its state in the day's numbers."""
+"""Events of a job's message, with the state that each counts as in the day's numbers."""
 
 
 class QueueReading(Struct, frozen=True, kw_only=True):
-    """One queue with its companions.
+    """One queue with its dead-letter and held queues.
 
     Args:
-        settings: as the engine has them: name, FIFO or not, visibility, retention, in-flight cap.
+        settings: as stored in the engine: name, FIFO or not, visibility, retention, in-flight cap.
         visible, in_flight, delayed: messages in it.
-        oldest_age_ms: of the oldest that is not delayed; None: there is none, or the engine does not say (SQS).
+        oldest_age_ms: the age of its oldest message that is not delayed; None: there is none, or the engine does not
+        report it (SQS).
         dead, held: messages in its dead-letter queue and in its queue of unknown outcomes.
-        dead_oldest_age_ms, held_oldest_age_ms: of the oldest of them; None as above.
-        dead_expires_in_ms: until the oldest dead letter is gone; None as above.
+        dead_oldest_age_ms, held_oldest_age_ms: the age of the oldest of them; None as above.
+        dead_expires_in_ms: the time until the oldest dead letter is deleted; None as above.
     """
 
     settings: QueueSettings
@@ -78,12 +79,12 @@ class QueueReading(Struct, frozen=True, kw_only=True):
 
     @property
     def in_flight_ratio(self) -> float:
-        """The share of its cap of messages in flight that is used, 0 to 1."""
+        """The used share of its cap on messages in flight, 0 to 1."""
         return self.in_flight / self.settings.in_flight_max
 
 
 class JobReading(Struct, frozen=True, kw_only=True):
-    """One job, by what the engine knows of it.
+    """One job, as far as the engine knows it.
 
     Args:
         job: its name.
@@ -101,15 +102,15 @@ class RunReading(Struct, frozen=True, kw_only=True):
     """One run of a schedule or map.
 
     Args:
-        run: its name. title: the schedule or map that it is a run of. owner: the team that owns a fix.
+        run: its name. title: its schedule or map. owner: the team that owns a fix.
         started_at_ms: when it began. is_open: it is not known to be finished.
-        failure: why its dispatch stopped; None where it did not.
-        expected: operations, so far while it is dispatched.
-        completed, failed, dead, held: how many are in that state. unfinished: have no outcome yet.
+        failure: why its dispatch stopped; None if it did not.
+        expected: its operations, or those so far while it is being dispatched.
+        completed, failed, dead, held: how many operations are in that state. unfinished: how many have no outcome yet.
         reconciled_at_ms: when it was last reconciled; None: not yet.
-        agrees: what that found is as it should be. missing, duplicates: operations that it found missing, and completed more
-            than once; own_missing, own_duplicates: how much the user's own check found missing, and too often, in the units
-            that it counts. None if it was not reconciled.
+        agrees: that reconciliation found everything as it should be. missing, duplicates: operations that it found
+            missing, and completed more than once. own_missing, own_duplicates: how much the user's own check found
+            missing, and too often, in the units that it counts. None if it was not reconciled.
     """
 
     run: str
@@ -136,10 +137,10 @@ class ReconcileReading(Struct, frozen=True, kw_only=True):
     """How up to date the reconciliation of a schedule or map is.
 
     Args:
-        title: of the schedule or map. good_age_ms: since the last good reconciliation; None: none of its latest runs has
-            one.
-        waiting_ms: since the start of its oldest run, among the latest, that no look agreed with or came after; 0: none
-            waits.
+        title: the schedule or map. good_age_ms: the time since the last good reconciliation; None: none of its latest
+            runs has one.
+        waiting_ms: the time since the start of its oldest run, among the latest, that is newer than the last run with a
+            good reconciliation; 0: there is none.
     """
 
     title: str
@@ -152,8 +153,8 @@ class DayReading(Struct, frozen=True, kw_only=True):
 
     Args:
         job: a job, or a schedule or map with the numbers of today's runs.
-        counts: by state: completed, duplicate, failed, dead, held; of a schedule or map expected, completed, failed, dead,
-            held and, where one was reconciled, missing and duplicate.
+        counts: by state: completed, duplicate, failed, dead, held; for a schedule or map expected, completed, failed,
+            dead, held and, if a run was reconciled, missing and duplicate.
     """
 
     job: str
@@ -161,10 +162,10 @@ class DayReading(Struct, frozen=True, kw_only=True):
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """One look at an engine.
+    """One reading of an engine.
 
     Args:
-        at_ms: when, wall time.
+        at_ms: when it was taken, wall time.
         queues: by name, without dead-letter and held queues. jobs, reconciliations: by name.
         runs: the latest of each schedule and map, open ones, and today's; at most `RUNS_MAX`, by name.
         days: by name of the job, schedule or map.
@@ -185,7 +186,7 @@ def read_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[
         queues: only these; None: all.
 
     Raises:
-        NotFoundError: one of `queues` does not exist. TransientError, StorageError: the engine could not be asked.
+        NotFoundError: one of `queues` does not exist. TransientError, StorageError: the engine could not be read.
     """
     if queues is None:
         settings = {one.name: one for one in engine.queues.settings()}
@@ -197,17 +198,19 @@ def read_queues(engine: Engine, queues: Collection[str] | None = None) -> tuple[
     names = {name for one in sources.values() for name in (one.name, one.dead_letter, one.held) if name is not None}
     ordered = sorted(names)
     depths = dict(zip(ordered, engine.queues.depths(ordered), strict=True))
-    found = [one for name, one in sorted(sources.items()) if depths[name] is not None]  # else dropped a moment ago
+    found = [one for name, one in sorted(sources.items()) if depths[name] is not None]  # others were just deleted
     return tuple(_queue(one, depths, settings) for one in found)
 
 
 class Reader:
-    """Takes readings of one engine. For one thread at a time.
+    """Takes readings of one engine. Use it from one thread at a time.
 
     Args:
-        clock: the engine's.
+        clock: the engine's clock.
         queues: only these; None: all that the engine has.
-        jobs: names that are shown although nothing of them is done or paused. reconciled: titles likewise.
+        jobs: names that are listed even if none of their runs is done and they are not paused. reconciled: titles that
+            are
+        listed even if they were never reconciled.
     """
 
     def __init__(
@@ -230,10 +233,10 @@ class Reader:
         self._ended: dict[str, tuple[int, int | None, RunReading]] = {}  # run -> version, reconciled at, reading
 
     def read(self) -> Readings:
-        """A look.
+        """Take a reading.
 
         Raises:
-            TransientError, StorageError: the engine could not be asked.
+            TransientError, StorageError: the engine could not be read.
         """
         at_ms = self._clock.now_ms()
         found, reconciliations = self._runs.get(at_ms)
@@ -284,7 +287,7 @@ class Reader:
         return tuple(found), tuple(latest)
 
     def _run(self, stored: VersionedRun) -> RunReading:
-        """One run; one that has ended is counted once, and again when its value or its reconciliation changes."""
+        """One run. A run that has ended is counted once, and again if its document or its reconciliation changes."""
         run = stored.run
         outcome = findings.read(self._engine.state, run.name)
         looked_at_ms = outcome.at_ms if outcome is not None else None
@@ -336,7 +339,7 @@ class Reader:
 
 
 class _Day:
-    """Counts what the history says of today, each row once; only what is new is read."""
+    """Counts the rows of today's history, each once; only new rows are read."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -344,7 +347,7 @@ class _Day:
         self._counts: dict[str, Counter[str]] = {}
 
     def look(self, at_ms: int) -> Mapping[str, Counter[str]]:
-        """By job and state, until shortly before `at_ms`."""
+        """The counts by job and state, until shortly before `at_ms`."""
         midnight_ms = at_ms - at_ms % limits.DAY_MS
         if self._from_ms < midnight_ms:
             self._from_ms, self._counts = midnight_ms, {}
@@ -372,7 +375,7 @@ def rows(ledger: Ledger, from_ms: int, to_ms: int) -> Iterator[Row]:
             yield from page
             return
         last_ms = page[-1].at_ms
-        if last_ms == from_ms:  # so many rows in one millisecond that a page does not hold them
+        if last_ms == from_ms:  # a page cannot hold all rows of this millisecond
             limit *= 2
             continue
         yield from (row for row in page if row.at_ms < last_ms)

@@ -1,9 +1,9 @@
 """`LogSink`: events as structured log lines, written through the standard library's logging.
 
-One event is one line: JSON with stable field names, plain words, or a short text with the fields beside it for a formatter
-of the user's own. This module is loaded when a sink is made: a program without logging does not load `logging`.
-Never here: which fields there are (`log_fields.py`), metrics, alarms, formatting for a terminal. Invariant: the line's level
-is the event's severity in `runtime/events.py`; `completion-failed` is CRITICAL whatever the level of the others.
+One event is one line: JSON with stable field names, plain words, or a short text with the fields as attributes for the
+user's own formatter. This module is loaded when a sink is made: a program without logging does not load `logging`.
+Never here: which fields there are (`log_fields.py`), metrics, alarms, formatting for a terminal. Invariant: the line's
+level is the event's severity in `runtime/events.py`; `completion-failed` is always CRITICAL.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LogSink:
     Args:
         logger: where lines go; unless given, the logger `onefold`, which gets a handler on `stream` if nothing gave the
             program's logging one.
-        form: `json`; `plain` for people; or `fields`: a short text whose record has the fields as attributes, for the
-            formatter of your own logging, structlog's too.
+        form: `json`; `plain` for people; or `fields`: a short text whose record has the fields as attributes, for your
+            own formatter, or structlog's.
         level: the least severe event that is written; the logger's own level applies too.
         stream: for the handler made here; standard error unless given.
         keys: `hashed`: business keys, tenants and groups are replaced by a hash; `shown`: they are written in full. Unless
@@ -62,7 +62,7 @@ class LogSink:
         self._base = {name: os.environ[said] for name, said in _ON_LAMBDA.items() if said in os.environ}
 
     def for_app(self, name: str) -> None:
-        """Name this app in each line. A sink of several apps names none."""
+        """Name this app in each line. A sink that serves several apps names none."""
         self._apps.add(name)
         self._base.pop("app", None)
         if len(self._apps) == 1:
@@ -96,7 +96,7 @@ def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
     if stream is None and logger.hasHandlers():
         return logger
     theirs = [one.stream for one in logger.handlers if isinstance(one, logging.StreamHandler)]
-    if stream is None or stream not in theirs:  # one line is written once, however many sinks there are
+    if stream is None or stream not in theirs:  # a line is written once, however many sinks there are
         handler = logging.StreamHandler(stream)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)

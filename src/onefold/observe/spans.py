@@ -1,14 +1,15 @@
 """Spans of OpenTelemetry: send, receive, process and settle, as the semantic conventions for messaging name them (v1.44).
 
-    send     PRODUCER  one for each queue of a call; its context is carried by each message, in the attribute `onefold.trace`
+    send     PRODUCER  one for each queue of a call; each message carries its context in the attribute `onefold.trace`
     receive  CLIENT    one for each receive that brings messages, linked to the sends
     process  CONSUMER  one for each message, in the receive (or in Lambda's own span), linked to its send
-    settle   CLIENT    one for what is settled together, in the process span of one, or linked to the sends of several
+    settle   CLIENT    one for messages settled together: in the process span of a single one, or linked to several
+    sends
 
-What a message carries stays with it through dead-letter and held queues and redrives. Of messages without it, the context of
-X-Ray's header `AWSTraceHeader` is taken.
-Never here: metrics (`otel.py`), what an outcome means. Invariants: no body and no key is in a span, unless keys were
-requested for; of an exception there is what `kept_text` lets pass; what a message carries is not trusted, only linked to.
+The context stays with a message through dead-letter and held queues and redrives. For messages without it, X-Ray's
+header `AWSTraceHeader` is used.
+Never here: metrics (`otel.py`), what an outcome means. Invariants: no body is in a span, and no key unless keys were
+requested; the text of an exception is limited by `kept_text`; a context from a message is not trusted, only linked to.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from onefold.runtime.tracing import Ids
 
     Operated = Callable[[str, str, int, int | None, str | None], None]
-    """Counts an operation: its name, its queue, how many messages, how long (ms; None: Lambda's own), its error's class."""
+    """Counts an operation: name, queue, number of messages, duration in ms (None: made by Lambda), error class."""
 
 T = TypeVar("T")
 
-LINKS_MAX: Final = 128  # OpenTelemetry's own bound of links of a span
+LINKS_MAX: Final = 128  # OpenTelemetry's bound on the links of a span
 _CARRIED_CHARS_MAX: Final = 1_024
 _PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _XRAY = re.compile(r"Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
@@ -56,11 +57,11 @@ _NOWHERE: Final = contexts.Context()
 
 
 class Spans:
-    """`Tracing` by OpenTelemetry.
+    """`Tracing` with OpenTelemetry.
 
     Args:
         tracer: makes the spans. operated: counts operations.
-        with_key: the operation's key is on process spans. follows: a process span is a child of its message's send.
+        with_key: process spans have the operation's key. follows: a process span is a child of its message's send.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class Spans:
         self.system = "onefold"
 
     def opened(self, system: str) -> None:
-        """The messages are in this messaging system."""
+        """Note the name of the messaging system."""
         self.system = system
         self._fixed = {}
 
     def _of(self, operation: str, queue: str, job: str = "") -> dict[str, Any]:
-        """The attributes that spans of an operation on a queue (and, of process spans, of a job) have; not to be changed."""
+        """The attributes shared by all spans of an operation on a queue (and, for process spans, a job); read-only."""
         found = self._fixed.get((operation, queue, job))
         if found is None:
             found = {
@@ -143,7 +144,7 @@ class Spans:
         return cast("QueueReceiver", _Receiver(queue, self))
 
     def received(self, queue: str, receive: Callable[[], list[Delivery]]) -> list[Delivery]:
-        """Receive, in a span where that brings messages; the deliveries know it."""
+        """Receive, with a span if messages come; the deliveries have its context."""
         since_ms, at_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             deliveries = receive()
@@ -196,7 +197,7 @@ class Spans:
         if self._follows and sent is not None:
             links = [] if parent is None else [Link(parent)]
             parent, within = sent, _within(sent)
-        # A span whose parent is not sampled is hardly ever recorded: what is its own is worked out when it is.
+        # A span with an unsampled parent is hardly ever recorded: its own attributes are computed only if it is.
         is_likely = parent is None or parent.trace_flags.sampled
         attributes = self._of("process", delivery.queue, run.job.name)
         if is_likely:
@@ -209,7 +210,7 @@ class Spans:
         return span
 
     def _own(self, run: Execution) -> dict[str, Any]:
-        """The attributes of one process span beside those of its queue and job."""
+        """The attributes of one process span besides those of its queue and job."""
         attributes: dict[str, Any] = {
             "messaging.message.id": run.delivery.message_id,
             "onefold.attempt": run.attempt,
@@ -309,7 +310,7 @@ class Spans:
 
 
 class _Receiver:
-    """A queue whose receives have spans; everything else is the queue's own."""
+    """A queue whose receives have spans; everything else is passed to the queue."""
 
     def __init__(self, queue: QueueReceiver, spans: Spans) -> None:
         self._queue: Any = queue
@@ -330,7 +331,7 @@ class _Receiver:
 
 
 def sent_in(delivery: Delivery) -> SpanContext | None:
-    """The span in which a message was sent, as it says: in onefold's own attribute, or in X-Ray's header."""
+    """The span in which a message was sent, according to its attribute `onefold.trace` or X-Ray's header."""
     carried = delivery.attributes.get(TRACE_ATTRIBUTE)
     if carried is not None and isinstance(carried.value, str):
         found = _context_of(carried.value)
@@ -350,14 +351,14 @@ def of_xray(header: str) -> SpanContext | None:
 
 
 def _links(contexts_: Iterable[SpanContext | None]) -> list[Link]:
-    """One link to each span; messages that were sent together have one sender."""
+    """One link to each span, because messages that were sent together share a span."""
     found = {one.span_id: one for one in contexts_ if one is not None}
     return [Link(one) for one in islice(found.values(), LINKS_MAX)]
 
 
-@lru_cache(1_024)  # the messages of one receive, and often of one send, carry the same
+@lru_cache(1_024)  # the messages of one receive, and often of one send, carry the same context
 def _context_of(carried: str | None) -> SpanContext | None:
-    """A context as `_text_of` writes it: W3C's traceparent, and its tracestate behind a space."""
+    """A context as `_text_of` writes it: W3C's traceparent, then a space and its tracestate."""
     if carried is None or len(carried) > _CARRIED_CHARS_MAX:
         return None
     parent, _, state = carried.partition(" ")
@@ -403,7 +404,7 @@ def _carrying(one: Outgoing, carried: Attribute) -> Outgoing:
 
 
 def _last_note(run: Execution) -> tuple[str, Any]:
-    """The event that says what a run came to; `released` where that is not decided."""
+    """The event that reports a run's outcome; `released` if there is none yet."""
     if not isinstance(run.step, script.Commit) or not (notes := run.decided().notes):
         return "released", {}
     last = next((one for one in notes if one.event == "unknown"), notes[-1])
@@ -416,7 +417,7 @@ def _fail(span: Span, error: str) -> None:
 
 
 def _add_exception(span: Span, event: Event) -> None:
-    """What a handler raised, as far as its text may be kept."""
+    """Add what a handler raised to a span, as far as its text may be kept."""
     kept: dict[str, Any] = {"exception.type": str(event.detail.get("error") or type(event.exception).__qualname__)}
     if summary := event.detail.get("summary"):
         kept["exception.message"] = str(summary)

@@ -3,7 +3,7 @@
 Pure: the record, the ledger's rows and the messages that still exist go in (`Evidence`), lines come out. The record shows
 the clean run, rows show what was not clean, messages show what still waits; so there is a story at every history level, and
 it says what the level leaves out. The numbers in a row are those that decided at the time; what the row lacks (the base of
-a backoff, the limit of crashes) is added from the job's policy where its app is known.
+a backoff, the limit of crashes) is added from the job's policy if its app is known.
 Never here: reading anything, rendering, the state now and what to do next (`operation_state.py`).
 Invariants: a line states only what a record, a row or a message holds. A row of an unknown event is still shown, with all
 its numbers.
@@ -30,7 +30,7 @@ Description = tuple[str, str]  # what happened, and what decided it
 
 
 def alone(message: Peeked) -> str:
-    """The command that sends back a dead letter of no stopped group."""
+    """The command that sends back a dead letter whose group is not stopped."""
     return f"onefold dlq redrive {message.message_id}"
 
 
@@ -38,22 +38,24 @@ class Evidence(Struct, frozen=True, kw_only=True):
     """Everything that is known of one operation.
 
     Args:
-        key: the operation. record: the current one; None where absent or expired.
+        key: the operation. record: the current one; None if it is absent or expired.
         rows: its history, oldest first.
         messages: sent with this key and still in some queue.
-        policy: the job's, where its app is known.
-        history: what the ledger keeps, where the app is known.
-        dead, held: names of the queues that are dead-letter and held queues.
-        paused_until_ms: when the job's circuit breaker tries again; None when it is not paused.
-        owner_dead: the process that has the record is known to have ended. stopped_process: its id if it is stopped.
-        owner_is_here: it is a process of this machine, so that it runs unless `owner_dead`; for calls under @once.
+        policy: the job's, if its app is known.
+        history: what the ledger keeps, if the app is known.
+        dead, held: names of the dead-letter queues and of the held queues.
+        paused_until_ms: when the job's circuit breaker tries again; None if the job is not paused.
+        owner_dead: the process that owns the record is known to have ended. stopped_process: its id if it is stopped.
+        owner_is_here: the owner is a process of this machine, so that it runs unless `owner_dead`; for calls under
+            @once.
         now_ms: the instant of the question.
         say: formats an instant inside a sentence; in UTC unless the reader's zone is known.
-        way_back: the command that sends a dead letter back, or what has to be done before.
-        not_asked: why it is not known whether one of its messages waits; empty if known.
-        is_blocked: its job is `unique`, and a send checks the record alone; None if the job is not known.
-        is_one_of_many: several operations of its key are held.
-        is_declared: the app declares its job, or no app is known. is_received: and on the queue that its message is in.
+        way_back: the command that sends a dead letter back, or what must be done before.
+        not_asked: why it is not known whether one of its messages waits; empty if it is known.
+        is_blocked: its job is `unique`, and a send checks only the record; None if the job is not known.
+        is_one_of_many: several operations with its key are held.
+        is_declared: the app declares its job, or no app is known. is_received: it also declares it on the queue of its
+        message.
     """
 
     key: RecordKey
@@ -142,7 +144,7 @@ def _completed(detail: Detail, evidence: Evidence) -> Description:
 
 
 def lifetime(evidence: Evidence) -> str:
-    """Until when the record of a finished operation answers duplicates; empty if it is not finished."""
+    """How long the record of a finished operation answers duplicates; empty if it is not finished."""
     record = evidence.record
     if record is None or record.status != "completed" or record.expires_at_ms is None:
         return ""
@@ -367,13 +369,13 @@ class Line(Struct, frozen=True, kw_only=True):
     """One step.
 
     Args:
-        at_ms, at: when; the second in UTC for people who read the JSON.
+        at_ms, at: when it happened; `at` is in UTC, for people who read the JSON.
         event: its name, as in `runtime/events.py`.
         text: what happened.
-        rule: what decided it; empty where nothing had to be decided.
+        rule: what decided it; empty if nothing had to be decided.
         message_id, actor: which message, and who did it.
-        source: where this is known from.
-        trace: where its exception was raised, frames without locals; None where nothing was raised or it is not known.
+        source: where the step is known from.
+        trace: where its exception was raised, frames without locals; None if nothing was raised or it is not known.
     """
 
     at_ms: int
@@ -383,7 +385,7 @@ class Line(Struct, frozen=True, kw_only=True):
     rule: str
     message_id: str | None
     actor: str | None
-    source: Literal["record", "ledger", "message"] = field(name="told_by")  # the name in JSON
+    source: Literal["record", "ledger", "message"] = field(name="told_by")  # its name in JSON
     trace: str | None = None
 
 
@@ -396,9 +398,9 @@ def lines(evidence: Evidence) -> list[Line]:
 
 
 def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
-    """The rows with the number of each run in the whole story: sent back, a message may begin at attempt 1 again.
+    """The rows with each run's number in the whole story; a message that was sent back can begin at attempt 1 again.
 
-    A run that ended without a report has no row with its number, so the record's count of them decides for the last budget.
+    A run that ended without a report has no row with its number, so for the last budget the record's count decides.
     """
     found: list[Row] = []
     before, last, sent_back = 0, 0, False
@@ -420,7 +422,7 @@ def _counted_on(rows: Sequence[Row], record: Record | None) -> list[Row]:
 
 
 def _rank(event: str, *, of_run: bool = True) -> int:
-    """Which of the steps of one millisecond came first; rows keep their order among themselves where this says nothing."""
+    """The order of steps within one millisecond; rows of equal rank keep their order."""
     if event == "unknown" and not of_run:  # found at the claim, not the end of a run
         event = "takeover"
     return _RANKS.get(event, _RANKS["started"] + 1)
@@ -438,7 +440,7 @@ _RANKS = {
 
 
 def left_out(evidence: Evidence) -> str:
-    """What the history level keeps no trace of; empty at `full`."""
+    """A sentence about what the history level leaves out; empty at `full`."""
     if is_call(evidence):
         return "Of calls that went well only the last one is known, from its record."
     match evidence.history or _guessed(evidence):
@@ -451,7 +453,7 @@ def left_out(evidence: Evidence) -> str:
 
 
 def is_call(evidence: Evidence) -> bool:
-    """Whether it is a call under @once, which no message brought."""
+    """Whether the operation is a call under @once, without a message."""
     known = evidence.rows if evidence.record is None else [evidence.record]
     return bool(known) and not evidence.messages and all(one.message_id is None for one in known)
 
@@ -499,7 +501,7 @@ _FAILED_ROWS = frozenset(
 
 
 def _of_record(evidence: Evidence) -> list[Line]:
-    """What the record knows and no row has said already."""
+    """The steps that the record knows and no row reports."""
     record = evidence.record
     if record is None:
         return []
@@ -507,7 +509,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
     lines: list[Line] = []
 
     def add(at_ms: int, event: str, text: str, rule: str = "", *, fence: int | None = record.fence) -> None:
-        """`fence`: of the claim that it is about. Of the last one the record knows message and owner, of no other."""
+        """`fence`: the claim it is about. Only for the last claim does the record have message and owner."""
         message_id, owner = (record.message_id, record.owner) if fence == record.fence else (None, None)
         lines.append(_line(at_ms, event, text, rule, message_id, owner if event != "sent" else None, "record"))
 
@@ -517,7 +519,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
     by_worker = [row.message_id for row in evidence.rows[:1] if row.event not in ("redrive", "edit")]
     if record.sent_at_ms is not None and "sent" not in names and record.message_id not in sent_back:
         add(record.sent_at_ms, "sent", f"sent as message {record.message_id}")
-    elif "sent" not in names and first is not None and by_worker == [first]:  # its run made the record
+    elif "sent" not in names and first is not None and by_worker == [first]:  # the run of this message made the record
         rule = "at this time or before: the record keeps only when it was sent last"
         at_ms = min(record.created_at_ms, evidence.rows[0].at_ms)
         lines.append(_line(at_ms, "sent", f"sent as message {first}", rule, first, None, "ledger"))
@@ -550,7 +552,7 @@ def _of_record(evidence: Evidence) -> list[Line]:
 
 
 def _of_messages(evidence: Evidence) -> list[Line]:
-    """When each existing message came to its queue, unless a row or the record has that."""
+    """The arrival of each existing message in its queue, unless a row or the record has it."""
     record = evidence.record  # the row of a send has the id, but not the time
     by_record = record.message_id if record is not None and record.sent_at_ms is not None else None
     known = {(row.event, row.message_id) for row in evidence.rows}

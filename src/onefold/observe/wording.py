@@ -1,8 +1,8 @@
 """How times, durations and operations are written for people, in logs, timelines and tables.
 
-Pure: integers and strings in, short strings out. Never here: colours, columns, or which zone a person lives in (instants are
-said in UTC here; `cli/render.py` turns them into local time). Invariant: a duration is never said longer than it is by more
-than its last unit, and never without a unit.
+Pure: integers and strings in, short strings out. Never here: colours, columns, or a person's time zone (instants are in
+UTC here; `cli/render.py` turns them into local time). Invariant: a duration is never overstated by more than its last
+unit, and always has a unit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEXT_BELOW = {
 
 
 def pause(ms: int) -> str:
-    """A duration in a sentence: `300 ms`, `4.0 s`, and from a minute on as `age` formats it."""
+    """A duration in a sentence: `300 ms`, `4.0 s`, and from a minute as `age` formats it."""
     if ms < limits.SECOND_MS:
         return f"{max(ms, 0)} ms"
     return f"{ms / 1000:.1f} s" if ms < limits.MINUTE_MS else age(ms)
@@ -48,19 +48,19 @@ def instant(at_ms: int) -> str:
 
 
 def operation(key: RecordKey) -> str:
-    """An operation in one word: `book_courier o-17`, with its tenant where it has one: `charge acme/2026-11`."""
+    """An operation as job and key: `book_courier o-17`, with its tenant if it has one: `charge acme/2026-11`."""
     return f"{key.job} {key.scope}/{key.key}" if key.scope else f"{key.job} {key.key}"
 
 
 def cause(error: str | None, summary: str | None) -> str:
-    """A failure's class and text as one; an exception without a text has its class as its text."""
+    """A failure's class and text in one text; an exception without a text is shown by its class."""
     if not error or not summary or summary == error:
         return error or summary or ""
     return f"{error}: {summary}"
 
 
 def one_line(text: str, characters_max: int = 500) -> str:
-    """Text without line breaks, cut where it gets long."""
+    """A text without line breaks, cut if it is too long."""
     flat = redact.printable(" ".join(text.split()))
     return flat if len(flat) <= characters_max else f"{flat[: characters_max - 3]}..."
 
