@@ -191,5 +191,5 @@ def test_a_worker_on_a_full_disk_says_what_to_do_without_progress_too(folder: Pa
     (busy,) = [line for line in said if "engine" in line]
     assert busy.startswith("warning: the engine could not be written for now")
     assert "Free space on the disk or enlarge it" in busy
-    assert "what they record of finished work stays for its lifetime" in busy
+    assert "their records of finished work stay until they expire" in busy
     assert all("COULD NOT BE WRITTEN: fill a: " in line for line in lost)

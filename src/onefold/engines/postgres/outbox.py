@@ -233,7 +233,7 @@ class PostgresOutbox:
 
     @property
     def token(self) -> str:
-        """As the contract says."""
+        """As `OutboxTable.token`."""
         if self._token is None:
             if not self._ask(IS_THERE)[0][0]:
                 raise missing(self._address.shown)
@@ -244,7 +244,7 @@ class PostgresOutbox:
         return self._token
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """As the contract says."""
+        """As `OutboxTable.waiting`."""
         rows = self._ask(
             "SELECT id, token, queue, message FROM onefold_outbox "
             "WHERE app = %s AND refused IS NULL AND queue = ANY(%s) ORDER BY id LIMIT %s",
@@ -253,19 +253,19 @@ class PostgresOutbox:
         return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """As the contract says."""
+        """As `OutboxTable.remove`."""
         self._ask(
             "DELETE FROM onefold_outbox WHERE id = ANY(%s) AND token = ANY(%s)",
             ([one.number for one in ids], [one.token for one in ids]),
         )
 
     def refuse(self, row: RowId, why: str) -> None:
-        """As the contract says."""
+        """As `OutboxTable.refuse`."""
         statement = "UPDATE onefold_outbox SET refused = %s WHERE id = %s AND token = %s"
         self._ask(statement, (why.replace("\0", " "), row.number, row.token))
 
     def backlog(self, app: str) -> Backlog:
-        """As the contract says."""
+        """As `OutboxTable.backlog`."""
         ((waiting, oldest, refused),) = self._ask(
             "SELECT count(*) FILTER (WHERE refused IS NULL), "
             "(extract(epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE refused IS NULL)) * 1000)::bigint, "
@@ -275,7 +275,7 @@ class PostgresOutbox:
         return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As the contract says."""
+        """As `OutboxTable.wait`."""
         if self._link is None:
             rest(at_most_ms)
             return
@@ -287,7 +287,7 @@ class PostgresOutbox:
             self.close()
 
     def close(self) -> None:
-        """As the contract says."""
+        """As `OutboxTable.close`."""
         link, self._link = self._link, None
         if link is not None:
             self._pool.give(link)

@@ -56,12 +56,12 @@ class SqliteQueues:
     """All queues of one file. Safe to call from any thread.
 
     Args:
-        engine: the file; its schema is brought up to date here.
-        owner: id of the process that receives; stored with the messages it holds, so that they can be freed when it dies.
+        engine: the open file; the constructor brings its schema up to date.
+        owner: id of the receiving process; stored with the messages it holds, so that they can be freed when it dies.
         entropy: source of tokens and handles.
 
     Attributes:
-        owner: as given; a forked child's engine sets another one.
+        owner: as given, until the engine of a forked child sets another one.
 
     Raises:
         StorageError: the file belongs to another program or to a newer onefold.
@@ -75,7 +75,7 @@ class SqliteQueues:
         self._entropy = entropy or SystemEntropy()
         migrate(engine)
         self._catalogue = Catalogue(engine, self._entropy, partial(_is_stopped, engine))
-        self._token: str | None = None  # never changes in a file
+        self._token: str | None = None  # stays the same for the life of a file
         self._swept = ""  # the queue where the last sweep stopped
 
     def open(self, queue: str) -> SqliteQueue:
@@ -107,7 +107,8 @@ class SqliteQueues:
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
-            UsageError: a setting out of its range, a dead-letter queue of another type or with shorter retention.
+            UsageError: a setting is out of its range; the dead-letter queue is of another type or has a shorter
+                retention.
             NotFoundError: its dead-letter or held queue does not exist.
         """
         check_settings(settings, advised=advised)
@@ -137,7 +138,7 @@ class SqliteQueues:
         A new retention also applies to messages already waiting; a new delay does so only in FIFO queues, as on SQS.
 
         Raises:
-            UsageError: as for `create`; another type; a source's dead letters would no longer fit.
+            UsageError: as for `create`; or the type would change, or another queue's dead letters would no longer fit.
             NotFoundError: the queue does not exist.
         """
         check_settings(settings, advised=advised)
@@ -176,7 +177,8 @@ class SqliteQueues:
         """Delete a queue with all its messages.
 
         Args:
-            referenced: drop it even if other queues refer to it, as SQS does; they keep messages they would move there.
+            referenced: drop it even if other queues refer to it, as SQS does; they keep the messages they would move
+                there.
 
         Raises:
             UsageError: another queue dead-letters or holds its messages there.
@@ -214,7 +216,7 @@ class SqliteQueues:
         return [found.get(name) for name in queues]
 
     def _depths_in(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[dict[str, Depth], set[str]]:
-        """As `depths_in`; of a few queues one after the other, which reads a large one in half the time."""
+        """As `depths_in`; a few queues are counted one by one, because that reads a large queue in half the time."""
         now_ms = self._clock.now_ms()
         if len(queues) > _DEPTHS_APART:
             return depths_in(connection, now_ms)
@@ -340,10 +342,14 @@ class SqliteQueues:
         return self._engine.read(run)
 
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
-        """Move messages, each given as id, target (None: the queue it came from) and edit; None for one gone or in flight.
+        """Move messages, each given as id, target (None: the queue it came from) and edit.
+
+        Returns:
+            For each message where it went; None if it is gone or in flight.
 
         Raises:
-            UsageError: no source to return to; contents or type that the target does not accept. Nothing was moved.
+            UsageError: a message has no source to return to, or the target does not accept its contents or type.
+                Nothing was moved.
             NotFoundError: the target does not exist.
         """
         return self._engine.write(
@@ -485,7 +491,7 @@ def _empty(connection: sqlite3.Connection, queue: int) -> int:
 
 
 def anything_to_sweep(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
-    """Whether `sweep_in` would find something."""
+    """Whether `sweep_in` would have something to do."""
     expired_at_ms = row.expired_at_ms(now_ms)
     found = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM onefold_waiting WHERE queue = ? AND visible_at_ms <= ? AND sent_at_ms <= ?) "

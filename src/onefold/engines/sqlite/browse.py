@@ -1,4 +1,4 @@
-"""Reading messages without receiving them, and changes of single messages by an operator.
+"""Reading messages without receiving them, and an operator's changes to single messages.
 
 Reading changes no count and hides nothing. An edit is checked by the rules of the message's queue.
 Never here: anything a worker does per message. Invariant: a message that is in flight is not changed.
@@ -30,7 +30,7 @@ from onefold.engines.sqlite.rows import (
 def peek_in(
     connection: sqlite3.Connection, catalogue: Catalogue, row: QueueRow, limit: int, after: int, now_ms: int
 ) -> list[Peeked]:
-    """Up to `limit` messages of a queue in the order in which they were made, after the one of number `after`."""
+    """Up to `limit` messages of a queue in the order in which they were made, after the message with number `after`."""
     since_ms = row.expired_at_ms(now_ms)
     waiting = _waiting_in(connection, row, limit, after, since_ms)
     numbers = sorted([*waiting, *_received_in(connection, row, limit, after, since_ms)])[:limit]
@@ -38,16 +38,16 @@ def peek_in(
     return [peeked for peeked in found if peeked is not None]
 
 
-_FEW = 1_000  # of a queue: so many are sorted for every page
-_RUN = 5_000  # messages of all queues that a page reads before it sorts its own queue's
+_FEW = 1_000  # messages: a queue with fewer is sorted for every page
+_RUN = 5_000  # messages of all queues: a page reads this many in the order of their numbers before it sorts its queue
 
 
 def _waiting_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
     """Numbers of the messages that were never received, in order.
 
-    They are kept by the instant at which they become visible. Usually the next ones in number are the queue's own, or some
-    of them are; then the messages are read along their numbers, and a walk through a large queue sorts it only where
-    others lie between.
+    The table has them in the order in which they become visible. Usually all or many of the next numbers belong to this
+    queue, so messages are read in the order of their numbers; a walk through a large queue sorts it only where there
+    are many messages of other queues in between.
     """
     if not row.settings.fifo and not _are_few(connection, "onefold_waiting", row):
         found = connection.execute(
@@ -64,7 +64,7 @@ def _waiting_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after
 
 def _received_in(connection: sqlite3.Connection, row: QueueRow, limit: int, after: int, since_ms: int) -> list[int]:
     """Numbers of the messages that were received, in order, dead letters included."""
-    queue = "queue" if _are_few(connection, "onefold_received", row) else "+queue"  # by queue, or along the numbers
+    queue = "queue" if _are_few(connection, "onefold_received", row) else "+queue"  # by queue, or in number order
     return _sorted_in(connection, queue, "onefold_received", (row.id, after, since_ms, limit))
 
 
@@ -89,10 +89,10 @@ def numbers_of_key_in(connection: sqlite3.Connection, key: str, limit: int) -> l
 
 
 def peek_one_in(connection: sqlite3.Connection, catalogue: Catalogue, number: int | None, now_ms: int) -> Peeked | None:
-    """One message, in whichever queue it is; None when it is gone or has expired.
+    """One message, whichever queue it is in; None when it is gone or has expired.
 
-    Outside of groups, a message that is neither waiting nor received counts as gone: it cannot be received, so its row was
-    removed by hand.
+    Outside groups, a message that is neither waiting nor received counts as gone: it cannot be received, because
+    somebody has removed its row by hand.
     """
     found = connection.execute(
         "SELECT m.queue, m.sent_at_ms, coalesce(r.visible_at_ms, m.visible_at_ms), m.body, m.key, m.meta, "
@@ -159,7 +159,7 @@ def check_edit(row: QueueRow, message: Peeked, edit: Edit) -> None:
     """Refuse contents that the queue would not accept from a sender.
 
     Raises:
-        UsageError: with the rule.
+        UsageError: names the rule that they break.
     """
     is_fifo = row.settings.fifo
     refused = check_entry(
@@ -180,7 +180,7 @@ def check_edit(row: QueueRow, message: Peeked, edit: Edit) -> None:
 
 
 def wake_in(connection: sqlite3.Connection, catalogue: Catalogue, message_id: str, now_ms: int) -> bool:
-    """Make a message visible that was received and then hidden until later, and that no process is working on."""
+    """Make a message visible now if it was received, then hidden until later, and no process is working on it."""
     number = message_number(catalogue.token_in(connection), message_id)
     query = "UPDATE onefold_received SET visible_at_ms = ? WHERE id = ? AND owner IS NULL AND visible_at_ms > ?"
     if number is None or connection.execute(query, (now_ms, number, now_ms)).rowcount == 0:

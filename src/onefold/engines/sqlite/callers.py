@@ -1,11 +1,11 @@
-"""Calls that are part of a transaction which a program opened on its own connection to the file.
+"""Calls that are part of a transaction which the program opened on its own connection to the file.
 
-Inside `joined(connection)` everything this thread writes and reads goes through that connection, each call in a savepoint
-of its own, so that it is committed, or rolled back, together with the rows that the program writes there. No process is
-notified of the commit, and no worker is woken: an idle one checks its queues every 200 ms. The program's connection waits
-for the file, syncs and checkpoints as the program has set it up; what only takes space is not refused there before the
-disk is full. Never here: committing. Invariants: a call that raises leaves nothing of itself and leaves the program's rows
-alone; nothing is written through a connection to another file, nor outside of a transaction.
+Inside `joined(connection)` everything this thread writes and reads goes through that connection, each call in its own
+savepoint, so that it is committed or rolled back together with the rows that the program writes there. No process is
+notified of the commit and no worker is woken: an idle worker checks its queues every 200 ms. How the program's
+connection waits for the file, syncs and checkpoints is the program's choice; calls that only take space are not refused
+there until the disk is full. Never here: committing. Invariants: a call that raises leaves nothing behind and does not
+touch the program's rows; nothing is written through a connection to another file, or outside a transaction.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ class CallersDatabase(Database):
 
     @contextmanager
     def joined(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """Have this thread's calls go through a connection of the program's, inside the transaction that is open on it.
+        """Let this thread's calls go through the program's connection, inside the transaction that is open on it.
 
-        A connection that begins transactions implicitly (Python's default) begins one here, as before an INSERT.
+        A connection that begins transactions implicitly (Python's default) begins one here, as it would before an
+        INSERT.
 
         Raises:
-            UsageError: it is closed, of another thread, to another file, or in autocommit mode without a transaction.
+            UsageError: the connection is closed, belongs to another thread, is to another file, or is in autocommit
+                mode without a transaction.
             StorageError: a newer onefold has changed the file since this process opened it, or the file was replaced.
         """
         with plain(connection):
@@ -92,7 +94,7 @@ class CallersDatabase(Database):
             self._adopted = super().read(is_adopted)
             self._identity = latest(), super().read(self._identity_in)[1]
         try:
-            # First a write: a transaction that has only read cannot write any more once another process has written.
+            # Write first: a transaction that has only read can no longer write once another process has written.
             connection.execute("UPDATE onefold_file SET last_id = last_id")
             found = self._identity_in(connection)
         except sqlite3.Error as error:
@@ -105,28 +107,28 @@ class CallersDatabase(Database):
             )
 
     def _identity_in(self, connection: sqlite3.Connection) -> tuple[int, str]:
-        """The schema's version, and the token that no other file has."""
+        """The schema's version, and the token, which is unique to the file."""
         token: str = connection.execute("SELECT token FROM onefold_file").fetchone()[0]
         return version_in(connection, adopted=self._adopted), token
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def write(self, run: Run[T], *, synced: bool = True, early: bool = False, adds: bool = False) -> T:
-        """As `Database.write`; inside `joined` as durable as the program's own commit."""
+        """As `Database.write`; inside `joined` it is as durable as the program's own commit."""
         connection = self._here.connection
         if connection is None:
             return super().write(run, synced=synced, early=early, adds=adds)
         return self._in_savepoint_of(connection, run)
 
     def read(self, run: Run[T]) -> T:
-        """As `Database.read`; inside `joined` with what the transaction has written."""
+        """As `Database.read`; inside `joined` it also sees what the transaction has written."""
         connection = self._here.connection
         if connection is None:
             return super().read(run)
         return self._translated(lambda: run(connection))
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """As `Database.together`; inside `joined` a part of that transaction."""
+        """As `Database.together`; inside `joined` it is part of that transaction."""
         connection = self._here.connection
         if connection is None:
             return super().together(calls, synced=synced)
@@ -149,7 +151,7 @@ class CallersDatabase(Database):
             value = run(connection)
             connection.execute(f"RELEASE {name}")
         except BaseException as error:
-            with ignored(sqlite3.Error):  # it was not made yet, or SQLite has rolled back everything itself
+            with ignored(sqlite3.Error):  # there is no savepoint yet, or SQLite itself has rolled back everything
                 connection.execute(f"ROLLBACK TO {name}")
                 connection.execute(f"RELEASE {name}")
             if isinstance(error, sqlite3.Error):
@@ -160,7 +162,7 @@ class CallersDatabase(Database):
         return value
 
     def _as_callers(self, error: sqlite3.Error) -> BaseException:
-        """As `translate`, for a transaction that this process itself has open."""
+        """As `translate`, for a transaction that the program has open."""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
             return errors.StorageBusy(
                 f"Another process has written to {self.path} since the transaction read from it.",
@@ -176,7 +178,7 @@ class CallersDatabase(Database):
 
 @contextmanager
 def plain(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let the program's connection return rows and texts in Python's default form while the block runs."""
+    """Make the program's connection return rows and texts in Python's default form while the block runs."""
     row_factory, text_factory = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -186,10 +188,10 @@ def plain(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def begin_on(connection: sqlite3.Connection) -> None:
-    """Begin a transaction where there is none, as Python does before an INSERT.
+    """Begin a transaction if none is open, as Python does before an INSERT.
 
     Raises:
-        UsageError: it leaves that to the program, which has begun none.
+        UsageError: the connection is in autocommit mode, and the program has not begun a transaction.
     """
     if connection.in_transaction:
         return
@@ -203,7 +205,7 @@ def begin_on(connection: sqlite3.Connection) -> None:
 
 
 def file_of(connection: sqlite3.Connection) -> str | None:
-    """The file of a connection's main database; None: it is in memory, or a temporary one.
+    """The file of a connection's main database; None if the database is in memory or temporary.
 
     Raises:
         sqlite3.Error: the connection cannot be used.
@@ -213,7 +215,7 @@ def file_of(connection: sqlite3.Connection) -> str | None:
 
 
 def unusable(error: sqlite3.Error) -> errors.UsageError:
-    """A connection that Python refuses to use: closed, or another thread's."""
+    """The error for a connection that Python refuses to use, because it is closed or belongs to another thread."""
     return errors.UsageError(
         f"The connection cannot be used: {error}",
         meaning="Nothing was sent.",

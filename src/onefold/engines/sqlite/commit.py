@@ -1,9 +1,9 @@
 """All parts of settlements in one transaction on SQLite, and transactions that include a handler's own rows.
 
-`settle_all_in` carries out complete settlements: the record first, because if it is refused (lease lost) nothing else is
-written; then the outbox, directly into its queues (it is never stored in the record), the history, and the message's
-settlement. `SqliteEffects` does the same around handlers that use the engine's connection: one savepoint for each, so that
-one's failure leaves the others' rows alone.
+`settle_all_in` carries out complete settlements: the record first, because if it is refused (lease lost) nothing else
+is written; then the outbox, directly into its queues (it is never stored in the record), the history, and the message's
+settlement. `SqliteEffects` does the same around handlers that use the engine's connection, with one savepoint for each,
+so that a handler that fails does not affect the others' rows.
 
 Never here: what should happen to a message; rules of queues and records. Invariant: after a commit all parts of a settlement
 are written, or none; a repeated Complete sends nothing again.
@@ -36,7 +36,7 @@ from onefold.engines.sqlite.store import clear_outbox_in, write_in
 if TYPE_CHECKING:
     from onefold.engines.sqlite.admin import SqliteQueues
 
-# Spelt differently, so that no statement of a handler finds them in the statement cache.
+# The comment in each makes its text differ from any statement of a handler, which could find it in the statement cache.
 _SAVEPOINT: Final = "SAVEPOINT onefold_handler /*onefold*/"
 _KEEP: Final = "RELEASE onefold_handler /*onefold*/"
 _TAKE_BACK: Final = "ROLLBACK TO onefold_handler /*onefold*/"
@@ -48,7 +48,7 @@ _TAKE_BACK: Final = "ROLLBACK TO onefold_handler /*onefold*/"
 def settle_all_in(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> list[Verdict]:
-    """As `Commit.commit`, inside the caller's transaction, which must be undone when this raises.
+    """As `Commit.commit`, inside the caller's transaction, which the caller must roll back when this raises.
 
     Raises:
         UsageError: as for `Commit.commit`.
@@ -74,7 +74,7 @@ def _without_outbox(write: tuple[Hold, Outcome]) -> tuple[Hold, Outcome]:
 def _send_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> None:
-    """Send the outboxes of completed runs, and the outboxes that earlier runs left in their records."""
+    """Send the outboxes of completed runs, and those that earlier runs left in their records."""
     leaving: dict[str, list[OutboxItem]] = defaultdict(list)
     for one in settlements:
         if one.write is not None and isinstance(one.write[1], Complete):
@@ -101,7 +101,7 @@ def _send_all(
 
 
 def _archived(item: OutboxItem) -> Archived:
-    """An event that the run has put (contracts/archive.py)."""
+    """An event of the run as the archive stores it (contracts/archive.py)."""
     expires = item.attributes.get(EXPIRES_ATTRIBUTE)
     return Archived(
         0, str(item.key), int(item.attributes[TIME_ATTRIBUTE]), item.body, int(expires) if expires is not None else None
@@ -111,7 +111,7 @@ def _archived(item: OutboxItem) -> Archived:
 def _settle_all(
     connection: sqlite3.Connection, queues: SqliteQueues, settlements: Sequence[Settlement], now_ms: int
 ) -> list[bool]:
-    """Settle the messages; True where there is none, or nothing to do."""
+    """Settle the messages; also True where there is no message or nothing to do."""
     answers = [True] * len(settlements)
     indexes: dict[str, list[int]] = defaultdict(list)
     by_queue: dict[str, list[tuple[str, Settle]]] = defaultdict(list)
@@ -122,7 +122,7 @@ def _settle_all(
     for name, chosen in indexes.items():
         try:
             row = queues.row_in(connection, name)
-        except errors.NotFoundError:  # dropped since then, with its messages
+        except errors.NotFoundError:  # the queue was dropped meanwhile, with its messages
             done = [False] * len(chosen)
         else:
             done = settle_in(connection, row, by_queue[name], now_ms)
@@ -183,7 +183,7 @@ class SqliteEffects:
 
     Args:
         engine, queues, notify: as for `SqliteCommit`.
-        limit_ms: as for `SqliteCommit.effects`.
+        limit_ms: see `SqliteCommit.effects`.
     """
 
     def __init__(self, engine: Database, queues: SqliteQueues, notify: Callable[[], None], limit_ms: int) -> None:
@@ -195,7 +195,7 @@ class SqliteEffects:
         self._open_since_ms = 0
         self._lent_since_ms: int | None = None  # while a handler has the connection
         self._kept = 0  # handlers whose work waits for the commit
-        self._lost = 0  # handlers whose work SQLite itself has rolled back
+        self._lost = 0  # finished handlers whose work SQLite itself has rolled back
         self._wakes = False
         self._refused: errors.TransientError | None = None  # why this handler's rows were rolled back while it ran
 
@@ -228,7 +228,7 @@ class SqliteEffects:
         try:
             self.commit()
         except errors.OnefoldError:
-            self._lost += kept  # this handler gets the error now, finished ones at the next commit
+            self._lost += kept  # this handler gets the error now; for finished ones the next commit raises it
             raise
 
     def _check_handler(self) -> None:
@@ -254,12 +254,12 @@ class SqliteEffects:
         Raises:
             TransientError, StorageBusy: as for `open`.
             UsageError: a message of its outbox cannot be sent, or a cursor of the handler still has rows to return.
-            In all cases its rows were rolled back.
+            In all these cases its rows were rolled back.
         """
         try:
             connection = self.open()
         finally:
-            self._refused = None  # the handler has ended; the next one must not get this error
+            self._refused = None  # the handler has ended; the next handler must not get this error
         connection.take_back()
         kept = False
         try:
@@ -279,10 +279,10 @@ class SqliteEffects:
         return verdict
 
     def undo(self) -> None:
-        """Roll back the rows of the current handler; rows of earlier ones stay. Without a handler it does nothing.
+        """Roll back the rows of the current handler; rows of earlier handlers stay. Without a handler it does nothing.
 
-        Where SQLite cannot roll back one handler's rows alone (it has rolled back everything itself, or a cursor is open
-        that still writes), the whole transaction is rolled back, and the next `commit` raises.
+        Where SQLite cannot roll back one handler's rows alone (it has itself rolled back everything, or an open cursor
+        still writes), the whole transaction is rolled back, and the next `commit` raises.
         """
         self._refused = None
         if self._lent_since_ms is None:
@@ -296,7 +296,7 @@ class SqliteEffects:
             self._end(commit=False)
 
     def commit(self) -> None:
-        """Make all kept work durable at once. Without any it does nothing.
+        """Make all kept work durable at once; do nothing if there is none.
 
         Raises:
             StorageBusy, StorageError: nothing that was kept since the last commit is stored.
@@ -314,7 +314,7 @@ class SqliteEffects:
             self._end(commit=True)
 
     def rollback(self) -> None:
-        """Roll back everything that was not committed. Without anything it does nothing."""
+        """Roll back everything that was not committed; do nothing if there is nothing."""
         self._lost, self._refused = 0, None
         if self._connection is not None:
             self._connection.take_back()
@@ -324,7 +324,7 @@ class SqliteEffects:
         wakes = self._wakes and commit
         try:
             self._engine.end_exclusive(commit=commit)
-        except BaseException:  # a signal handler may have raised before it was ended
+        except BaseException:  # a signal handler may have raised before the transaction was ended
             self._engine.end_exclusive(commit=False)
             raise
         finally:
@@ -347,7 +347,7 @@ def _keep(connection: LentConnection) -> None:
 
 
 def _take_back(connection: LentConnection) -> bool:
-    """Undo back to the savepoint; False when only the whole transaction can be undone."""
+    """Roll back to the savepoint; False when only the whole transaction can be rolled back."""
     if not connection.in_transaction:
         return False
     try:

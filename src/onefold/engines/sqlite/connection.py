@@ -1,24 +1,24 @@
 """The connections to a file: opened for writing or reading, lent to handlers, and closed or left open.
 
-Opening sets the pragmas, and refuses files of other programs without changing them. Each thread has its own read connection,
-on a snapshot (`Readers`). Closing a connection during a query crashes the process, so reading from one and closing it both
-require its lock.
+Opening sets the pragmas, and refuses files of other programs without changing them. Each thread has its own read
+connection and reads from a snapshot (`Readers`). Closing a connection during a query crashes the process, so reading
+from a connection and closing it both require its lock.
 
-A connection is closed only while the file, its log and the log's index are still the ones that it opened (`FileConnection`).
-The last connection to close writes its log into the file and removes the log by name. If the log was moved or removed and
-other processes have begun another one, old pages would overwrite what they have written, and their log would be removed. So
-such a connection stays open until the process ends, as if it had been killed, and this process does not open the file again,
-because SQLite would share the old index between the two. If no other log was begun, closing saves what was accepted. SQLite
-itself notices a file that is gone or was replaced.
+A connection is closed only while the file, its log and the log's index are still the ones that it opened
+(`FileConnection`). The last connection to close writes its log into the file and removes the log by name. If the log
+was moved or removed and other processes have begun a new log, old pages would overwrite what they have written, and
+their log would be removed. So such a connection stays open until the process ends, as if the process had been killed,
+and this process does not open the file again, because SQLite would share the old index between the two connections. If
+no new log was begun, closing saves what was accepted. SQLite itself notices a file that is gone or was replaced.
 
-A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). `lend` marks
-the time in which the handler has it: until `take_back`, statements that would end or nest the transaction, attach files, set
-pragmas or touch onefold's own tables are refused when they are prepared. Statements of the engine are prepared at other
-times, or inside `engine_time`. Savepoints of its own are a handler's to set. SQLite calls the authorizer only when it
-prepares a statement, so it costs nothing per execution. It guards against mistakes, not against malicious handlers.
+A transactional handler gets the writer's own connection inside an open transaction (level 4; `LentConnection`). The
+loan begins with `lend`: until `take_back`, statements that would end or nest the transaction, attach files, set pragmas
+or touch onefold's own tables are refused when they are prepared. The engine prepares its own statements at other times,
+or inside `engine_time`. Handlers may set their own savepoints. SQLite calls the authorizer only when it prepares a
+statement, so it costs nothing per execution. It guards against mistakes, not against malicious handlers.
 
 Never here: transactions and waiting (`database.py`). Invariants: a file whose log is no longer ours is not written when a
-connection ends; what a handler can do ends with its savepoint; after `Readers.close` no query begins.
+connection ends; what a handler can do is limited to its savepoint; after `Readers.close` no query begins.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 Files = tuple[tuple[int, int] | None, ...]
 
 _open: Final[dict[int, weakref.ref[FileConnection]]] = {}
-_before_end: Final = [True]  # empty, or gone, once the interpreter ends
-_left: Final[set[tuple[int, int] | None]] = set()  # files to which this process has a connection that stays open
+_before_end: Final = [True]  # empty, or gone, when the interpreter ends
+_left: Final[set[tuple[int, int] | None]] = set()  # files to which a connection of this process stays open
 
 
 class FileConnection(sqlite3.Connection):
-    """A connection that records with `note` which file it has opened; before that it is closed like any other."""
+    """A connection that records with `note` which file it has opened; before that it closes like any other."""
 
     _real_path = ""
     _files: Files | None = None
@@ -63,7 +63,8 @@ class FileConnection(sqlite3.Connection):
     def __new__(cls, *_args: Any, **_options: Any) -> Self:
         """Register the connection before it opens anything: a signal handler may raise while no variable refers to it."""
         one = super().__new__(cls)
-        # In C: an exception that a signal handler raises inside of a Python callback would be swallowed.
+        # A callback in C, because an exception that a signal handler raises inside a Python callback would be
+        # swallowed.
         _open[id(one)] = weakref.ref(one, partial(_open.pop, id(one)))
         return one
 
@@ -76,11 +77,11 @@ class FileConnection(sqlite3.Connection):
         self._real_path, self._files, self._process = real_path, _files_at(real_path), os.getpid()
 
     def note_memory(self) -> None:
-        """Note that it has opened no file."""
+        """Note that this connection is to a database in memory, which has no file."""
         _open.pop(id(self), None)
 
     def is_of_this_process(self) -> bool:
-        """Whether it was opened in this process, or is not open yet, and is not left open forever."""
+        """Whether it was opened in this process or is not open yet, and was not left open for ever."""
         return self._process in (0, os.getpid()) and not self._is_left
 
     def is_stale(self, files: Files) -> bool:
@@ -93,7 +94,7 @@ class FileConnection(sqlite3.Connection):
         return ours is not None and self._process == os.getpid() and ours[0] == files[0] and ours != files
 
     def close(self) -> None:
-        """Close it, or leave it open forever."""
+        """Close it, or leave it open for ever."""
         if self._is_left or self._leave_stale():
             return
         super().close()
@@ -101,14 +102,14 @@ class FileConnection(sqlite3.Connection):
         _open.pop(id(self), None)
 
     def __del__(self) -> None:
-        """When it is garbage-collected without having been closed: SQLite would close it now."""
+        """Garbage-collected without having been closed: SQLite would close it now, so leave it open if it is stale."""
         if _before_end:
             self._leave_stale()
 
     def _leave_stale(self) -> bool:
         if self._files is None or self._process != os.getpid():
             return False
-        with ignored(OSError):  # a file that this process may not read, it cannot remove either
+        with ignored(OSError):  # a process that may not read the file cannot remove it either
             files = _files_at(self._real_path)
             is_begun = any(now not in (None, seen) for now, seen in zip(files[1:], self._files[1:], strict=True))
             if files[0] == self._files[0] and (is_begun or not os.path.getsize(self._real_path)):
@@ -121,13 +122,13 @@ class FileConnection(sqlite3.Connection):
 
 
 def refuse_stale(path: str, real_path: str) -> None:
-    """Refuse a file of which this process has connections with another log.
+    """Refuse a file if this process has connections to it with another log.
 
     Args:
         path: as the user wrote it. real_path: the file.
 
     Raises:
-        StorageError: there is such a connection.
+        StorageError: this process has such a connection.
     """
     if not _open and not _left:
         return
@@ -148,11 +149,11 @@ def _files_at(real_path: str) -> Files:
 
 
 def _leave_all_stale() -> None:
-    """At the interpreter's end, which closes every connection that is still open."""
+    """Run when the interpreter ends, which would close every connection that is still open."""
     for one in list(_open.values()):
         connection = one()
         if connection is not None:
-            connection._leave_stale()  # noqa: SLF001 - its own module
+            connection._leave_stale()  # noqa: SLF001 - the same module
     _before_end.clear()
 
 
@@ -160,13 +161,13 @@ atexit.register(_leave_all_stale)
 
 
 def _free_torn() -> None:
-    """Collect unreferenced connections, which closes them: each is in a reference cycle with its statement cache."""
+    """Garbage-collect unreferenced connections, which closes them: each is in a cycle with its statement cache."""
     if any(map(_may_bar_children, list(_open.values()))):
         gc.collect()
 
 
 def _may_bar_children(known: weakref.ref[FileConnection]) -> bool:
-    """Whether a child that is forked now could not use its file, because the connection was not closed."""
+    """Whether a child that is forked now could not use the file, because this connection was not closed."""
     one = known()
     return one is not None and one.is_of_this_process()
 
@@ -178,7 +179,7 @@ _TRANSACTIONS: Final = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATT
 _PRAGMAS_THAT_READ: Final = frozenset(
     {"foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
 )
-_PRAGMAS_THAT_ANSWER: Final = frozenset({"foreign_keys", "read_uncommitted"})  # without a value; SQLAlchemy asks
+_PRAGMAS_THAT_ANSWER: Final = frozenset({"foreign_keys", "read_uncommitted"})  # if without a value; SQLAlchemy asks
 _COMMITTED_MAX: Final = 1_000
 # For these actions SQLite names the table second.
 _TABLE_IS_SECOND: Final = frozenset(
@@ -194,15 +195,15 @@ _TABLE_IS_SECOND: Final = frozenset(
 
 
 class LentConnection(FileConnection):
-    """A connection that can be lent to a handler and taken back. Opened by `connection.Database`, never by hand."""
+    """A connection that can be lent to a handler and taken back. Opened by `database.Database`, never by hand."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._lent = False
         self._kept_away: Collection[str] = ()
-        self.transferred: list[Transferred] = []  # messages moved to other queues, in the open transaction
+        self.transferred: list[Transferred] = []  # messages moved to other queues in the open transaction
         self.committed: list[Transferred] = []  # the same in committed transactions, not fetched yet
         self._has_authorizer = False
-        super().__init__(*args, **options)  # the last: it opens the file
+        super().__init__(*args, **options)  # must come last: it opens the file
 
     def note_transferred(self, one: Transferred) -> None:
         """Remember that a message moved to another queue, to be reported after the commit."""
@@ -210,7 +211,7 @@ class LentConnection(FileConnection):
             self.transferred.append(one)
 
     def note_transfers(self) -> None:
-        """After a commit: keep the moves, but no more than a bounded number of them."""
+        """After a commit: keep the moves, up to a fixed number of them."""
         if self.transferred:
             self.committed += self.transferred[: max(_COMMITTED_MAX - len(self.committed), 0)]
             self.transferred = []
@@ -222,22 +223,23 @@ class LentConnection(FileConnection):
             own_tables: tables it must not touch.
         """
         if not self._has_authorizer:
-            # Only once: setting one makes SQLite prepare every statement again. Not before a handler uses it: an exception
-            # that a signal handler raises inside of it is swallowed, and the statement refused.
+            # Set only once, because setting an authorizer makes SQLite prepare every statement again; and not before a
+            # handler uses the connection, because an exception that a signal handler raises inside the authorizer is
+            # swallowed, and the statement is refused.
             super().set_authorizer(self._allows)
             self._has_authorizer = True
         self._kept_away = own_tables
         self._lent = True
 
     def take_back(self) -> None:
-        """End the loan: the engine uses the connection again, as before. Idempotent."""
+        """End the loan: the engine uses the connection again. Idempotent."""
         self._lent = False
         self.row_factory = None
         self.text_factory = str
 
     @contextmanager
     def engine_time(self) -> Iterator[None]:
-        """Use the connection for the engine for a moment, even while it is lent."""
+        """Let the engine use the connection inside the block, even while it is lent."""
         lent, row_factory, text_factory = self._lent, self.row_factory, self.text_factory
         self.take_back()
         try:
@@ -254,7 +256,7 @@ class LentConnection(FileConnection):
             action in _TRANSACTIONS or not self.in_transaction
         ):  # SQLite itself may have ended it (OR ROLLBACK, full disk)
             return sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_SAVEPOINT:  # of the handler's own; ours are around it
+        if action == sqlite3.SQLITE_SAVEPOINT:  # the handler's own are allowed; ours enclose them
             return sqlite3.SQLITE_DENY if str(second).lower().startswith("onefold_") else sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_PRAGMA:
             reads = first in _PRAGMAS_THAT_READ or (first in _PRAGMAS_THAT_ANSWER and second is None)
@@ -264,7 +266,7 @@ class LentConnection(FileConnection):
 
     # Common mistakes of handlers get an error that says what to do; the authorizer rejects the rest as "not authorized".
 
-    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # itself, but mypy wants the method's own type
+    def __enter__(self) -> sqlite3.Connection:  # type: ignore[override]  # returns itself, but mypy wants the base type
         """Refused while lent: leaving the block would commit."""
         self._refuse("with connection: ... (it commits at the end)")
         return super().__enter__()
@@ -290,7 +292,7 @@ class LentConnection(FileConnection):
         super().close()
 
     def set_authorizer(self, *_args: object, **_options: object) -> NoReturn:
-        """Refused always: this connection has its own."""
+        """Always refused: this connection has its own authorizer."""
         raise errors.UsageError(
             "set_authorizer() was called on the engine's connection.",
             meaning="It would lift the guard that keeps a handler inside its transaction.",
@@ -304,19 +306,20 @@ class LentConnection(FileConnection):
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
-_CACHE_KIB: Final = 64 * 1024  # of the one writer
+_CACHE_KIB: Final = 64 * 1024  # for the single writer
 _READER_CACHE_KIB: Final = 2 * 1024  # for each reader, of which a busy process has many; larger sorts use a file
 
 
 def connect_writer(path: str, real_path: str | None, settings: FileSettings) -> LentConnection:
-    """The one connection that writes; creates the file if it does not exist.
+    """Open the one connection that writes; create the file if it does not exist.
 
     Args:
         path: as the user wrote it, for error texts.
-        real_path: the file; None: a private database in memory.
+        real_path: the file; None for a private database in memory.
 
     Raises:
-        StorageError: it is not a database of ours, or cannot be opened or written. StorageBusy: another process holds it.
+        StorageError: it is not one of our databases, or cannot be opened or written. StorageBusy: another process holds
+            it.
     """
     try:
         if real_path is not None:
@@ -324,7 +327,7 @@ def connect_writer(path: str, real_path: str | None, settings: FileSettings) -> 
             refuse_stale(path, real_path)
             private_files.refuse_strangers(os.path.realpath(real_path))
             private_files.make_file(real_path)  # SQLite gives its log the same mode
-        made: list[LentConnection] = []  # or a traceback keeps it alive, and a forked child could not use the file
+        made: list[LentConnection] = []  # or a traceback keeps it alive, and a forked child cannot use the file
         try:
             made.append(_connect(real_path or ":memory:", settings, LentConnection))
             _prepare_writer(made[0], path, real_path, settings)
@@ -356,8 +359,8 @@ def _prepare_writer(connection: FileConnection, path: str, real_path: str | None
                 todo="Put the file on a local disk; network file systems cannot hold it.",
             )
     connection.execute("PRAGMA synchronous=FULL")
-    # Some builds (Debian's) overwrite every page of a deleted body: on a full disk there would be no space to delete
-    # anything.
+    # Some builds of SQLite (Debian's) overwrite every page of a deleted body: on a full disk there would be no space to
+    # delete anything.
     connection.execute("PRAGMA secure_delete=FAST")
     connection.execute("PRAGMA busy_timeout=0")
     if real_path is not None:
@@ -367,7 +370,7 @@ def _prepare_writer(connection: FileConnection, path: str, real_path: str | None
 
 
 def connect_reader(path: str, real_path: str, settings: FileSettings) -> sqlite3.Connection:
-    """A connection that only reads; arguments and errors as for the writer's."""
+    """Open a connection that only reads; arguments and errors as for `connect_writer`."""
     forks.refuse_inherited(path, real_path)
     refuse_stale(path, real_path)
     try:
@@ -392,7 +395,7 @@ def connect_reader(path: str, real_path: str, settings: FileSettings) -> sqlite3
 def _connect(real_path: str, settings: FileSettings, kind: type[C]) -> C:
     return sqlite3.connect(
         real_path,
-        timeout=settings.busy_ms / 1000,  # from the first statement on: another process may be recovering the file
+        timeout=settings.busy_ms / 1000,  # for the first statement too: another process may be recovering the file
         isolation_level=None,
         check_same_thread=False,
         cached_statements=512,
@@ -401,14 +404,14 @@ def _connect(real_path: str, settings: FileSettings, kind: type[C]) -> C:
 
 
 def _note(connection: FileConnection, real_path: str) -> None:
-    data_version(connection)  # which opens the log
+    data_version(connection)  # this opens the log
     connection.note(real_path)
 
 
 def identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """The file's identity: application id, schema version, how many tables and indexes.
+    """The file's identity: application id, schema version, number of tables and indexes.
 
-    In a file that was adopted both numbers of its header stay its program's; ours are in a table.
+    In an adopted file, both numbers in the header remain those of the program that owns it; ours are in a table.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -422,7 +425,7 @@ def is_adopted(connection: sqlite3.Connection) -> bool:
 
 
 def version_in(connection: sqlite3.Connection, *, adopted: bool) -> int:
-    """The version of the schema. `adopted`: as `is_adopted` says."""
+    """The version of the schema. `adopted`: the answer of `is_adopted`."""
     query = "SELECT ifnull(max(version), 0) FROM onefold_adopted" if adopted else "PRAGMA user_version"
     found: int = connection.execute(query).fetchone()[0]
     return found
@@ -437,7 +440,7 @@ def refuse_foreign(path: str, application: int, version: int, tables: int, *, ad
     """Refuse a file that another program made.
 
     Raises:
-        StorageError: it is neither empty nor ours, and is not to be adopted.
+        StorageError: it is neither empty nor ours, and the URL does not allow adopting it.
     """
     if not adopts and application != APPLICATION_ID and (application or version or tables):
         raise errors.StorageError(
@@ -455,8 +458,8 @@ class Readers:
     """The read connections of one file.
 
     Args:
-        connect: opens one.
-        check_open: raises once the engine was closed.
+        connect: opens a connection.
+        check_open: raises if the engine was closed.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], check_open: Callable[[], None]) -> None:
@@ -479,30 +482,30 @@ class Readers:
             return _on_a_snapshot(run, lent.connection)
 
     def close(self) -> None:
-        """Close all, each after its present query. Idempotent."""
+        """Close all of them, each after its current query. Idempotent."""
         for lent in list(self._open):
             lent.close(self._open)
 
-    # -- forks, as `forks.Forked` says ---------------------------------------------------------------------------------
+    # -- forks (see `forks.Forked`) ------------------------------------------------------------------------------------
 
     def hold(self, wait_s: float) -> bool:
-        """Close all, each after its present query, waiting at most this long; False: a query still runs."""
+        """Close all of them, each after its current query, waiting up to `wait_s` seconds; False if one still runs."""
         are_held = True
         for lent in list(self._open):
             are_held &= lent.hold(wait_s)
         return are_held
 
     def is_held(self) -> bool:
-        """Whether no thread has opened another one since then."""
+        """Whether no thread has opened another connection since `hold`."""
         return all(lent.is_asked for lent in list(self._open))
 
     def let_go(self) -> None:
-        """Let each thread open its own again at its next read."""
+        """Let each thread open its connection again at its next read."""
         for lent in list(self._open):
             lent.let_go()
 
     def start_anew(self) -> None:
-        """Forget connections of other threads, and those that could not be closed."""
+        """Forget the connections of other threads, and those that could not be closed."""
         for lent in list(self._open):
             lent.start_anew()
         self._open.clear()
@@ -517,8 +520,8 @@ class _Lent:
     def __init__(self) -> None:
         self.connection: sqlite3.Connection | None = None  # until it is first used, and again after a fork
         self.busy = threading.RLock()
-        self.forget: Callable[[], object] | None = None  # no longer closed when its thread ends
-        self.is_asked = self.is_held = False  # asked to be closed for a fork; closed
+        self.forget: Callable[[], object] | None = None  # cancels closing it when its thread ends
+        self.is_asked = self.is_held = False  # for a fork: closing was asked for; it is closed
 
     def close(self, among: set[_Lent]) -> None:
         with self.busy:
@@ -552,21 +555,21 @@ class _Lease:
     """A thread's reference to its connection, which is closed when the thread ends.
 
     Args:
-        among: where the connection is until then.
+        among: the set of open connections, from which it is then removed.
     """
 
     def __init__(self, among: set[_Lent]) -> None:
         self.lent = _Lent()
         among.add(self.lent)
         ending = weakref.finalize(self, self.lent.close, among)
-        ending.atexit = False  # the end of the process closes it
+        ending.atexit = False  # the end of the process closes it anyway
         self.lent.forget = ending.detach
 
 
 def _on_a_snapshot(run: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
     if connection.in_transaction:
         return run(connection)
-    with connection:  # in C: ends the transaction even if a signal handler raises
+    with connection:  # `__exit__` is in C: it ends the transaction even if a signal handler raises
         connection.execute("BEGIN")
         value = run(connection)
         connection.execute("ROLLBACK")  # nothing was written

@@ -1,18 +1,18 @@
 """One SQLite file as an engine: a single writer per process with group commit, and readers that never block it.
 
-Here: the write lock, group commit, level 4, which connection a read uses. Never here: opening a connection
+Here: the write lock, group commit, level 4, and the choice of a read's connection. Never here: opening a connection
 (`connection.py`), SQL of queues or records.
 
 Writing: every thread submits a piece of work. The first thread to get the turn runs all waiting pieces in one transaction
 and syncs once, so eight threads share one fsync. Each piece has its own savepoint. A caller gets its result only when its
-work is on disk: COMMIT returned, in WAL mode with synchronous=FULL; or, for work that other processes may see earlier
-(`early`), COMMIT and then a sync of the log (`log.Log`). Between processes SQLite's file lock decides (`turn.FileTurn`).
-Invariant: if a piece of work raises, at any point, nothing of it is stored.
+work is on disk: when COMMIT has returned, in WAL mode with synchronous=FULL; or, for work that other processes may see
+earlier (`early`), when COMMIT has returned and then the log was synced (`log.Log`). Among processes, SQLite's file lock
+decides who writes (`turn.FileTurn`). Invariant: if a piece of work raises, at any point, nothing of it is stored.
 
-An exception may come between any two calls, because a signal handler can raise in the main thread (Ctrl-C, a notebook's
-interrupt, a time limit by `signal.alarm`). So the turn and the transaction are ended by the `__exit__` of the lock and of
-`sqlite3.Connection`, which are C and cannot be interrupted, and never by an `except` or `finally` that calls something
-first.
+An exception can come between any two calls, because a signal handler can raise in the main thread (Ctrl-C, a notebook's
+interrupt, a time limit set with `signal.alarm`). So the turn and the transaction are ended by the `__exit__` of the
+lock and of `sqlite3.Connection`, which are written in C and cannot be interrupted, and never by an `except` or
+`finally` that first calls something else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Spelt differently from what a handler would write, so that the statement cache never finds a handler's statement for it.
+# The comment in each makes its text differ from a handler's statement, which the statement cache could return
+# otherwise.
 _COMMIT = "COMMIT /*onefold*/"
 _ROLLBACK = "ROLLBACK /*onefold*/"
 
@@ -53,7 +54,7 @@ class Database:
         settings: options of the file.
 
     Raises:
-        StorageError: the file is not a database, is corrupt, cannot be opened or written.
+        StorageError: the file is not a database, is corrupt, or cannot be opened or written.
     """
 
     def __init__(self, path: str, clock: Clock, *, settings: FileSettings = FOR_WORKERS) -> None:
@@ -69,18 +70,18 @@ class Database:
         self._waiting: deque[Work[Any]] = deque()
         self._readers = Readers(self._connect_reader, self._check_open)
         self._closed = False
-        self._syncs: bool | None = True  # None: not known, because of an exception in between
+        self._syncs: bool | None = True  # whether COMMIT syncs; None: not known after an exception
         self._depth = 0  # how many of our savepoints are open
         self._is_copy = False  # a forked child's copy of a database in memory
-        self.notes_time = False  # set after the migration: the table for notes of the clock exists
+        self.notes_time = False  # True after the migration, when the table for notes about the clock exists
         self._steps_noted = 0
         self._transferred: list[Transferred] = []  # committed, and not fetched yet
-        self.wait_s = 2 * settings.busy_ms / 1000  # as `forks.Forked` says
+        self.wait_s = 2 * settings.busy_ms / 1000  # see `forks.Forked`
         self._fork_takes: str | None = None  # `turn`: held for a fork; `nothing`: this thread was inside a transaction
         with forks.opening():
             self._log = Log(None)
-            self._opened: LentConnection | None = None  # closed for a fork
-            self._seen_version: int | None = self._open()  # None: opened again since
+            self._opened: LentConnection | None = None  # None while it is closed for a fork
+            self._seen_version: int | None = self._open()  # None: the file was opened again since
             forks.register(self)
 
     # -- the writer --------------------------------------------------------------------------------------------------
@@ -94,16 +95,16 @@ class Database:
                 makes it durable too, since the write-ahead log is synced as a whole.
             adds: True for work that only takes space (a send, a guarded call): it is refused early, while there is still
                 room to finish accepted messages, which frees space.
-            early: other processes may see it before it is on disk. This call still waits for the disk, but the turn is free
-                meanwhile. Only for work that other processes never report without a synced write of their own
-                (docs/decisions/0017).
+            early: other processes may see the work before it is on disk. This call still waits for the disk, but
+                meanwhile the turn is free. Only for work whose effects other processes never report without a synced
+                write of their own (docs/decisions/0017).
 
-        On a full disk the log is written into the file and `run` is called again, once.
-        Several callers' work shares one transaction; each has a savepoint, so one's exception does not affect the others.
-        `run` must not commit, roll back, wait, or call `write` of another engine.
+        On a full disk the log is written into the file and `run` is called once more. The work of several callers
+        shares one transaction; each has a savepoint, so an exception affects only its caller. `run` must not commit,
+        roll back, wait, or call `write` of another engine.
 
         Raises:
-            StorageBusy: another process, or a transaction of this one that stays open (`begin_exclusive`), held the file for
+            StorageBusy: another process, or an open transaction of this process (`begin_exclusive`), held the file for
                 longer than `busy_ms`, or the disk is full; nothing was written.
             StorageError: the file is corrupt, read-only or gone.
             Exception: whatever `run` raised; nothing of it was written.
@@ -126,12 +127,12 @@ class Database:
     def _write(self, run: Run[T], synced: bool, early: bool) -> T:
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
-        answer: tuple[T, bool] | None = None  # its result, and whether it is unsynced
+        answer: tuple[T, bool] | None = None  # the result, and whether it still has to be synced
         work: Work[T] | None = None
         try:
             if self._turn.lock.acquire(blocking=False):
                 with self._turn.lock:
-                    self._turn.lock.release()  # the lock of `acquire`; the end of the block releases the other one
+                    self._turn.lock.release()  # undoes `acquire`; the end of the block undoes `with`
                     if not self._waiting:
                         answer = self._run_alone(run, synced, early)
             if answer is None:
@@ -155,15 +156,15 @@ class Database:
         return value
 
     def _take_turn(self, work: Work[Any] | None = None) -> bool:
-        """Wait for the writer's turn, as long as for another process, because a handler may never end its transaction.
+        """Wait for the writer's turn, no longer than for another process: a handler may never end its transaction.
 
-        The next statement must be `with self._turn`, and the first one in that block releases what was taken here.
+        The next statement must be `with self._turn.lock`, and the first one in that block releases what was taken here.
 
         Args:
             work: the work that needs the turn; if another thread has begun it, wait for that thread's transaction.
 
         Returns:
-            False: that thread has done the work, and the turn was not taken. True: it was taken.
+            True: the turn was taken. False: it was not, because the other thread has done the work.
         """
         if self._turn.is_mine():
             self._turn.refuse_within(self.path, self, _TAKES_TURN)
@@ -183,9 +184,9 @@ class Database:
         raise kept_turn(self.path, self.patience.waited_ms)
 
     def _run_alone(self, run: Run[T], synced: bool, early: bool) -> tuple[T, bool]:
-        """As `_run_waiting`, for a single caller; returns its result, and whether that is unsynced."""
+        """As `_run_waiting`, for a single caller; returns its result, and whether it still has to be synced."""
         try:
-            with (writer := self._ready()):  # its end rolls back after an exception
+            with (writer := self._ready()):  # after an exception the end of the block rolls back
                 self._sync(synced and not early)
                 self._begin()
                 changes = writer.total_changes
@@ -202,7 +203,8 @@ class Database:
     def _run_waiting(self, own: Work[Any]) -> None:
         """Run all waiting work in one transaction.
 
-        After an exception from outside (a signal), the others' work is not lost: each caller runs it when it gets the turn.
+        After an exception from outside (a signal), the others' work is not lost: each caller runs its own when it gets
+        the turn.
         """
         batch = Batch()
         with batch.running:
@@ -221,7 +223,7 @@ class Database:
                 else:
                     for work in works:
                         work.value, work.error = self._answer_of(work.run)
-                commits = True  # no Python function is entered until the next call ends: no signal handler runs
+                commits = True  # no Python code runs until the next call ends, so no signal handler does either
                 execute(_COMMIT)
                 self._writer.note_transfers()
                 if self._syncs or writer.total_changes == changes:
@@ -236,13 +238,13 @@ class Database:
             self._forget_undone()
             if not is_own:
                 raise
-            translated = self._file.as_ours(error)  # results of all pieces, or of the only one
+            translated = self._file.as_ours(error)  # the result of every piece, or of the only one
             for work in works:
                 work.error = work.error or translated
             batch.over = True
 
     def _answer_of(self, run: Run[T]) -> tuple[T | None, Exception | None]:
-        """The result of a piece of work, or its exception, after everything it wrote was undone.
+        """The result of a piece of work; or its exception, after everything that it wrote was undone.
 
         Raises:
             Exception: SQLite rolled everything back (full disk): no work of any caller is stored.
@@ -258,7 +260,7 @@ class Database:
     def _in_savepoint(self, run: Run[T]) -> T:
         before = len(self._writer.transferred)
         self._depth = depth = self._depth + 1
-        name = f"onefold_work_{depth}"  # numbered, so that it is not mistaken for one that was not made yet
+        name = f"onefold_work_{depth}"  # numbered: if it does not exist yet, a rollback must not hit an outer one
         try:
             self._writer.execute(f"SAVEPOINT {name}")
             value = run(self._writer)
@@ -287,7 +289,7 @@ class Database:
             raise errors.UsageError(f"{self.path} was closed.", todo="Open the app again before you use it.")
 
     def _ready(self) -> LentConnection:
-        """The writer's connection, for the thread that has the turn."""
+        """The writer's connection; only for the thread that has the turn."""
         self._check_open()
         if self._opened is None:
             self._open_again()
@@ -311,13 +313,13 @@ class Database:
             self._steps_noted = len(self.clock.steps)
 
     def _check_there(self) -> None:
-        """Refuse to begin or commit if the file or its log is not the one that was opened; everything is rolled back."""
+        """Roll back and refuse to continue if the file or its log is not the one that was opened."""
         if not self.in_memory and not self._file.is_there():
             self._roll_back()
             self._file.give_up(self._writer)
 
     def tend(self) -> None:
-        """Shorten a log that a long reader kept from being overwritten, and return some pages to the disk."""
+        """Shorten a log that could not be overwritten because of a long read, and return some pages to the disk."""
         if self.in_memory:
             return
         self._check_open()
@@ -329,7 +331,8 @@ class Database:
         """Check whether the file is still the one that was opened; for processes that rarely write.
 
         Raises:
-            StorageError: it, its log or the log's index was removed, replaced or damaged, or the log could not be synced.
+            StorageError: the file, its log or the log's index was removed, replaced or damaged, or the log could not be
+                synced.
         """
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
@@ -337,20 +340,20 @@ class Database:
         self._with_writer(lambda _: self._check_there())
 
     def _forget_undone(self) -> None:
-        """Forget what this transaction would have dead-lettered, moved, or noted about the clock: it was rolled back."""
+        """Forget what a transaction that was rolled back has dead-lettered, moved, or noted about the clock."""
         self._steps_noted = 0
         if self._opened is not None:
             self._opened.transferred = []
 
     def _roll_back(self) -> None:
         self._forget_undone()
-        if self._opened is not None and self._opened.in_transaction:  # a full disk: SQLite may have rolled back itself
+        if self._opened is not None and self._opened.in_transaction:  # SQLite may have done it (full disk)
             self._opened.execute(_ROLLBACK)
 
     # -- a transaction that stays open across calls (level 4) ----------------------------------------------------------
 
     def begin_exclusive(self, *, synced: bool = True) -> LentConnection:
-        """Take the writer's turn and begin; other writers wait until `end_exclusive`. Same thread must end it.
+        """Take the writer's turn and begin; other writers wait until `end_exclusive`, which the same thread must call.
 
         Args:
             synced: as for `write`, for everything that is written until then.
@@ -362,7 +365,7 @@ class Database:
             self._ready()
             self._sync(synced)
             self._begin(reserved=True)
-            self._held_by = me  # last: nothing is called between here and the caller's own note of it
+            self._held_by = me  # last, so that nothing is called before the caller has noted it
         except BaseException as error:
             if self._turn.is_mine():
                 with self._turn.lock:
@@ -397,10 +400,10 @@ class Database:
                 raise self._file.as_ours(error) from error
 
     def together(self, calls: Sequence[Callable[[], object]], *, synced: bool = True) -> list[object]:
-        """Make calls one after another in one transaction, each in a savepoint; inside such a call, join its transaction.
+        """Make calls one after another in one transaction, each in a savepoint; nested calls join that transaction.
 
         Returns:
-            What each call returned, or the exception it raised; one call's exception undoes only what that call wrote.
+            What each call returned, or the exception it raised; an exception undoes only what its own call wrote.
 
         Raises:
             StorageBusy, StorageError: nothing of any call was written.
@@ -423,7 +426,7 @@ class Database:
                     self._check_there()
                     self._writer.execute(_COMMIT)
                     self._writer.note_transfers()
-                    # SQLite syncs nothing then, and the data read may come from an early write.
+                    # SQLite syncs nothing if nothing was written, but the data read may come from an early write.
                     unsynced = synced and self._writer.total_changes == changes
             except sqlite3.Error as error:
                 self._forget_undone()
@@ -435,9 +438,10 @@ class Database:
         return answers
 
     def take_back(self, run: Run[object]) -> None:
-        """Undo what other processes can see of a call that raised `log.NotOnDisk`; if that fails, nothing happens.
+        """Undo what other processes can see of a call that raised `log.NotOnDisk`; errors while undoing are ignored.
 
-        It is not synced: after one failed sync, later ones prove nothing. A power cut loses it before what it undoes.
+        It is not synced: after one failed sync, later syncs prove nothing. A power cut may lose this write and keep
+        what it undoes.
         """
 
         def undo(writer: sqlite3.Connection) -> None:
@@ -461,7 +465,7 @@ class Database:
         return taken
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process has committed since the last call; SQLite counts the commits of others."""
+        """Whether another process has committed since the last call; SQLite counts other connections' commits."""
         self._check_open()
         seen, self._seen_version = self._seen_version, self._with_writer(data_version)
         return seen != self._seen_version
@@ -498,36 +502,36 @@ class Database:
         except sqlite3.Error as error:
             raise self._file.as_ours(error) from error
 
-    # -- forks ---------------------------------------------------------------------------------------------------------
+    # -- forks (see `forks.Forked`) ------------------------------------------------------------------------------------
 
     def hold(self, wait_s: float) -> bool:
-        """As `forks.Forked` says. A transaction of this thread, or of a handler that does not end, stays open."""
+        """See `forks.Forked`. A transaction of this thread, or of a handler that does not end, stays open."""
         if self._fork_takes is None:
             if self._turn.is_mine():
                 self._fork_takes = "nothing"
             elif self._turn.lock.acquire(timeout=wait_s):
                 self._fork_takes = "turn"
                 if self._opened is not None and not self.in_memory:
-                    with ignored(sqlite3.Error):  # a full disk: closed, but the log is not written into the file
+                    with ignored(sqlite3.Error):  # a full disk: it closes, but the log is not written into the file
                         self._opened.close()
                     self._opened = None
         return self._readers.hold(wait_s) and self._fork_takes is not None
 
     def is_held(self) -> bool:
-        """As `forks.Forked` says."""
+        """See `forks.Forked`."""
         return self._readers.is_held()
 
     def let_go(self) -> None:
-        """As `forks.Forked` says."""
+        """See `forks.Forked`."""
         self._readers.let_go()
         if self._fork_takes == "turn":
             self._turn.lock.release()
         self._fork_takes = None
 
     def start_anew(self) -> None:
-        """As `forks.Forked` says."""
+        """See `forks.Forked`."""
         if self._opened is not None:
-            if self._fork_takes == "nothing":  # only this thread uses it; a handler's connection refuses from now on
+            if self._fork_takes == "nothing":  # only this thread uses it; a handler's connection now refuses calls
                 sqlite3.Connection.set_authorizer(self._opened, lambda *_: sqlite3.SQLITE_DENY)
             forks.keep_for_ever(self._opened)
         self._opened, self._is_copy = None, self.in_memory
@@ -540,7 +544,7 @@ class Database:
         """Open the file after a fork, in the thread that has the turn.
 
         Raises:
-            StorageError: it is not the same file any more, or cannot be opened. UsageError: it was in the parent's memory.
+            StorageError: it is no longer the same file, or cannot be opened. UsageError: it was in the parent's memory.
         """
         if self._is_copy:
             raise errors.UsageError(
@@ -579,7 +583,7 @@ class Database:
     def close(self, *, unfinished: bool = False) -> None:
         """Close every connection after the call that uses it; later calls raise UsageError. Idempotent.
 
-        A transaction that a handler keeps open for longer than `busy_ms`, or with `unfinished` one that is open now, is
+        A transaction that a handler keeps open for longer than `busy_ms` (with `unfinished`: any that is open now) is
         rolled back when the process ends.
         """
         forks.look()
@@ -594,7 +598,7 @@ class Database:
         self._log.close()
 
 
-# Places where a thread has the turn until the call returns; at level 4 it keeps the turn longer.
+# Functions during which a thread has the turn; at level 4 it keeps the turn longer.
 _TAKES_TURN = frozenset(
     vars(Database)[name].__code__ for name in ("_write", "together", "begin_exclusive", "check_file", "_with_writer")
 )

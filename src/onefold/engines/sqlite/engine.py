@@ -1,9 +1,9 @@
 """One SQLite file as an engine: queues, records, ledger, state, commit, presence and wake-up, wired together.
 
-Also here: the sweep of a file, a file as a record backend for workers on SQS (`FileBooks`), and a file that this user may
-only read (`ReadOnlyDatabase`). Never here: single operations. Invariants: a file is migrated before any part uses it, and
-the presence lock is taken before the owner's id can appear in a claim. One step of the sweep locks the file for a few
-milliseconds.
+Also here: the sweep of a file, a file as a record backend for workers on SQS (`FileBooks`), and a file that this user
+is only allowed to read (`ReadOnlyDatabase`). Never here: single operations. Invariants: a file is migrated before any
+part uses it, and the presence lock is taken before the owner's id can appear in a claim. One step of the sweep locks
+the file for a few milliseconds.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 
-_SWEEP_MS = 5_000  # how often expired messages and records are looked for
-_SWEEP_ROWS = 2_000  # records checked in one step; the write lock is held for some milliseconds
-# A worker does maintenance every 500 ms: it takes up to a fifth of that time while there is much to remove, otherwise a
-# 200th.
+_SWEEP_MS = 5_000  # how often the sweep looks for expired messages and records
+_SWEEP_ROWS = 2_000  # records checked in one step, which holds the write lock for some milliseconds
+# A worker does maintenance every 500 ms. The sweep takes up to a fifth of that time while there is much to remove,
+# otherwise a 200th.
 _SWEEP_SHARE_MS = 100
 _LOOK_SHARE_MS = 25
 _NOTE_MS = 600_000  # how old a note of the time may be: clocks drift by less than `clock.STEP_MS` in that time
@@ -58,11 +58,11 @@ class SqliteEngine:
 
     Args:
         path: file name or `:memory:`.
-        clock, entropy: where time and chance come from.
-        owner: id of this process; names its leases.
+        clock, entropy: sources of time and randomness.
+        owner: id of this process; stored in its leases.
         url: as the user wrote it.
         settings: options of the file.
-        read_only: nothing will be written, so a file that this user may only read is opened read-only.
+        read_only: nothing will be written, so a file that this user is only allowed to read is opened read-only.
 
     Raises:
         StorageError: the file cannot be used. StorageBusy: another process holds it.
@@ -93,7 +93,7 @@ class SqliteEngine:
                 self.database.read(lambda connection: filetime.adopt(connection, self._clock, written_ms))
                 if not reads:
                     self.database.notes_time = True
-                    self.hurry(0)  # the file may be held by the transaction in which the engine is opened
+                    self.hurry(0)  # do not wait: the transaction in which the engine is opened may hold the file
                     self._note_time()
                     self.hurry(None)
         except BaseException:
@@ -124,13 +124,13 @@ class SqliteEngine:
         """Note the time, so that a process that opens the file later can detect whether the machine's clock was set."""
         self._noted_ms = self._clock.monotonic_ms()
         if not self.database.read(lambda connection: filetime.is_noted(connection, self._clock)):
-            with ignored(errors.TransientError):  # busy, or full: another process does it, or this one later
+            with ignored(errors.TransientError):  # busy or full: another process does it, or this one does later
                 self.database.write(lambda connection: filetime.note_in(connection, self._clock), synced=False)
 
     def _start_anew(self) -> None:
-        """As `forks.Forked` says: presence lock and sockets are the parent's; only this process's ends of them are closed.
+        """See `forks.Forked`. The presence lock and the sockets remain the parent's; the child closes its ends of them.
 
-        The owner's id is the parent's, too: what a child held under it would be freed when the parent dies.
+        The child gets an owner id of its own: what it held under the parent's id would be freed when the parent dies.
         """
         self._lock = threading.Lock()
         self._owner = self._entropy.token()
@@ -148,7 +148,7 @@ class SqliteEngine:
 
     @property
     def join(self) -> str | None:
-        """The function that a child process calls with the lock file."""
+        """The function that a child process calls with the path of the lock file; None in memory."""
         return "onefold.engines.sqlite.processes:join" if self.shared else None
 
     def appear(self) -> str | None:
@@ -157,7 +157,7 @@ class SqliteEngine:
             return None
         with self._lock:
             if self._presence is None:
-                self._presence = Presence(self.database.real_path, self._owner)  # one object for all names
+                self._presence = Presence(self.database.real_path, self._owner)  # one object for all owner ids
             return str(self._presence.lock_file)
 
     def renewal_mark(self) -> RenewalMark | None:
@@ -166,9 +166,9 @@ class SqliteEngine:
         return None if self._presence is None else self._presence.mark(self._clock.now_ms())
 
     def _appear_for_calls(self) -> RenewalMark | None:
-        """As `renewal_mark`, but not written before its first `renewed`: a signal may interrupt the caller.
+        """As `renewal_mark`, but nothing is written before its first `renewed`: a signal may interrupt the caller.
 
-        A program that calls guarded functions may have no worker, so it also frees what the dead held.
+        A program that calls guarded functions may have no worker, so this also frees what dead processes held.
         """
         is_first = self._presence is None
         self.appear()
@@ -181,11 +181,11 @@ class SqliteEngine:
         return RenewalMark(self._presence, self._clock.now_ms())
 
     def stopped_process(self, record: Record) -> int | None:
-        """As the contract says."""
+        """As `Engine.stopped_process`."""
         return self.store.stopped_process(record, self._clock.now_ms())
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
-        """The waiter of an idle worker, closed with the engine. `foreign`: `notify` of this process does not wake it."""
+        """A waiter for an idle worker, closed with the engine. `foreign`: `notify` of this process does not wake it."""
         waiter = self._wakeup.waiter(foreign=foreign)
         self._waiters.append(waiter)
         return waiter
@@ -199,11 +199,11 @@ class SqliteEngine:
         return self.database.together(calls, synced=synced)
 
     def hurry(self, left_ms: int | None) -> None:
-        """Limit how long calls wait for others, because the process is about to end; see the contract."""
+        """Limit how long calls wait for others, because the process is about to end; see `Engine.hurry`."""
         self.database.patience.hurry(left_ms)
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Let receives stop the group of a message that the queue itself dead-letters, in their transaction."""
+        """Make a receive stop, in its transaction, the group of a message that the queue itself dead-letters."""
         self.queues.stop_groups(flag_of)
 
     def changed_elsewhere(self) -> bool:
@@ -211,7 +211,7 @@ class SqliteEngine:
         return self.database.changed_elsewhere()
 
     def check(self) -> list[str]:
-        """Warnings about a file that is less private than it should be. A file that opens is durable."""
+        """Warnings about a file that is less private than it should be. Durability is not checked: files have it."""
         found = private_files.warning_of(self.database.path) if self.shared else None
         return [found] if found is not None else []
 
@@ -223,7 +223,7 @@ class SqliteEngine:
         return known | are_dead(self.database.real_path, asked - known) if self.shared else known
 
     def maintain(self, on_dead_owner: Callable[[str], None]) -> int:
-        """Free what dead processes held, continue move tasks, and now and then remove what expired."""
+        """Free what dead processes held, continue move tasks, and from time to time remove what has expired."""
         self.database.check_file()
         self.database.tend()
         if self.shared and self._clock.monotonic_ms() - self._noted_ms >= _NOTE_MS:
@@ -242,7 +242,7 @@ class SqliteEngine:
         return done
 
     def _sweep(self, now_ms: int) -> int:
-        """Remove what expired, step by step, for a share of the time; the next call continues with the rest."""
+        """Remove what has expired, step by step, for a share of the time; the next call continues with the rest."""
         done = self.queues.sweep()
         begun_ms = self._clock.monotonic_ms()
         while True:
@@ -259,7 +259,7 @@ class SqliteEngine:
                 return done
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close everything. Idempotent. `unfinished`: presence lock and a handler's transaction end with the process."""
+        """Close everything. Idempotent. `unfinished`: a handler's transaction and the lock end with the process."""
         for waiter in self._waiters:
             waiter.close()
         self._waiters.clear()
@@ -271,14 +271,14 @@ class SqliteEngine:
 
 
 def _leave(presence: weakref.ref[Presence]) -> None:
-    """At the end of a program that called guarded functions; with a call under way its end is to be noticed."""
+    """Release the lock when a program with guarded functions ends; not during a call, so that its end is noticed."""
     found = presence()
     if found is not None and not found.has_work():
         found.close()
 
 
-LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
-# Longer than any lease: only a living process renews a lease, and no renewal is for more than 12 hours.
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work are kept by default
+# Longer than any lease: only a living process renews a lease, and never for more than 12 hours.
 DEAD_OWNERS_KEPT_MS: Final = 7 * limits.DAY_MS
 COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
 DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no process takes that long between reading a version and writing
@@ -287,18 +287,18 @@ _ID_MAX: Final = 2**63 - 1  # SQLite's largest row id
 
 # -- sweeping -------------------------------------------------------------------------------------------------------
 
-# Expired records, old history and the small tables beside them. The records are read by id, a few at a time, from where the
-# last step ended, and then from the start again; so jobs need not maintain an index on expiry. The oldest are checked in
-# every step: they usually expire first, and a pass through a large table takes days. It does not matter when an expired
-# record is removed: a claim treats it as absent. Held records do not expire.
+# Removes expired records, old history and expired rows of a few small tables. Records are read by id, a few at a time,
+# from where the last step ended, and after the last id from the start again; so jobs need not maintain an index on
+# expiry. The oldest are checked in every step, because they usually expire first and a pass through a large table takes
+# days. When an expired record is removed does not matter: a claim treats it as absent. Held records do not expire.
 
 
 class SweepStep(NamedTuple):
     """The result of one step of the sweep.
 
     Args:
-        removed: rows.
-        is_round: the pass reached the newest record; the next step begins with the oldest.
+        removed: number of rows removed.
+        is_round: the pass has reached the newest record; the next step begins with the oldest.
     """
 
     removed: int
@@ -308,12 +308,12 @@ class SweepStep(NamedTuple):
 def sweep_in(
     connection: sqlite3.Connection, now_ms: int, *, limit: int, ledger_kept_ms: int = LEDGER_KEPT_MS
 ) -> SweepStep:
-    """One step, inside the caller's transaction.
+    """Carry out one step of the sweep, inside the caller's transaction.
 
     Args:
-        limit: how many of the oldest records are checked, how many at the position of the pass, and how many rows of history
-            are removed at most.
-        ledger_kept_ms: rows of history older than that are removed.
+        limit: how many of the oldest records are checked, how many more from the position of the pass, and how many
+            rows of history are removed at most.
+        ledger_kept_ms: rows of history older than this are removed.
     """
     (after,) = connection.execute("SELECT record_id FROM onefold_sweep").fetchone()
     removed, last = _sweep_records(connection, 0, now_ms, limit)
@@ -336,7 +336,7 @@ def sweep_in(
 
 
 def _sweep_records(connection: sqlite3.Connection, after: int, now_ms: int, limit: int) -> tuple[int, int]:
-    """Check `limit` records that come after the id `after`; how many were removed, and the last id checked."""
+    """Check `limit` records that come after the id `after`; returns how many were removed, and the last id checked."""
     found = connection.execute(
         "SELECT id FROM onefold_record WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?", (after, limit - 1)
     ).fetchone()
@@ -368,11 +368,11 @@ class FileBooks:
         return None
 
     def check(self) -> list[str]:
-        """As the engine: warnings about a file that is less private than it should be."""
+        """As `SqliteEngine.check`: warnings about a file that is less private than it should be."""
         return self._engine.check()
 
     def appear(self) -> None:
-        """Nothing to prepare: the file is open, and only the end of a lease shows that an owner is dead."""
+        """Nothing: the file is open, and only the end of a lease shows that an owner is dead."""
 
     def close(self) -> None:
         """Close the file."""
@@ -382,15 +382,15 @@ class FileBooks:
 _BUSY_S = 10.0
 
 
-# -- reading a file of somebody else's ------------------------------------------------------------------------------
+# -- reading somebody else's file -----------------------------------------------------------------------------------
 
-# SQLite needs a file's log and the log's index (`-wal`, `-shm`) to read it. If it can neither find nor create them (the last
-# process has closed the file, and the folder is not ours), a file without a log is complete, and is opened as
-# immutable: that is right unless a process begins to write at that moment.
+# To read a file SQLite needs its log and the log's index (`-wal`, `-shm`). If it can neither find nor create them (the
+# last process has closed the file, and we may not write to the folder), the file is complete without a log and is
+# opened as immutable: that is right unless a process begins to write at that moment.
 
 
 def is_only_readable(path: str) -> bool:
-    """Whether this user may not write an existing file, or not create files beside it."""
+    """Whether the file exists and this user is not allowed to write it, or to create files next to it."""
     real_path = os.path.realpath(path)
     return os.path.exists(real_path) and not (
         os.access(real_path, os.W_OK) and os.access(os.path.dirname(real_path), os.W_OK)
@@ -401,7 +401,7 @@ class ReadOnlyDatabase(Database):
     """A database file, opened read-only.
 
     Args:
-        path: file name. clock: as for `Engine`.
+        path: file name. clock: as for `Database`.
 
     Raises:
         StorageError: it cannot be read.
@@ -409,7 +409,7 @@ class ReadOnlyDatabase(Database):
 
     def __init__(
         self, path: str, clock: Clock
-    ) -> None:  # no connection that writes: Engine's constructor is not called
+    ) -> None:  # opens no connection that writes: the base class's constructor is not called
         self.path, self.real_path = path, os.path.realpath(path)
         self.clock = steady(clock)
         self.in_memory, self.notes_time = False, False
@@ -459,17 +459,17 @@ class ReadOnlyDatabase(Database):
         self._refuse()
 
     def tend(self) -> None:
-        """Nothing: only writers need it."""
+        """Nothing to do: only writers need this."""
 
     def check_file(self) -> None:
-        """Nothing: only writers need it."""
+        """Nothing to do: only writers need this."""
 
     def changed_elsewhere(self) -> bool:
-        """Always: it is not known."""
+        """Always True: it is not known."""
         return True
 
-    def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - there is never any
-        """Close every connection after its present query. Idempotent."""
+    def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - nothing is ever unfinished
+        """Close every connection after its current query. Idempotent."""
         self._closed = True
         self._readers.close()
 

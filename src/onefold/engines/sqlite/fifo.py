@@ -1,12 +1,14 @@
 """FIFO queues: sending and deduplication, choosing what can be received, and scheduled messages that become due.
 
-A group's messages are received in order from its head (`rows.py` tracks which groups are open). A receive takes at most 10
-messages of one group, like SQS's largest receive, then goes to the next group; a receive of 100 works like ten of those. A
-message with a `run_at_ms` enters its group at that instant: position, sequence number and deduplication are decided then.
+A group's messages are received in order from its head (`rows.py` tracks which groups are open). A receive takes at most
+10 messages of one group, like SQS's largest receive, and then goes to the next group; a receive of 100 works like ten
+of 10. A message with a `run_at_ms` enters its group at that instant: position, sequence number and deduplication are
+decided then.
 
-A deduplication id is remembered from the moment its message was accepted, for 5 minutes, also after the message was received
-and deleted; after that a second copy is accepted even while the first still waits. The scope is the queue or the group. Rows
-are stored in the order of time and found by a 16-byte digest, which is the cheapest layout for random keys.
+A deduplication id is remembered for 5 minutes from the moment its message was accepted, even if the message was
+received and deleted meanwhile; after that a second copy is accepted even while the first still waits. The scope is the
+queue or the group. Rows are stored in order of time and found by a 16-byte digest, which is the cheapest layout for
+random keys.
 
 Never here: hiding the chosen messages, settling. Invariants: no message is chosen while an earlier one of its group is
 hidden; within one scope and window one id delivers one message.
@@ -44,7 +46,7 @@ class Memory:
     """The deduplication memory of one queue during one transaction.
 
     Args:
-        connection: with a transaction open.
+        connection: a connection with an open transaction.
         row: the queue.
     """
 
@@ -57,11 +59,11 @@ class Memory:
     def first_of(
         self, group: str | None, dedup_id: str | None, body: str, message: int, position: int, at_ms: int
     ) -> tuple[int, int] | None:
-        """Message and position of the one that this duplicates; None when it is new, and remembered from now on.
+        """Message and position of the earlier message that this one duplicates; None if it is new, and remembers it.
 
         Args:
-            dedup_id: None derives it from the body.
-            message, position: of the new message.
+            dedup_id: None to derive it from the body.
+            message, position: id and position of the new message.
             at_ms: when it is accepted.
         """
         scope = group if self._by_group else ""
@@ -90,12 +92,12 @@ class Memory:
 
 
 def body_digest(body: str) -> str:
-    """The deduplication id SQS derives from a body: its SHA-256 (that it is in hexadecimal, SQS does not say)."""
+    """The deduplication id that SQS derives from a body: its SHA-256 (here hexadecimal; SQS does not document it)."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
 def remembered_in(connection: sqlite3.Connection, row: QueueRow, limit: int, now_ms: int) -> list[Remembered]:
-    """The newest ids of a queue whose window is not over."""
+    """A queue's deduplication ids whose window is not over, newest first."""
     rows = connection.execute(
         "SELECT d.position, d.message, d.accepted_at_ms, m.dedup_id, m.body, g.name FROM onefold_dedup d "
         "LEFT JOIN onefold_message m ON m.id = d.message LEFT JOIN onefold_group g ON g.id = m.grp "
@@ -124,14 +126,14 @@ def forget_ids_in(connection: sqlite3.Connection, now_ms: int, count_max: int) -
     ).rowcount
 
 
-# By one receive; a send admits all that are due, since its own messages come after them.
+# Due messages that one receive admits; a send admits all of them, because its own messages come after them.
 _PROMOTED_AT_ONCE = 1_000
 
 
 def send_in(
     connection: sqlite3.Connection, row: QueueRow, entries: Sequence[Entry], now_ms: int, *, whole: bool
 ) -> list[Sent | Refused]:
-    """Accept messages in the order given; for a deduplication id seen within 5 minutes, answer with the first message."""
+    """Accept messages in the order given; a deduplication id seen within 5 minutes returns the first message."""
     settings = row.settings
     answers: list[Sent | Refused | None] = [check_entry(entry, settings) for entry in entries]
     good = [index for index, answer in enumerate(answers) if answer is None]
@@ -206,7 +208,7 @@ def choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms
 def _from_head(
     connection: sqlite3.Connection, row: QueueRow, group: int, name: str, room: int, now_ms: int
 ) -> list[Found]:
-    """The visible messages at the head of a group. Expired ones are deleted, those out of receives dead-lettered."""
+    """The visible messages at a group's head. Deletes expired ones, and dead-letters used-up ones."""
     chosen: list[Found] = []
     after = -1
     while True:
@@ -237,11 +239,11 @@ def _from_head(
 
 
 def _stop_group(connection: sqlite3.Connection, row: QueueRow, found: Found, group: str, now_ms: int) -> None:
-    """Stop the group, as a worker does that dead-letters a message: the next ones must not be received before that."""
+    """Stop the group, as a worker does when it dead-letters a message, before the next messages can be received."""
     job = read_meta(found.meta).attributes.get(JOB_ATTRIBUTE)
     flag = row.flag_of(row.settings.name, group, None if job is None else job[1])
     if flag is not None:
-        put_in(connection, [Change(flag, f"{row.token}-{found.id}".encode(), 0)], now_ms)  # or it is stopped already
+        put_in(connection, [Change(flag, f"{row.token}-{found.id}".encode(), 0)], now_ms)  # no effect if it is stopped
 
 
 def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
@@ -255,7 +257,7 @@ def any_due(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
 
 
 def promote_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int, count_max: int | None) -> int:
-    """Let due scheduled messages enter their groups, as if they were sent then; returns how many were due.
+    """Let due scheduled messages enter their groups as if they had been sent when due; returns how many were due.
 
     Position and deduplication are decided here. A duplicate of a message accepted in the 5 minutes before is dropped.
     """

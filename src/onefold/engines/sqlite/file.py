@@ -1,11 +1,11 @@
-"""A database file on its disk: the file of a URL, whether it still exists, and the space it may take.
+"""A database file on its disk: which file a URL names, whether it is still there, and how much space it may take.
 
     sqlite:///relative/path.db    sqlite:////absolute/path.db    sqlite://:memory:    sqlite:///db.sqlite3?adopt=yes
 
-Waiting times, page size and the log's length are chosen by the code that opens it. The one option of such a URL,
-`adopt=yes`, lets onefold add its tables to a file of another program. If a file is removed or replaced while a process has
-it open, that process's writes are lost to all others, and its log, which others find by name, would be applied to the file
-that has the name now. `OpenFile` detects that.
+Waiting times, page size and the log's length are chosen by the code that opens the file. The only option of such a URL,
+`adopt=yes`, lets onefold add its tables to another program's file. If a file is removed or replaced while a process has
+it open, no other process sees what that process writes, and its log, which others find by name, would be applied to the
+file that now has the name. `OpenFile` detects that.
 
 SQLite writes everything to the log first, even deletions. When the log has filled the disk, it can neither grow nor be
 written into the file, which would have to grow too: nothing can be accepted, finished or removed any more. So, while there
@@ -13,8 +13,8 @@ is little space (`Space`), the log is limited to a share of it, and work that on
 refused while there is still room to finish accepted work: one record of average size for each message in the file, plus a
 share of the disk. With plenty of space nothing is limited, and nothing is counted.
 
-Never here: connections, transactions. Invariants: a path is `:memory:` or of printable characters; a page size applies to
-new files, existing ones keep theirs; the content of the log fits into the file.
+Never here: connections, transactions. Invariants: a path is `:memory:` or consists of printable characters; a page size
+applies to new files, and existing files keep theirs; the content of the log fits into the file.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     """The defaults are those of workers.
 
     Args:
-        busy_ms: how long a write waits for other processes, and for an open transaction of its own, before `StorageBusy`, in
-            milliseconds, 0 or more.
-        log_bytes: length of the write-ahead log at which it is written into the file and overwritten from its beginning.
-            Until it has grown to that, a sync also has to store its new length (80 us more on ext4). 40 MB: 10-30 % more
-            jobs than with SQLite's 4 MB, measured.
-        page_bytes: of a new file: a power of 2, 512 to 65,536 (https://www.sqlite.org/pragma.html#pragma_page_size). A
-            commit writes whole pages: small ones make small changes cheaper, large ones large messages and long scans.
-        adopts: a file of another program gets onefold's tables, instead of being refused.
+        busy_ms: how long a write waits for other processes, and for an open transaction of its own process, before it
+            raises `StorageBusy`; milliseconds, 0 or more.
+        log_bytes: length of the write-ahead log at which it is written into the file and overwritten from its
+            beginning. Until it has reached that length, a sync also has to store its new length (80 us more on ext4).
+            40 MB: 10-30 % more jobs than with SQLite's 4 MB, measured.
+        page_bytes: page size of a new file: a power of 2, 512 to 65,536
+            (https://www.sqlite.org/pragma.html#pragma_page_size). A commit writes whole pages: small pages make small
+            changes cheaper; large pages, large messages and long scans.
+        adopts: add onefold's tables to another program's file instead of refusing it.
     """
 
     busy_ms: int = 10_000
@@ -77,15 +78,15 @@ _ADOPTS: Final = "?adopt=yes"
 
 
 def adopts(url: str) -> bool:
-    """Whether a file's URL allows adding onefold's tables to another program's file."""
+    """Whether a URL allows onefold to add its tables to another program's file."""
     return url.endswith(_ADOPTS)
 
 
 def path_of(url: str, rest: str) -> str:
-    """The file that `url` names, `rest` being what follows `sqlite://`.
+    """The file that `url` names; `rest` is the part of `url` after `sqlite://`.
 
     Raises:
-        UsageError: it names no file, or has more than a path.
+        UsageError: it does not name a file, or has more than a path.
     """
     rest = rest.removesuffix(_ADOPTS)
     if rest == ":memory:":
@@ -105,10 +106,10 @@ def path_of(url: str, rest: str) -> str:
 
 
 class OpenFile:
-    """The file at a path when it was opened, and its log.
+    """The file that a path named when it was opened, and its log.
 
     Args:
-        path: as the user wrote it: error texts have the whole of it; it may be a link that is changed.
+        path: as the user wrote it. Errors show it as an absolute path; it may be a link that is changed later.
     """
 
     def __init__(self, path: str) -> None:
@@ -124,11 +125,13 @@ class OpenFile:
         self._seen = [inode(self._name), inode(self.log), inode(self._index)]
 
     def is_itself(self) -> bool:
-        """Whether the file is the one that was opened, whatever its log; for a file that was closed in between."""
+        """Whether the path still names the file that was opened, whatever its log; for a file that was closed since."""
         return inode(self._name) == self._seen[0]
 
     def is_there(self) -> bool:
-        """Whether file, log and index are still the ones this process has open, and not empty. 4 us; at every write.
+        """Whether file, log and index are still those that this process has open, and the file is not empty.
+
+        Called at every write; takes 4 us.
 
         Two processes with different indexes on one log would each overwrite what the other has accepted.
 
@@ -149,7 +152,7 @@ class OpenFile:
         return seen == self._seen and main.st_size > 0
 
     def as_ours(self, error: BaseException) -> BaseException:
-        """As `refusals.translate`. An error that shows damage of the file is remembered: see `is_there`."""
+        """As `refusals.translate`. An error that shows damage to the file is remembered: see `is_there`."""
         if is_damage(error):
             self._damage = self._damage or str(error)
         if (
@@ -165,7 +168,7 @@ class OpenFile:
         return translate(error, self._path)
 
     def _version(self) -> int:
-        """The schema version that the file says now; 0 where it cannot be asked, or is that of another program."""
+        """The schema version that is in the file now; 0 if it cannot be read, or the file is another program's."""
         try:
             with closing(sqlite3.connect(f"file:{quote(self.real_path)}?mode=ro", uri=True, timeout=1)) as link:
                 is_ours = link.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
@@ -177,7 +180,7 @@ class OpenFile:
         """Refuse to write after the file was found damaged: cached pages would hide the damage and make it worse.
 
         Raises:
-            StorageError: it was.
+            StorageError: it was found damaged.
         """
         if self._damage is not None:
             raise errors.StorageError(
@@ -199,7 +202,7 @@ class OpenFile:
         """Rename the log of a file that is gone, so that it is not applied to the current file.
 
         Returns:
-            Where it is now; None where there was nothing to move.
+            The log's new path; None if there was nothing to move.
         """
         if inode(self.real_path) == self._seen[0]:
             return None
@@ -211,7 +214,7 @@ class OpenFile:
         target = f"{self.log}-of-replaced-{os.getpid()}"
         try:
             os.rename(self.log, target)
-        except OSError as error:  # another process of the old file has done it
+        except OSError as error:  # another process that used the old file has done it
             let_through(error)
             return None
         return target
@@ -220,19 +223,19 @@ class OpenFile:
         """Refuse to write, because no other process would find it; what can be saved is written into the file.
 
         Args:
-            writer: of the file, outside transactions.
+            writer: the file's writer, outside a transaction.
 
         Raises:
             StorageError: always.
         """
         is_saved = False
-        if self.is_log_gone():  # no other log was begun: this process still has all of its content
+        if self.is_log_gone():  # no new log was begun: this process still has all of the log's content
             _, held, written = writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             is_saved = held == written
         raise self.refusal(is_saved=is_saved, log=self.move_old_log())
 
     def refusal(self, *, is_saved: bool, log: str | None) -> errors.StorageError:
-        """The error with the reason why nothing can be written any more.
+        """The error that says why nothing can be written any more.
 
         Args:
             is_saved: the content of the removed log was written into the file first.
@@ -257,7 +260,7 @@ class OpenFile:
 
 
 def inode(path: str) -> tuple[int, int] | None:
-    """Device and inode of a file; None: there is none."""
+    """Device and inode of a file; None if it does not exist."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -266,7 +269,7 @@ def inode(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-_FAMILY_BYTES: Final = 8  # in every existing file
+_FAMILY_BYTES: Final = 8  # never changes: existing files use it
 
 
 def ident(key: RecordKey) -> bytes:
@@ -276,9 +279,9 @@ def ident(key: RecordKey) -> bytes:
 
 T = TypeVar("T")
 
-_SHARE: Final = 8  # the log's share of the space that it and the file's growth use
-_PLENTY: Final = 16  # times the log's limit: with this much space nothing is limited
-_LOG_BYTES_LEAST: Final = 256 * 1024  # some ten jobs' worth of changes
+_SHARE: Final = 8  # the log may take this fraction (1/n) of the space for itself and the file's growth
+_PLENTY: Final = 16  # nothing is limited while there is room for this many times the log's limit
+_LOG_BYTES_LEAST: Final = 256 * 1024  # the changes of about ten jobs
 _RESERVE_BYTES: Final = (256 * 1024, 64 * 1024 * 1024)
 _LOOK_EVERY: Final = 32  # transactions
 _LOOK_EVERY_WHEN_TIGHT: Final = 8
@@ -286,21 +289,21 @@ _SCARCE_BYTES: Final = (
     4 * 1024 * 1024
 )  # with this little left to grow, the log is written into the file before each job
 _LIKE: Final = 64  # limits that differ by less than this fraction (1/n) are not set again
-_INCREMENTAL: Final = 2  # SQLite's number of that auto_vacuum
+_INCREMENTAL: Final = 2  # SQLite's number for this mode of auto_vacuum
 _FREE_PAGES_LEAST: Final = 256  # fewer pages are not worth moving
 _PAGES_GIVEN_BACK: Final = 512  # in one transaction, some milliseconds
 PAGES_MAX: Final = 4_294_967_294  # SQLite's own limit
 
 _RECORD_BYTES_LEAST: Final = 512  # a record without a result takes 200, a small message that a handler sends 300
-_RECORDS_MEASURED: Final = 256  # the newest
-_ROWS_MAX: Final = 8  # rows of history counted per run, at most; the average is measured
+_RECORDS_MEASURED: Final = 256  # the newest records
+_ROWS_MAX: Final = 8  # rows of history that count per record, at most; the average is measured
 _CALLS: Final = 16  # guarded calls in progress at one time, each counted with the average record
-_COUNT_EVERY: Final = 256  # sends, plus an eighth of what waits, after which sizes are measured again
-_COUNT_SHARE: Final = 20  # where sends are refused, counting messages takes at most this fraction (1/n) of the time
-# Every message has a row in one of two narrow tables, whatever the size of its body. None before the first message.
+_COUNT_EVERY: Final = 256  # sizes are measured again after this many sends plus an eighth of the waiting messages
+_COUNT_SHARE: Final = 20  # while sends are refused, counting messages takes at most this fraction (1/n) of the time
+# Every message has a row in one of two narrow tables, whatever the size of its body.
 _COUNT: Final = "SELECT (SELECT count(*) FROM onefold_waiting) + (SELECT count(*) FROM onefold_received)"
 _LAST_ID: Final = "SELECT last_id FROM onefold_file"
-# 110 and the second ident: the rest of a row, and its place in the index, measured with dbstat; 300 for a row of history.
+# 110 and the second ident are the rest of a row and its index entry, measured with dbstat; 300 is a row of history.
 _RECORD_BYTES: Final = f"""
     SELECT ifnull(avg(110 + 2 * length(ident) + length(fingerprint) + length(scope) + length(job) + length(key)
         + ifnull(length(message_id), 0) + ifnull(length(result), 0) + ifnull(length(failure), 0)
@@ -317,8 +320,8 @@ class Limits(NamedTuple):
     """How far the file and its log may grow.
 
     Args:
-        log_bytes: of the log, before it is written into the file.
-        pages: of the file. spare_bytes: of these, what sends always leave for other work.
+        log_bytes: length of the log at which it is written into the file.
+        pages: size of the file in pages. spare_bytes: the part of it that sends always leave for other work.
         growth_bytes: how much larger the file may become.
     """
 
@@ -341,7 +344,7 @@ def limits(real_path: str, page_bytes: int, log_bytes: int) -> Limits:
     """The limits for the space that is free now.
 
     Args:
-        real_path: the file. page_bytes: its pages. log_bytes: the log's limit where there is plenty of space.
+        real_path: the file. page_bytes: size of its pages. log_bytes: the log's limit where there is plenty of space.
 
     Raises:
         OSError: the free space cannot be read.
@@ -353,7 +356,8 @@ def limits(real_path: str, page_bytes: int, log_bytes: int) -> Limits:
     file_bytes = _size(real_path)
     log = min(max(shared // _SHARE, _LOG_BYTES_LEAST), log_bytes)
     least, most = _RESERVE_BYTES
-    # Half of the rest: one transaction may use all of it, and its pages are written to the log before the file.
+    # Half of the rest: one transaction may use all of it, and its pages are written to the log before they are to the
+    # file.
     growth = (shared - 2 * log) // 2
     return Limits(
         log,
@@ -367,7 +371,7 @@ class Waiting(NamedTuple):
     """The messages still to be finished, as last counted.
 
     Args:
-        messages: how many. last_id: the last id that was assigned then. each_bytes: reserved for each.
+        messages: how many. last_id: the last id that was assigned then. each_bytes: space reserved for each.
     """
 
     messages: int
@@ -379,9 +383,9 @@ class Space:
     """Applies these limits to a writer's connection.
 
     Args:
-        writer: of the file, prepared. path: as the user wrote it. real_path: the file.
+        writer: the file's writer, with its pragmas set. path: as the user wrote it. real_path: the file.
         log_bytes: the log's limit where there is plenty of space.
-        may_checkpoint: whether the log belongs to the file; called before it is written into the file.
+        may_checkpoint: returns whether the log belongs to the file; called before the log is written into the file.
     """
 
     def __init__(
@@ -392,7 +396,7 @@ class Space:
         self._real_path = real_path
         self._log_bytes = log_bytes
         self._may_checkpoint = may_checkpoint
-        self._page_bytes = _asked(writer, "page_size")  # an older file's own
+        self._page_bytes = _asked(writer, "page_size")  # an older file keeps its own
         self._limits = self._set = Limits(log_bytes, PAGES_MAX)
         self._until_check = 0
         self._clock = SystemClock()
@@ -406,10 +410,10 @@ class Space:
         return self._limits.is_tight
 
     def watch(self, *, reserved: bool) -> None:
-        """Before a transaction: check the space now and then.
+        """Check the space from time to time; call it before each transaction.
 
         Args:
-            reserved: the work is not repeated after a full disk, so there must be room in the log for it.
+            reserved: the work is not repeated if the disk is full, so there must be room in the log for it.
         """
         self._until_check -= 1
         if self._until_check < 0:
@@ -420,8 +424,8 @@ class Space:
     def make_room(self) -> None:
         """Write the log into the file as far as readers allow, free its space, and check again."""
         if not self._may_checkpoint():
-            return  # the next write refuses
-        with ignored(sqlite3.Error):  # the disk is full: what fitted was written
+            return  # the next write is refused
+        with ignored(sqlite3.Error):  # the disk is full: as much as fits is written
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._check()
         if self._limits != self._set:
@@ -445,7 +449,7 @@ class Space:
         return checked
 
     def _check_room(self, writer: sqlite3.Connection) -> None:
-        """Refuse if space is short. Messages are counted now and then; in between, sends are added and ends ignored."""
+        """Refuse if space is short. Messages are counted rarely; in between, sends are added and deletions ignored."""
         found = self._limits
         if not found.is_tight:
             return
@@ -456,23 +460,23 @@ class Space:
         if waiting is None or last_id - waiting.last_id > _COUNT_EVERY + waiting.messages // 8:
             waiting = self._waiting = self._count(writer, last_id)
         messages = waiting.messages + last_id - waiting.last_id
-        # Guarded calls in progress are not counted: the spare space is for these, and for the one that begins.
+        # Guarded calls in progress are not counted: the spare space is for them, and for the call that begins.
         needed = max(found.spare_bytes, _CALLS * waiting.each_bytes) + messages * waiting.each_bytes
         if room < needed:
             raise DiskFull(
                 f"{self._path} takes no more messages or guarded calls: {room // 1024:,} KiB are left for it.",
                 meaning=f"Nothing of this call was stored. {needed // 1024:,} KiB are kept for finishing the {messages:,} "
                 "messages that are there.",
-                todo="Free space on the disk or enlarge it; or let workers finish what is in the file. What they record "
-                "of it stays for its lifetime.",
+                todo="Free space on the disk or enlarge it; or let workers finish what is in the file. The records "
+                "that they write for it stay until they expire.",
             )
 
     def shorten_log(self) -> None:
-        """Check the space, and shorten a log that is too long; outside of transactions."""
+        """Check the space, and shorten a log that is too long; call it outside a transaction."""
         self._check()
         if _size(f"{self._real_path}-wal") > 2 * self._limits.log_bytes and self._may_checkpoint():
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")  # most of it, while others write
-            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # does nothing while a reader still needs it
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")  # does most of the work while others can write
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # does nothing while a reader still needs the log
 
     @staticmethod
     def has_many_free_pages(connection: sqlite3.Connection) -> bool:

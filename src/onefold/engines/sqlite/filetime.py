@@ -1,9 +1,9 @@
-"""The time shared by the processes on one file when the machine's clock is set.
+"""The time that the processes on one file share when the machine's clock is set.
 
-Each process detects a step itself (`clock.py`). A process that opens the file later reads it from a row (`onefold_state`,
-name `onefold/clock`) with the wall time at a monotonic instant: both clocks advance together, so any other wall time now
-means a step, even if no process has noticed it yet. Without such a row the file's own time is used: if it was written later
-than now, the clock was set back.
+Each process detects a step of the clock itself (`clock.py`). A process that opens the file later learns of it from a
+row (`onefold_state`, name `onefold/clock`) that has the wall time at a monotonic instant: both clocks advance together,
+so any other wall time now means a step, even if no process has noticed it yet. Without such a row the modification time
+of the file is used: if it is later than now, the clock was set back.
 Never here: the arithmetic of a step. Invariant: a row from another boot is never used, because monotonic time starts anew.
 """
 
@@ -22,9 +22,9 @@ from onefold.interrupts import ignored
 
 _NAME: Final = "onefold/clock"
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
-# A file with a later time was touched by hand, or copied from elsewhere: no message may expire because of that. A row has no
-# such limit: it counts only within its own boot, and processes on one file that do not agree on it would end each other's
-# leases.
+# A file whose time is further ahead was touched by hand or copied from elsewhere; no message must expire because of
+# that. A row has no such limit: it counts only within its own boot, and processes that do not agree on it would end
+# each other's leases.
 _AHEAD_MS_MAX: Final = limits.DAY_MS
 _READ: Final = "SELECT value FROM onefold_state WHERE name = ? AND value IS NOT NULL"
 _WRITE: Final = """
@@ -33,17 +33,17 @@ ON CONFLICT (name) DO UPDATE SET version = version + 1, value = excluded.value
 """
 
 
-_SANE_MS: Final = 2**53  # no clock is further off
+_SANE_MS: Final = 2**53  # no clock is off by more
 _FRESH_MS: Final = (
     100  # a row that is off by more than this is written again: NTP slews by less than that in three minutes
 )
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """The difference between steady clock and wall clock, and the wall time, at the monotonic instant `at_ms`.
+    """The difference between the steady clock and the wall clock, and the wall time, at the monotonic instant `at_ms`.
 
     Args:
-        wall_ms: 0 if it is not the machine's clock, or the row was written before December 2026.
+        wall_ms: 0 if the clock is not the machine's, or the row was written before December 2026.
     """
 
     boot: str
@@ -52,21 +52,21 @@ class _Row(msgspec.Struct, frozen=True):
     wall_ms: int = 0
 
     def step_ms(self, clock: SteadyClock) -> int:
-        """By how much the wall clock was set since the row was written; 0 where that is not known."""
+        """By how much the wall clock was set forward since the row was written; 0 if that is not known."""
         if not self.wall_ms or not _is_the_machines(clock) or self.boot != _boot():
             return 0
         return clock.wall.now_ms() - self.wall_ms - (clock.monotonic_ms() - self.at_ms)
 
 
 def note_in(connection: sqlite3.Connection, clock: SteadyClock) -> None:
-    """Store the present times of both clocks for later processes, inside the caller's transaction."""
+    """Store the current time of both clocks for later processes, inside the caller's transaction."""
     by_ms, at_ms = clock.offset
     wall_ms = clock.wall.now_ms() - (clock.monotonic_ms() - at_ms) if _is_the_machines(clock) else 0
     connection.execute(_WRITE, (_NAME, msgspec.json.encode(_Row(_boot(), by_ms, at_ms, wall_ms))))
 
 
 def is_noted(connection: sqlite3.Connection, clock: SteadyClock) -> bool:
-    """Whether the row agrees with the present wall time, so that the next process can detect a step."""
+    """Whether the row agrees with the current wall time, so that the next process can detect a step."""
     row = _row(connection)
     if not _is_the_machines(clock):
         return True
@@ -91,7 +91,7 @@ def _is_the_machines(clock: SteadyClock) -> bool:
 
 
 def written_at_ms(real_path: str) -> int:
-    """When the file or its log was last written, by the clock at that time, in ms since the epoch; 0 for a new file."""
+    """When the file or its log was last written, in ms since the epoch by the clock of that time; 0 for a new file."""
     found = 0
     for name in (real_path, f"{real_path}-wal"):
         with ignored(OSError):
@@ -101,7 +101,7 @@ def written_at_ms(real_path: str) -> int:
 
 
 def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -> None:
-    """Let the clock of a process that has just opened the file continue from the time of the others.
+    """Let the clock of a process that has just opened the file continue from the time of the other processes.
 
     Args:
         written_ms: `written_at_ms` before this process wrote.
@@ -113,7 +113,7 @@ def adopt(connection: sqlite3.Connection, clock: SteadyClock, written_ms: int) -
         if is_step(step_ms, clock.monotonic_ms() - row.at_ms) and not clock.steps:
             clock.stepped(step_ms)
     ahead_ms = written_ms - clock.now_ms()
-    if _is_the_machines(clock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the machine's, as the file's is
+    if _is_the_machines(clock) and STEP_MS <= ahead_ms <= _AHEAD_MS_MAX:  # the file's time is the machine's too
         clock.adopt(Offset(ahead_ms, clock.monotonic_ms()))
 
 

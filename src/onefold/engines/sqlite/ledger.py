@@ -1,4 +1,4 @@
-"""History on SQLite: rows appended in order, found by operation, run and time.
+"""History on SQLite: rows that are appended in order, and found by operation, run or time.
 
 `append_in` works inside the caller's transaction, so that history is written together with what it reports, or not at all.
 Rows of one instant keep the order in which they were appended. Never here: what a row means, or which code may write it.
@@ -84,7 +84,7 @@ class SqliteLedger:
         return self._rows("run = ? ORDER BY at_ms, id LIMIT ? OFFSET ?", run, limit, after)
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run in the order of their writing, which is the order of the index of runs; page by page."""
+        """All rows of one run, page by page, in the order in which they were written, which is the index's order."""
         last_id = 0
         while found := self._page_of_run(run, last_id, page):
             yield [_row(row[1:]) for row in found]
@@ -94,7 +94,7 @@ class SqliteLedger:
         return self._engine.read(lambda connection: connection.execute(_WALK, (run, after_id, page)).fetchall())
 
     def tally(self, run: str) -> Mapping[str, int]:
-        """How many operations of a run are in each state; a run larger than the cache is sorted in a temporary file."""
+        """How many operations of a run are in each state; a run larger than the cache is sorted in a file."""
         return self._engine.read(lambda connection: dict(connection.execute(_TALLY, (run,)).fetchall()))
 
     def between(self, from_ms: int, to_ms: int, limit: int = 1000) -> list[Row]:

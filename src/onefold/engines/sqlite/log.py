@@ -1,21 +1,22 @@
 """The write-ahead log of a database file on its disk: its syncs, and the space allocated ahead of its content.
 
-SQLite syncs the log inside COMMIT, while the writer's turn is held. Work that may be seen before it is on disk is committed
-without that (`Database.write(early=True)`); the turn goes to the next thread, and the caller syncs the log before it returns
-(`Log`). So a sender's sync and a worker's transaction run at the same time, and callers that come together share a sync. One
-sync covers every earlier commit of every process, because the log is one file and is read back up to its first gap. The
-kernel reports a disk failure only once: afterwards it treats the pages as written, and the next sync would succeed although
-there is a gap, after which nothing is read back. So after one failure this process writes and confirms nothing any more.
+SQLite syncs the log inside COMMIT, while the writer's turn is held. Work that may be seen before it is on disk is
+committed without a sync (`Database.write(early=True)`); the turn goes to the next thread, and the caller syncs the log
+before it returns (`Log`). So a sender's sync and a worker's transaction run at the same time, and callers that arrive
+together share a sync. One sync covers every earlier commit of every process, because the log is one file and is read
+back up to its first gap. The kernel reports a disk failure only once: afterwards it treats the pages as written, and
+the next sync would succeed although there is a gap, after which nothing is read back. So after one failure this process
+neither writes nor confirms anything any more.
 
-A sync of a file that has grown also writes its new length into the file system's journal, which takes as long again as the
-data (docs/decisions/0031). So the log is extended ahead of SQLite, with zeros and in large steps, as PostgreSQL does
-(`wal_init_zero`). SQLite reads a log up to the first frame that does not have the salt of the log's header, and a page
-number above 0 (https://www.sqlite.org/fileformat2.html#walformat), and overwrites what comes after it, which is mostly the
-rest of an older log.
+A sync of a file that has grown also writes its new length into the file system's journal, which takes as long again as
+the data (docs/decisions/0031). So the log is extended ahead of SQLite, with zeros and in large steps, as PostgreSQL
+does (`wal_init_zero`). SQLite reads a log up to the first frame that lacks the salt of the log's header or has a page
+number of 0 (https://www.sqlite.org/fileformat2.html#walformat), and overwrites what comes after that, which is usually
+the rest of an older log.
 
-Never here: the content of the log, how long it may become (`file.Space`). Invariants: `Log.flush` returns when all that was
-committed before the call is on disk, or raises; only zeros are written to a log here, after its end, and only with the
-file's turn.
+Never here: the content of the log, and how long it may become (`file.Space`). Invariants: `Log.flush` returns when all
+that was committed before the call is on disk, or raises; only zeros are written to a log here, after its end, and only
+with the file's turn.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Log:
     """The log of one database file.
 
     Args:
-        path: of the log, which SQLite has opened; the same file is opened here. None for a database in memory: nothing is
-            synced.
-        failure: the error of an earlier sync of this process; a fork does not repair it.
+        path: path of the log, which SQLite has opened; the same file is opened here. None for a database in memory, for
+            which nothing is synced.
+        failure: the error of an earlier failed sync of this process, which also holds after a fork.
 
     Raises:
         OSError: it cannot be opened.
@@ -53,13 +54,13 @@ class Log:
     def __init__(self, path: str | None, failure: str | None = None) -> None:
         self._path = path
         if path is not None:
-            self._file = io.FileIO(path, "r+")  # an object, not a number: closed even if a signal handler raises
+            self._file = io.FileIO(path, "r+")  # not a bare descriptor: closed even if a signal handler raises
             self._close_file = weakref.finalize(self, self._file.close)
             self._close_file.atexit = False
-        self._tickets = count(1)  # numbers calls, and syncs, in order
+        self._tickets = count(1)  # numbers calls and syncs in one order
         self._on_disk = 0  # all that was committed before that ticket is on disk
         self.failure = failure
-        self._lock = threading.RLock()  # a signal handler may send while this thread is in here
+        self._lock = threading.RLock()  # reentrant: a signal handler may send a message while this thread holds it
 
     def flush(self) -> None:
         """Return once all that was committed before this call is on disk.
@@ -72,7 +73,7 @@ class Log:
         ticket = next(self._tickets)
         with self._lock:
             if self._on_disk > ticket:
-                return  # a sync that began after this call has finished
+                return  # a sync that began after this call did has finished
             self.check(is_seen=True)
             begun = next(self._tickets)
             try:
@@ -86,17 +87,17 @@ class Log:
     def begin(self, *, grows: bool) -> None:
         """Allocate room in the log's file for the next commits; call it after BEGIN, before anything is written.
 
-        If the log's length is not a multiple of a step, it has grown past the last one.
+        A log whose length is not a multiple of the step has grown beyond what was allocated.
 
         Args:
-            grows: False where there is little space.
+            grows: False if there is little space.
 
         Raises:
-            StorageError: as `check`.
+            StorageError: as for `check`.
         """
         self.check()
         if grows and (length := os.lseek(self._file.fileno(), 0, os.SEEK_END)) % _STEP_BYTES:
-            with ignored(OSError):  # SQLite's own write then succeeds anyway, or raises the error
+            with ignored(OSError):  # SQLite's own write succeeds without it, or raises the error
                 os.pwrite(self._file.fileno(), bytes(-length % _STEP_BYTES), length)
 
     def check(self, *, is_seen: bool = False) -> None:
@@ -106,7 +107,7 @@ class Log:
             is_seen: the calling operation has written something that others can see.
 
         Raises:
-            StorageError: one has failed in this process; NotOnDisk where `is_seen`.
+            StorageError: a sync has failed in this process; NotOnDisk if `is_seen`.
         """
         if self.failure is not None:
             seen = "What this call wrote can be seen, but a power cut may take it back."

@@ -1,9 +1,9 @@
 """The schema of the file and its versions: SQL files, applied in order, once, in one transaction.
 
-`sql/NNNN_*.sql` are the steps; the file's `user_version` is the number of steps applied, its `application_id` marks it as
-onefold's. A file of a newer onefold, or of another program, is refused before anything is changed. A file of another program
-that is adopted keeps both numbers, which are that program's to use, and has the table `onefold_adopted` instead. A step that
-has been released never changes. Invariant: a migration is applied completely or not at all.
+`sql/NNNN_*.sql` are the steps; the file's `user_version` is the number of steps applied, and its `application_id` marks
+it as onefold's. A file of a newer onefold, or of another program, is refused before anything is changed. An adopted
+file of another program keeps both numbers, which belong to that program, and has the table `onefold_adopted` instead. A
+step that has been released never changes. Invariant: a migration is applied completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ADOPT: Final = "CREATE TABLE onefold_adopted (one INTEGER PRIMARY KEY CHECK (on
 
 
 def migrate(engine: Database, *, adopts: bool = False) -> None:
-    """Bring the file to this version's schema; does nothing if it has it already.
+    """Bring the file up to this version's schema; do nothing if it already has it.
 
     Args:
-        adopts: a file of another program gets onefold's tables, instead of being refused.
+        adopts: add onefold's tables to another program's file instead of refusing it.
 
     Raises:
         StorageError: the file belongs to another program, or to a newer onefold.
@@ -57,7 +57,7 @@ def own_tables() -> frozenset[str]:
 
 
 def _refuse_altered(path: str, connection: sqlite3.Connection) -> None:
-    """Refuse a file in which one of our tables is a view now, or has a trigger: its statements would run as ours.
+    """Refuse a file in which one of our tables was made a view or has a trigger, whose statements would run as ours.
 
     Transactional jobs may have their own tables, views and triggers.
 
@@ -94,7 +94,7 @@ def _apply(connection: sqlite3.Connection, steps: list[Path], *, adopts: bool) -
 
 
 def _statements(script: str) -> list[str]:
-    """The single statements of a script. `executescript` would commit the transaction we are in."""
+    """The statements of a script, one by one: `executescript` would commit the open transaction."""
     statements, buffer = [], ""
     for line in script.splitlines(keepends=True):
         buffer += line

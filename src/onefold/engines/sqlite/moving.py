@@ -1,11 +1,11 @@
-"""Moving messages: single ones chosen by an operator, or a whole dead-letter queue by a move task, as SQS does.
+"""Moving messages: single messages that an operator chooses, or a whole dead-letter queue by a move task, as SQS does.
 
-A moved message is a new message: new id, receive count 0, retention from now. Body, attributes, group, trace and key are
-kept; reason and source are not. On FIFO queues its deduplication id is the old message id, so that a redrive within five
-minutes is not dropped as a duplicate. A task moves the messages that existed when it began and are not in flight, in order
-on FIFO queues; messages that come back while it runs are left for the next task. A dead letter of a stopped FIFO group
-(marked by a flag in State) is left as well: the group must be redriven as a whole, or it would lose its order.
-Invariant: a message is in exactly one of the two queues at any moment.
+A moved message is a new message: it has a new id, a receive count of 0, and a retention that starts now. Body,
+attributes, group, trace and key are kept; reason and source are not. On FIFO queues its deduplication id is the old
+message id, so that a redrive within five minutes is not dropped as a duplicate. A task moves the messages that existed
+when it began and are not in flight, on FIFO queues in order; messages that come back while it runs are left for the
+next task. Dead letters of a stopped FIFO group (marked by a flag in State) are left as well: the group must be redriven
+as a whole, or it would lose its order. Invariant: a message is in exactly one of the two queues at any moment.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from onefold.engines.sqlite.rows import (
     stored_in,
 )
 
-_MOVED_AT_ONCE: Final = 1_000  # messages in one step of a task: a transaction of less than 0.1 s
-# Whether a message's group is stopped in the target queue. One parameter: that queue, or NULL for the source queue.
+_MOVED_AT_ONCE: Final = 1_000  # messages in one step of a task, a transaction of less than 0.1 s
+# Whether a message's group is stopped in the target queue. One parameter: that queue, or NULL for the message's source
+# queue.
 _FLAG: Final = (
     "SELECT 1 FROM onefold_state s WHERE s.value IS NOT NULL AND "
     f"s.name = '{STOPPED_PREFIX}' || coalesce(?, json_extract(m.meta, '$.source')) || '/' || "
@@ -54,10 +55,11 @@ def send_on_in(
     moves: Sequence[tuple[str, str | None, Edit | None]],
     now_ms: int,
 ) -> list[Moved | None]:
-    """Move each message to the named queue, or back to where it came from; None: it does not exist, or is in flight.
+    """Move each message to the named queue, or back to where it came from; None if it does not exist or is in flight.
 
     Raises:
-        UsageError: a message without a source and no target named; contents or type that the target does not take.
+        UsageError: no target was named for a message without a source, or the target does not accept the contents or
+            type.
         NotFoundError: the target does not exist.
     """
     token = catalogue.token_in(connection)
@@ -118,7 +120,7 @@ def _send_on(
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, message.key,
           meta_text(meta), edit.body if edit else message.body)],
     )  # fmt: skip
-    if old_group is not None:  # after the insert: it may move to the end of a group that contains only this message
+    if old_group is not None:  # after the insert, because the message may move to the end of its own group
         refresh_groups_in(connection, source, [old_group], now_ms)
     moved = Moved(message.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):
@@ -153,9 +155,9 @@ def start_in(
     """Begin a task; `step_in` does the work.
 
     Raises:
-        UsageError: `source` is not a dead-letter queue, has a running task, is `to`, or is of another type; a rate out of
-            range.
-        NotFoundError: a queue that does not exist.
+        UsageError: `source` is not a dead-letter queue, has a running task, is the same queue as `to`, or is of another
+            type; or the rate is out of range.
+        NotFoundError: one of the queues does not exist.
     """
     row = catalogue.row_in(connection, source)
     if to is not None:
@@ -223,8 +225,8 @@ def step_in(connection: sqlite3.Connection, catalogue: Catalogue, handle: str, n
 def _note(connection: sqlite3.Connection, message: Peeked, went: Moved, handle: str, now_ms: int) -> None:
     """Write into the operation's history that a task moved its message.
 
-    The tenant of an operation is not stored with its message, but in its record; where several tenants have the key, or the
-    message names no operation, nothing is written.
+    The tenant of an operation is not stored with its message but in its record; if several tenants use the key, or the
+    message does not name an operation, nothing is written.
     """
     job = message.attributes.get(JOB_ATTRIBUTE)
     if message.key is None or job is None:
@@ -252,7 +254,7 @@ def _note(connection: sqlite3.Connection, message: Peeked, went: Moved, handle: 
 def _movable(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, limit: int, now_ms: int
 ) -> list[int]:
-    """Messages a task may move now: visible, older than the task, with a source if needed, in no stopped group."""
+    """Messages that a task may move now: visible, older than the task, with a source if needed, in no stopped group."""
     visible = (row.id, now_ms, row.expired_at_ms(now_ms))
     found = connection.execute(
         "SELECT m.id FROM ("
@@ -269,7 +271,7 @@ def _movable(
 def _left_behind(
     connection: sqlite3.Connection, row: QueueRow, to: str | None, last_id: int, now_ms: int
 ) -> str | None:
-    """The messages that a task could not move, and how to move them."""
+    """Which messages the task could not move, and how to move them, as text; None if there are none."""
     if row.settings.fifo:
         count, group, source = connection.execute(
             "SELECT count(*), g.name, coalesce(?, json_extract(m.meta, '$.source')) "
@@ -299,7 +301,7 @@ def tasks_in(connection: sqlite3.Connection, source: str) -> list[MoveTask]:
 
 
 def running_in(connection: sqlite3.Connection) -> list[str]:
-    """Handles of the tasks that have work left, oldest first."""
+    """Handles of the running tasks, oldest first."""
     found = connection.execute("SELECT handle FROM onefold_move_task WHERE status = 'RUNNING' ORDER BY id")
     return [handle for (handle,) in found]
 
@@ -325,7 +327,7 @@ def cancel_in(connection: sqlite3.Connection, handle: str) -> MoveTask:
 
     Raises:
         NotFoundError: the task does not exist.
-        UsageError: it is not running any more.
+        UsageError: it is no longer running.
     """
     task = task_in(connection, handle)
     if task.status != "RUNNING":

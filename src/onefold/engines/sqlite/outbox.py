@@ -1,6 +1,6 @@
-"""The outbox tables in a SQLite file of the program's own: writing to them in its transaction, and reading for a relay.
+"""The outbox tables in the program's own SQLite file: writing to them in its transaction, and reading for a relay.
 
-For a program whose tables are in another file than the engine's. Nothing makes the tables but `SQL`, which a person runs.
+For a program whose tables are in a different file than the engine's. Only `SQL`, which a person runs, makes the tables.
 Never here: queues. Invariant: only the program ends its transaction.
 """
 
@@ -44,7 +44,7 @@ _LOOK_MS: Final = 200
 
 
 def takes(connection: sqlite3.Connection, engine_url: str) -> bool:
-    """Whether the connection's file has outbox tables, and is not the engine's own."""
+    """Whether the connection's file has outbox tables and is not the engine's own file."""
     query = "SELECT count(*) FROM main.sqlite_master WHERE name IN ('onefold_outbox', 'onefold_outbox_version')"
     scheme, _, rest = engine_url.partition("://")
     with callers.plain(connection):
@@ -61,10 +61,11 @@ def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, 
     """Write messages, in order, inside the transaction that is open on the connection; all or none.
 
     Args:
-        messages: queue, and the `OutboxMessage` as JSON.
+        messages: for each, its queue and the `OutboxMessage` as JSON.
 
     Raises:
-        UsageError: it is in autocommit mode without a transaction. StorageError: the tables are another version's.
+        UsageError: the connection is in autocommit mode without a transaction.
+        StorageError: the tables are another version's.
         StorageBusy: another process holds the file.
     """
     with callers.plain(connection):
@@ -76,7 +77,7 @@ def put(connection: sqlite3.Connection, app: str, messages: Sequence[tuple[str, 
                 connection.executemany(_PUT, [(app, *one) for one in messages])
                 _check_version(connection, file)
             except BaseException:
-                with ignored(sqlite3.Error):  # SQLite has rolled back everything itself
+                with ignored(sqlite3.Error):  # SQLite itself has rolled back everything
                     connection.execute("ROLLBACK TO onefold_outbox")
                     connection.execute("RELEASE onefold_outbox")
                 raise
@@ -91,7 +92,7 @@ def _check_version(connection: sqlite3.Connection, file: str) -> None:
 
 
 def other_version(file: str) -> errors.StorageError:
-    """The tables are of another version of onefold."""
+    """The error when the tables are another version's."""
     return errors.StorageError(
         f"The outbox tables of {file} are not of version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
@@ -103,7 +104,7 @@ class SqliteOutbox:
     """The OutboxTable contract on one file.
 
     Args:
-        path: the file; it must be there.
+        path: the file, which must exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -113,7 +114,7 @@ class SqliteOutbox:
         self._seen = 0
 
     def create(self) -> None:
-        """Make the tables that do not exist."""
+        """Create the tables that do not exist."""
         for statement in SQL.split(";\n"):
             if statement.strip():
                 self._ask(statement)
@@ -121,7 +122,7 @@ class SqliteOutbox:
 
     @property
     def token(self) -> str:
-        """As the contract says."""
+        """As `OutboxTable.token`."""
         if self._token is None:
             names = self._ask("SELECT name FROM sqlite_master WHERE name = 'onefold_outbox_version'")
             if not names:
@@ -137,7 +138,7 @@ class SqliteOutbox:
         return self._token
 
     def waiting(self, app: str, queues: Collection[str], limit: int) -> list[OutboxRow]:
-        """As the contract says."""
+        """As `OutboxTable.waiting`."""
         if self._link is not None:
             self._seen = data_version(self._link)  # before reading, so that nothing is missed
         marks = ", ".join("?" * len(queues))
@@ -149,18 +150,18 @@ class SqliteOutbox:
         return [OutboxRow(RowId(number, token), queue, message) for number, token, queue, message in rows]
 
     def remove(self, ids: Sequence[RowId]) -> None:
-        """As the contract says."""
+        """As `OutboxTable.remove`."""
         for start in range(0, len(ids), 500):
             numbers, tokens = zip(*ids[start : start + 500], strict=True)
             marks = ", ".join("?" * len(numbers))
             self._ask(f"DELETE FROM onefold_outbox WHERE id IN ({marks}) AND token IN ({marks})", (*numbers, *tokens))
 
     def refuse(self, row: RowId, why: str) -> None:
-        """As the contract says."""
+        """As `OutboxTable.refuse`."""
         self._ask("UPDATE onefold_outbox SET refused = ? WHERE id = ? AND token = ?", (why, *row))
 
     def backlog(self, app: str) -> Backlog:
-        """As the contract says."""
+        """As `OutboxTable.backlog`."""
         ((waiting, oldest, refused),) = self._ask(
             f"SELECT count(*) - count(refused), {_NOW_MS} - min(CASE WHEN refused IS NULL THEN created_at_ms END), "
             "count(refused) FROM onefold_outbox WHERE app = ?",
@@ -169,7 +170,7 @@ class SqliteOutbox:
         return Backlog(waiting=waiting, oldest_age_ms=None if oldest is None else max(oldest, 0), refused=refused)
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As the contract says; a commit is noticed within 200 ms."""
+        """As `OutboxTable.wait`; a commit is noticed within 200 ms."""
         for _ in range(0, at_most_ms, _LOOK_MS):
             if self._link is not None and data_version(self._link) != self._seen:
                 return
@@ -177,7 +178,7 @@ class SqliteOutbox:
                 return
 
     def close(self) -> None:
-        """As the contract says."""
+        """As `OutboxTable.close`."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -4,22 +4,24 @@ Alive: each process locks a file, and the operating system releases the lock whe
 handlers holds a shared lock on `<database>.owners/<owner id>`; its child processes that run handlers share it (`join`). A
 process that gets the exclusive lock knows that all of them are gone, and ends the owner's work: in one transaction its
 leases count as over (`onefold_dead_owner`, read by every claim) and its messages become visible. Owners without a file
-(other hosts, calls of older versions) are never declared dead: only the end of their leases counts.
+(on other hosts, or calls of older versions) are never declared dead: only the end of their leases counts.
 
-Standing still: in its file a process says up to which instant it has extended all leases it still needs (`RenewalMark`). A
-lease that has ended although its process lives was given up if it ended before that instant. If it ended later, the process
-has not come to extend it: it was stopped, and its handler will go on (docs/decisions/0033).
+Stopped: a process writes into its file the instant up to which it has extended all leases that it still needs
+(`RenewalMark`). If a lease has ended although its process is alive, the process gave it up if the lease ended before
+that instant. If it ended later, the process has not had the chance to extend it: it was stopped, and its handler will
+continue (docs/decisions/0033).
 
-Waking, without polling: each waiter binds a datagram socket in a private folder named after the database; `notify` sends one
-byte to every socket there. A byte that arrives while no thread waits stays in the socket, so nothing is lost between "the
-queue was empty" and "wait": create the waiter first, then check, then wait. In memory a condition does the same. Where the
-sockets cannot be used (no AF_UNIX, folder not ours, path too long) waiters poll every 50 ms instead; `Wakeup.polls` has the
-reason. Processes find each other through the system's temporary folder, so they must share it and run as one user; those
-that do not are not woken, and find new work when their own wait times out.
+Waking, without polling: each waiter binds a datagram socket in a private folder named after the database; `notify`
+sends one byte to every socket there. A byte that arrives while no thread waits stays in the socket, so nothing is lost
+between "the queue was empty" and "wait": create the waiter first, then check, then wait. In memory a condition does the
+same. Where the sockets cannot be used (no AF_UNIX, a folder that is not ours, a path that is too long), waiters poll
+every 50 ms instead; `Wakeup.polls` has the reason. Processes find each other through the system's temporary folder, so
+they must share it and run as one user; processes that do not are not woken, and find new work when their own wait times
+out.
 
-Never here: guesses about time, what to do after waking. Invariants: an owner's file is locked before its id can be seen in a
-claim; an owner declared dead never comes back, because ids are not reused; what an owner's file says
-is never later than the end of a lease that it still needs; a wake-up may be spurious, but none is lost.
+Never here: guesses about time, and what to do after waking. Invariants: an owner's file is locked before its id can be
+seen in a claim; an owner declared dead never comes back, because ids are not reused; the instant in an owner's file is
+never later than the end of a lease that it still needs; a wake-up may be spurious, but none is lost.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ if TYPE_CHECKING:
 
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,200}")  # valid as the name of a file; a record may contain anything
-_UNNAMED: Final = ".new-"  # the file of a process that has not locked it yet; it belongs to no owner
-# In place of an instant: no thread of the owner extends leases, so each of its leases decides.
+_UNNAMED: Final = ".new-"  # prefix of a file that its process has not locked yet; it belongs to no owner
+# Written instead of an instant when no thread of the owner extends leases: only the end of each lease counts.
 _ANY_MS: Final = 10**19
 _SAID_BYTES: Final = 80
 
@@ -86,7 +88,7 @@ class Presence:
             raise translate(error, str(self.directory)) from error
 
     def _appear(self, mode: int) -> int:
-        """Make the file under another name, lock it, and only then give it the owner's name."""
+        """Create the file under another name, lock it, and only then give it the owner's name."""
         unnamed = self.directory / f"{_UNNAMED}{self.owner}"
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -95,17 +97,17 @@ class Presence:
         return file
 
     def mark(self, now_ms: int) -> RenewalMark:
-        """What one thread that extends leases of this owner writes down, before the first of them is taken."""
+        """The mark of one thread that extends leases of this owner; written before the first of them is taken."""
         mark = RenewalMark(self, now_ms)
         self.change(mark, now_ms)
         return mark
 
     def has_work(self) -> bool:
-        """Whether any thread that extends leases has one to extend, or ended without saying that it has none."""
+        """Whether any thread that extends leases still has one to extend, or ended without closing its mark."""
         return any(one.is_busy() for one in self._marks)
 
     def change(self, mark: RenewalMark, at_ms: int | None) -> None:
-        """Write down what all marks say together, after one says another instant; None: it is gone."""
+        """Write the earliest instant of all marks after `mark` has changed to `at_ms`, or (None) was closed."""
         with self._lock:
             self._marks = [one for one in self._marks if one is not mark]
             if at_ms is not None:
@@ -116,12 +118,12 @@ class Presence:
 
     def _say(self, file: int) -> None:
         at_ms = min((one.at_ms for one in self._marks), default=_ANY_MS)
-        with ignored(OSError):  # a full disk has no block for it; then each lease decides, and the lock needs none
-            # Twice, so that a reader notices when it reads during a write.
+        with ignored(OSError):  # the disk is full: then only the end of each lease counts, and the lock takes no space
+            # The instant is written twice, so that a reader notices if it reads during a write.
             os.pwrite(file, b"%d %020d %020d\n" % (os.getpid(), at_ms, at_ms), 0)
 
     def find_dead(self) -> list[str]:
-        """Ids of owners whose processes are all gone. Cheap: one open and one lock for each other process."""
+        """Ids of the owners whose processes are all gone. Cheap: one open and one lock for each other process."""
         return [name for name in self._others() if self._is_dead(name)]
 
     def _others(self) -> list[str]:
@@ -140,9 +142,9 @@ class Presence:
             return is_dead
 
     def free_dead_owner(self, engine: Database, owner: str, now_ms: int) -> bool:
-        """Free everything that a dead owner held; False when it is alive, or another process has done it.
+        """Free everything that a dead owner held; False if it is alive, or another process has freed it already.
 
-        In one transaction its leases are over, its messages visible, and the ledger has a row `owner-dead`.
+        One transaction ends its leases, makes its messages visible, and writes the row `owner-dead` into the ledger.
 
         Raises:
             StorageBusy: nothing was done; the next call tries again.
@@ -155,29 +157,29 @@ class Presence:
             return freed
 
     def close(self) -> None:
-        """Release the lock gracefully; only when this owner has no lease and nothing in flight. Idempotent.
+        """Release the lock; call it only when this owner has no lease and nothing in flight. Idempotent.
 
-        A process that ends without it, on purpose or not, is found dead, and what it held is freed at once.
+        A process that ends without this call, on purpose or not, is found dead, and what it held is freed at once.
         """
-        with self._lock:  # a thread may be writing its mark, and must not write it into another file of this number
+        with self._lock:  # a thread that is writing its mark must not write into a file that reuses the descriptor
             file, self._file = self._file, None
         if file is not None:
             self.lock_file.unlink(missing_ok=True)
             os.close(file)
 
     def abandon(self) -> None:
-        """In a child of the process: close this end of the lock, which remains the parent's."""
+        """In a child process: close this end of the lock, which remains the parent's."""
         if self._file is not None:
-            with ignored(OSError):  # a program that becomes a daemon may have closed all files
+            with ignored(OSError):  # a program that turns into a daemon may have closed all files
                 os.close(self._file)
             self._file = None
 
 
 class RenewalMark:
-    """Up to when one thread of a process has extended the leases it has to.
+    """The instant up to which one thread of a process has extended the leases it still needs.
 
     Args:
-        presence: of the process. at_ms: before its first lease was taken.
+        presence: the process's. at_ms: an instant before its first lease was taken.
 
     Attributes:
         is_busy: whether it has leases to extend.
@@ -189,29 +191,29 @@ class RenewalMark:
         self.is_busy: Callable[[], bool] = lambda: True
 
     def renewed(self, at_ms: int) -> None:
-        """Leases that ended at `at_ms` or before are no longer needed: the others were extended beyond it."""
+        """Note that leases which end at `at_ms` or before are not needed, and all others were extended beyond it."""
         self._presence.change(self, at_ms)
 
     def close(self) -> None:
-        """It needs no lease any more."""
+        """Note that the thread needs no lease any more."""
         self._presence.change(self, None)
 
 
 def file_of(owner: str) -> str:
-    """The name of an owner's file; guarded functions of one process have ids of their own, and one file."""
+    """The name of an owner's file; each guarded function of a process has its own id, but they share one file."""
     return owner.rpartition(".")[2]
 
 
 def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
-    """The process id of a lease that has ended, if that process lives and has not extended it.
+    """The process id of a lease's owner, if the lease has ended but the process is alive and has not extended it.
 
-    It is stopped, paused, or about to continue. None: it is gone, has given up the lease, or keeps no mark.
+    Such a process is stopped, paused, or about to continue. None: it is gone, has given up the lease, or keeps no mark.
 
     Args:
-        path: the database file. ended_ms: when the lease was over.
+        path: the database file. ended_ms: when the lease ended.
 
     Raises:
-        StorageBusy: the caller has no file descriptor or memory left to find out; the lease stays its owner's.
+        StorageBusy: the caller has no file descriptor or memory left to find out; the lease remains its owner's.
     """
     if not _OWNER.fullmatch(file_of(owner)):
         return None
@@ -230,7 +232,7 @@ def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
         return None
     try:
         process, *said = map(int, os.read(file, _SAID_BYTES).split())
-    except ValueError:  # nothing could be written, or not by this version
+    except ValueError:  # nothing could be written, or another version wrote it
         return None
     finally:
         os.close(file)
@@ -240,7 +242,7 @@ def stopped_process(path: str, owner: str, ended_ms: int) -> int | None:
 
 
 def are_dead(path: str, owners: Iterable[str]) -> frozenset[str]:
-    """The owners of a file whose lock files exist and are no longer locked.
+    """Those of the owners whose lock files exist and are no longer locked.
 
     Args:
         path: the database file.
@@ -266,7 +268,7 @@ def free_in(connection: sqlite3.Connection, owner: str, actor: str, now_ms: int)
 
 
 def join(lock_file: str) -> int:
-    """Share the presence lock of the owner whose file this is; for child processes, before they run a handler.
+    """Share the presence lock of the owner that the file belongs to; for child processes, before they run a handler.
 
     Args:
         lock_file: `Presence.lock_file` of the parent.
@@ -275,7 +277,7 @@ def join(lock_file: str) -> int:
         The open file; the lock lasts until it is closed or this process ends.
 
     Raises:
-        LeaseLost: the owner was declared dead already; this process must not run anything for it.
+        LeaseLost: the owner was already declared dead; this process must not run anything for it.
     """
     try:
         file = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -307,7 +309,7 @@ def _locked_if_dead(path: Path) -> Iterator[bool]:
     """Lock an owner's file exclusively if all its processes are gone; yields whether they are."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:  # freed already, or not on this host: its lease decides
+    except OSError as error:  # freed already, or on another host: only the end of its lease counts
         let_through(error)
         yield False
         return
@@ -326,9 +328,9 @@ def _locked_if_dead(path: Path) -> Iterator[bool]:
         os.close(file)
 
 
-POLL_S: Final = 0.05  # how often a waiter polls where other processes cannot wake it
+POLL_S: Final = 0.05  # how often a waiter polls if other processes cannot wake it
 _DRAIN_BYTES: Final = 16
-_UNREADY: Final = "."  # files with this prefix are being made
+_UNREADY: Final = "."  # prefix of sockets that are still being set up
 
 
 class LocalWaiter:
@@ -336,7 +338,7 @@ class LocalWaiter:
 
     Args:
         bell: shared by all waiters of one `Wakeup`.
-        wait_s_max: wake up after this time at the latest (then `wait` returns True); None: no need to.
+        wait_s_max: wake up after this time at the latest, and return True from `wait`; None for no limit.
     """
 
     def __init__(self, bell: Bell, wait_s_max: float | None = None) -> None:
@@ -371,8 +373,8 @@ class Bell:
     """Shared by the waiters of one process: a count that only grows, and the condition that guards it.
 
     Attributes:
-        lock: the condition's lock, for `with`: the condition's own `__enter__` is Python, and if a signal handler raises in
-            it, the lock may stay taken.
+        lock: the condition's lock. Use it in `with` instead of the condition, whose `__enter__` is written in Python:
+            if a signal handler raises in that, the lock may stay taken.
     """
 
     def __init__(self) -> None:
@@ -388,7 +390,7 @@ class Bell:
 
 
 class SocketWaiter:
-    """Woken by any process, through its own socket file, and by threads of this one. For one waiting thread.
+    """Woken by any process through its socket file, and by threads of this process. For one waiting thread.
 
     Args:
         path: where to bind; it must not exist.
@@ -405,7 +407,7 @@ class SocketWaiter:
             one.setblocking(False)
         unready = path.with_name(f"{_UNREADY}{path.name}")
         try:
-            # Senders remove files without a listener; this one must not be visible before there is one.
+            # Senders remove sockets that nobody listens to; this one must not have its name before somebody does.
             self._socket.bind(str(unready))
             unready.chmod(private_files.FILE_MODE)
             unready.rename(path)
@@ -425,7 +427,7 @@ class SocketWaiter:
 
     def wake(self) -> None:
         """Wake only this waiter, now or when it waits next."""
-        with ignored(BlockingIOError):  # full: enough bytes to wake it are waiting
+        with ignored(BlockingIOError):  # full: it already contains enough bytes to wake the waiter
             self._waker.send(b"!")
 
     def close(self) -> None:
@@ -434,7 +436,7 @@ class SocketWaiter:
         self._close_sockets()
 
     def abandon(self) -> None:
-        """In a child of the process that listens: close only this end."""
+        """In a child of the process that listens: close only this process's end."""
         self._close_sockets()
 
     def _close_sockets(self) -> None:
@@ -456,7 +458,7 @@ class Wakeup:
         entropy: names the socket files.
 
     Attributes:
-        polls: why waiters poll every 50 ms; None when they are woken.
+        polls: why waiters poll every 50 ms; None if they are woken.
     """
 
     def __init__(self, path: str, entropy: Entropy) -> None:
@@ -465,7 +467,7 @@ class Wakeup:
         self._bell = Bell()
         self._directory: Path | None = None
         self._sender: socket.socket | None = None
-        self._listed: list[str] = []  # the sockets that were found last
+        self._listed: list[str] = []  # the sockets that the last listing found
         self._foreign: set[str] = set()  # sockets that only other processes wake; names are never reused
         self.polls: str | None = None
         if path == ":memory:":
@@ -507,7 +509,7 @@ class Wakeup:
         if self._directory is None or self._sender is None:
             return
         try:
-            # Listed each time: a cached list would miss a new waiter.
+            # Listed each time, because a cached list would miss a new waiter.
             self._listed = os.listdir(self._directory)
         except OSError as error:  # no file descriptor is left, or the folder is gone; the messages are on disk
             let_through(error)
@@ -516,7 +518,7 @@ class Wakeup:
                 _wake(self._sender, f"{self._directory}/{name}")
 
     def abandon(self) -> None:
-        """In a child of the process: stop using locks, threads and sockets of the parent."""
+        """In a child process: stop using the parent's locks, threads and sockets."""
         self._bell = Bell()
         if self._sender is not None:
             self._sender.close()
@@ -536,7 +538,7 @@ class Wakeup:
 def _wake(sender: socket.socket, path: str) -> None:
     try:
         sender.sendto(b"!", path)
-    except OSError as error:  # full, so it will wake up anyway; or closed since it was listed
+    except OSError as error:  # full, so it will wake up anyway; or closed meanwhile
         let_through(error)
         if isinstance(error, ConnectionRefusedError):
             with ignored(OSError):
@@ -544,14 +546,14 @@ def _wake(sender: socket.socket, path: str) -> None:
 
 
 def _private_directory(path: str) -> Path:
-    """The folder for this database's sockets; made now, for this user only.
+    """The folder for this database's sockets; created if it does not exist, for this user only.
 
     Raises:
         OSError: it cannot be made, or another user has put something in its place.
     """
     user = os.getuid()
     digest = blake2b(os.path.realpath(path).encode(), digest_size=8).hexdigest()
-    with forks.opening():  # its first call takes a lock of `tempfile`, which a child forked meanwhile would wait for
+    with forks.opening():  # the first `gettempdir` takes a lock that a child forked meanwhile would wait for
         outer = Path(tempfile.gettempdir()) / f"onefold-{user}"
     outer.mkdir(mode=0o700, exist_ok=True)
     found = outer.lstat()

@@ -2,11 +2,11 @@
 
 `SqliteQueue` implements the Queue contract; each method is one transaction. The functions whose names end in `_in` do the
 same inside a transaction that the caller opened, so that a settlement can commit with its record. Standard queues are
-implemented here, FIFO queues in `fifo`; `settle` has what happens after a receive.
+implemented here and FIFO queues in `fifo`; `settle` has what happens after a receive.
 
-Order on a standard queue: by the instant at which a message became visible. One that is visible again comes before those
-that were never received, unless it was received three times already: then it goes to the back, as on SQS, so that it does
-not block others.
+A standard queue is ordered by the instant at which its messages became visible. A message that is visible again comes
+before those that were never received, unless it was already received three times: then it goes to the back, as on SQS,
+so that it does not block others.
 Never here: policy, waiting, operations for operators. Invariant: a message has only one receiver until its visibility ends.
 """
 
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 CAPABILITIES: Final = QueueCapabilities(fifo=True, uncounted=True, run_at=True, atomic_move=True)
-_TURNS_MAX: Final = 10  # how often one receive starts over after it had to dead-letter messages
+_TURNS_MAX: Final = 10  # how often one receive chooses again after it had to dead-letter messages
 # SQS developer guide, dead-letter queues: after this many receives, a message goes to the back.
 _RECEIVES_BEFORE_BACK: Final = 3
 
@@ -96,7 +96,7 @@ class SqliteQueue:
         self._was_empty = False
 
     def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
-        """Accept messages, with `whole` all or none; on return the accepted ones are on disk, in the order given.
+        """Accept messages (with `whole`: all or none); on return the accepted ones are on disk, in the order given.
 
         Raises:
             StorageBusy: nothing was accepted.
@@ -104,19 +104,20 @@ class SqliteQueue:
         """
         return self._engine.write(
             lambda connection: send_in(connection, self._row(connection), entries, self._clock.now_ms(), whole=whole),
-            early=not self._is_fifo,  # FIFO: a duplicate is answered with the first one's id, which must be on disk
+            early=not self._is_fifo,  # FIFO: a duplicate gets the first message's id, which must be on disk
             adds=True,
         )
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:
         """Receive up to `count_max` messages and hide each for `visible_ms` (None: the queue's setting).
 
-        After an empty result it checks before it asks for the writer's turn, so that idle pollers do not block writers. It
-        does not wait for the disk: a power cut ends the receiver too, and then the message counts as not received.
+        After an empty result, the next call first reads whether there is anything, so that idle pollers do not block
+        writers. A receive does not wait for the disk: a power cut ends the receiver too, and the message counts as not
+        received.
 
         Raises:
-            OverLimitError: standard queue at its in-flight cap.
-            UsageError: `count_max` below 1, `visible_ms` out of its range.
+            OverLimitError: a standard queue has reached its limit of messages in flight.
+            UsageError: `count_max` is below 1, or `visible_ms` out of its range.
         """
         if self._was_empty and not self._engine.read(
             lambda connection: anything_ready(connection, self._row(connection), self._clock.now_ms())
@@ -138,7 +139,7 @@ class SqliteQueue:
         return deliveries
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Hide each receipt's message for a new time counted from now; as for `settle.set_visible_in`, without a sync."""
+        """Hide each receipt's message for a new time from now: `settle.set_visible_in`, without a sync."""
         return self._engine.write(
             lambda connection: set_visible_in(
                 connection, self._row(connection), changes, self._clock.now_ms(), behind_ms=self._clock.behind_ms
@@ -163,10 +164,10 @@ class SqliteQueue:
         )
 
     def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
-        """The state of each receipt; used after a False.
+        """The state of each receipt; for callers that got False for one.
 
         Raises:
-            UsageError: a malformed receipt.
+            UsageError: a receipt is malformed.
         """
         return self._engine.read(
             lambda connection: receipt_states_in(connection, self._row(connection), receipts, self._clock.now_ms())
@@ -269,7 +270,7 @@ def receive_in(
 
 
 def _room(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> tuple[int, _Tally]:
-    """How many more messages the in-flight cap allows. Counts messages only when the cap may be near."""
+    """How many messages the limit on messages in flight allows. They are counted only when the limit may be near."""
     total, base = connection.execute(
         "SELECT receives_total, receives_base FROM onefold_queue WHERE id = ?", (row.id,)
     ).fetchone()
@@ -311,7 +312,7 @@ def _choose(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_m
 
 
 def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now_ms: int) -> list[Found]:
-    """Messages that were received before and are visible again. Those out of receives are dead-lettered."""
+    """Messages that were received before and are visible again. Those without receives left are dead-lettered."""
     returned: list[Found] = []
     for _ in range(_TURNS_MAX):
         rows = connection.execute(
@@ -334,7 +335,7 @@ def _returned(connection: sqlite3.Connection, row: QueueRow, count_max: int, now
 def _span(row: QueueRow, now_ms: int) -> tuple[int, int, int, int]:
     """The queue, and the instants between which a visible, unexpired message must have become visible and been sent.
 
-    A message is never visible before it is sent, so the first bound skips expired ones without reading them.
+    A message is never visible before it is sent, so the first instant skips expired messages without reading them.
     """
     expired_at_ms = row.expired_at_ms(now_ms)
     return row.id, expired_at_ms, now_ms, expired_at_ms
@@ -411,7 +412,7 @@ def _delivery(row: QueueRow, found: Found, visible_ms: int, now_ms: int) -> Deli
 
 
 def anything_ready(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> bool:
-    """Whether a receive might find something; never False when it would."""
+    """Whether a receive might find something: it can be wrong with True, never with False."""
     if row.settings.fifo:
         found = connection.execute(
             "SELECT EXISTS (SELECT 1 FROM onefold_group WHERE queue = ? AND ready_at_ms <= ?) "
@@ -444,12 +445,12 @@ def next_ready_ms(connection: sqlite3.Connection, row: QueueRow, now_ms: int) ->
 
 
 def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Depth:
-    """`Queue.depth` on the snapshot or transaction of `connection`; what has expired is not counted."""
+    """`Queue.depth` in the snapshot or transaction of `connection`; expired messages are not counted."""
     since_ms = row.expired_at_ms(now_ms)
     begun, later = (row.id, since_ms, now_ms, since_ms), (row.id, now_ms, since_ms)
 
     def counted(table: str) -> tuple[int, int | None, int, int | None]:
-        """How many messages are visible and how many are not, and the oldest of each. Each is one range of the index."""
+        """How many messages are visible and how many are not, and the oldest of each; one index range for each."""
         found = f"SELECT count(*), min(sent_at_ms) FROM {table} WHERE queue = ? AND visible_at_ms > ?"
         visible = connection.execute(f"{found} AND visible_at_ms <= ? AND sent_at_ms > ?", begun).fetchone()
         hidden = connection.execute(f"{found} AND sent_at_ms > ?", later).fetchone()
@@ -467,11 +468,11 @@ def depth_in(connection: sqlite3.Connection, row: QueueRow, now_ms: int) -> Dept
 
 
 def depths_in(connection: sqlite3.Connection, now_ms: int) -> tuple[dict[str, Depth], set[str]]:
-    """The depth of every queue as `depth_in` gives it, in three statements however many there are.
+    """The depth of every queue, as from `depth_in`, in three statements however many queues there are.
 
     Returns:
-        Depths by name, and the names of FIFO queues in which a due scheduled message has not entered its group yet: their
-        depth is known once it has.
+        Depths by name; and the names of FIFO queues in which a due scheduled message has not entered its group yet, so
+        that their depth is not final.
     """
     visible, delayed, in_flight = Counter[str](), Counter[str](), Counter[str]()
     oldest: dict[str, int] = {}

@@ -1,6 +1,7 @@
 """Translates SQLite's errors into onefold's: by code, never by text.
 
-Never here: handling errors. Invariant: an error that is not of SQLite or of the system is returned unchanged.
+Never here: handling errors. Invariant: an error that comes neither from SQLite nor from the system is returned
+unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class DiskFull(errors.StorageBusy):
 
 
 def primary(error: sqlite3.Error) -> int:
-    """SQLite's primary result code (extended codes carry it in the low byte); 0 when there is none."""
+    """SQLite's primary result code (the low byte of an extended code); 0 when there is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -42,14 +43,14 @@ def kept_turn(path: str, waited_ms: int) -> errors.StorageBusy:
         f"A transaction of this process has kept {path} from being written for {waited_ms:,} ms.",
         meaning="Nothing was written. It belongs to a transactional job's handler that has not returned; a fork of this "
         "process that waits for it keeps others out, too.",
-        todo="Give the handler's own calls timeouts; what takes long, it should do before its first statement.",
+        todo="Give the handler's own calls timeouts, and do what takes long before its first statement.",
     )
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """An error of SQLite as an error of onefold, by its code, never by its text; any other error unchanged.
+    """An error of SQLite as an error of onefold, chosen by its code, never by its text; any other error unchanged.
 
-    Its text has the absolute path: under cron, systemd and a shell a relative path means different files.
+    The new error's text has the absolute path: a relative path means different files under cron, systemd and a shell.
     """
     path = path if path == ":memory:" else os.path.abspath(path)
     if isinstance(error, OSError):
@@ -77,8 +78,8 @@ def translate(error: BaseException, path: str) -> BaseException:
         return DiskFull(
             f"{path} could not be written: {error}.",
             meaning="Nothing of this call was stored; what was accepted before is safe.",
-            todo="Free space on the disk or enlarge it. Workers go on while they can; what they record of finished work "
-            "stays for its lifetime and may take more room than the messages gave.",
+            todo="Free space on the disk or enlarge it. Workers continue while they can; their records of finished "
+            "work stay until they expire, and may take more space than the messages gave back.",
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return errors.StorageError(
@@ -108,7 +109,7 @@ def _without_room(path: str, error: OSError) -> errors.StorageBusy:
 
 
 def _scarcity() -> OSError | None:
-    """The system's reason why this process cannot open any file now, which SQLite does not pass on."""
+    """The system's reason why this process cannot open any file now; SQLite does not report it."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

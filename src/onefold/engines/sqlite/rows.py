@@ -4,18 +4,19 @@ All functions take a connection and run inside the transaction that is open on i
 are never reused. A message id is the file's token followed by that number; a receipt is id, delivery number and, on FIFO
 queues, the group.
 
-Message groups follow SQS's observed behaviour: a group is read from its head, and delivery stops at the first message that
-is not visible. So a group is open when its head is visible, and the receiver that holds the head holds the group. Every
-operation that changes a head updates `ready_at_ms`, so that a receive costs the same with ten groups and with ten thousand.
-Groups are served in the order in which they became ready, and among equals the least recently served first.
+Message groups follow SQS's observed behaviour: a group is read from its head, and delivery stops at the first message
+that is not visible. So a group is open when its head is visible, and the receiver that holds the head holds the group.
+Every operation that changes a head updates `ready_at_ms`, so that a receive costs the same with ten groups and with ten
+thousand. Groups are served in the order in which they became ready; of groups that became ready together, the least
+recently served is first.
 
-Queues are looked up by name in a `Catalogue`, which caches them until one is changed: every change of settings gives the
-file a new version token, so one short read shows whether the cache is valid, even if another process made the change. Tokens
-are never reused: a change that was rolled back cannot be mistaken for a later one.
+Queues are looked up by name in a `Catalogue`, which caches them until a queue is changed: every change of settings
+gives the file a new version token, so one short read shows whether the cache is valid, even if another process made the
+change. Tokens are never reused, so that a change that was rolled back cannot be mistaken for a later one.
 
 Never here: what an operation means, order, time, checking settings. Invariants: a message has a row in `message` and exactly
 one in `waiting` or `received`; a group's `ready_at_ms` is never later than the instant at which one of its messages can be
-received, and a group without messages has no row; a queue that was looked up is as the open transaction sees it.
+received, and a group without messages has no row; a queue that was looked up is what the open transaction sees.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class QueueRow(Struct, frozen=True, kw_only=True):
 
     Args:
         id: its number in the file.
-        settings: as created or last changed.
-        token: how message ids of this file start.
-        dead_letter, held: its dead-letter and held queues, without theirs.
-        flag_of: as `Engine.stop_groups` has it.
-        is_stopped: whether the process that received a message is stopped (`processes.stopped_process`), by its id and when
-            the message becomes visible.
+        settings: its settings, as created or last changed.
+        token: the prefix of this file's message ids.
+        dead_letter, held: its dead-letter and held queues, whose own such queues are not filled in.
+        flag_of: see `Engine.stop_groups`.
+        is_stopped: returns whether the process that received a message is stopped (`processes.stopped_process`), given
+            the process's id and the instant at which the message becomes visible.
     """
 
     id: int
@@ -62,7 +63,7 @@ class QueueRow(Struct, frozen=True, kw_only=True):
     is_stopped: Callable[[str, int], bool] = lambda *_: False
 
     def expired_at_ms(self, now_ms: int) -> int:
-        """Messages sent at this instant or before have expired."""
+        """The instant of which holds: messages sent then or before have expired."""
         return now_ms - self.settings.retention_ms
 
 
@@ -70,13 +71,14 @@ class Meta(Struct, omit_defaults=True, gc=False):
     """The fields that few messages have.
 
     Args:
-        attributes: name -> (type, text), the bytes of a Binary in base64.
-        group: the tenant on a standard queue; on FIFO the group of a scheduled message.
+        attributes: name -> (type, text), where the bytes of a Binary are in base64.
+        group: on a standard queue the tenant; on a FIFO queue the group of a scheduled message.
         trace: the trace header.
         source: the queue a dead letter came from.
         reason: why it was moved there.
         foreign: it was not sent by onefold, so its attributes are not trusted.
-        accepted_at_ms: when a scheduled message was accepted (its `sent_at_ms` is the time it is due); 0 for all others.
+        accepted_at_ms: when a scheduled message was accepted (its `sent_at_ms` is when it is due); 0 for all other
+            messages.
     """
 
     attributes: dict[str, tuple[str, str]] = {}
@@ -100,7 +102,7 @@ class Found(NamedTuple):
         id, sent_at_ms, key, meta, body, dedup_id, position: as in `message`.
         visible_at_ms: since when it can be received.
         receives, delivery, first_received_at_ms, received_at_ms: as in `received`; None if it was never received.
-        grp, group: FIFO: number and name of its group.
+        grp, group: number and name of its group, on a FIFO queue.
     """
 
     id: int
@@ -124,7 +126,7 @@ _META_ENCODER: Final = msgspec.json.Encoder()
 
 
 def read_meta(text: str | None) -> Meta:
-    """The rare parts of a message."""
+    """The rare fields of a message."""
     if text is None:
         return Meta()
     try:
@@ -138,7 +140,7 @@ def read_meta(text: str | None) -> Meta:
 
 
 def meta_text(meta: Meta) -> str | None:
-    """The rare parts in stored form; None if there are none."""
+    """The rare fields as they are stored; None if there are none."""
     text = _META_ENCODER.encode(meta).decode()
     return None if text == "{}" else text
 
@@ -170,7 +172,7 @@ def timed(row: QueueRow, number: int, entry: Entry, now_ms: int) -> NewMessage:
 
 
 def packed(attributes: Mapping[str, Attribute]) -> dict[str, tuple[str, str]]:
-    """User attributes in the form JSON can hold."""
+    """User attributes in a form that JSON can represent."""
     return {
         name: (
             attribute.type,
@@ -201,7 +203,7 @@ def draw_ids(connection: sqlite3.Connection, count: int) -> int:
 
 
 def message_number(token: str, message_id: str) -> int | None:
-    """The row of a message id; None for an id that this file never assigned."""
+    """The row number of a message id; None for an id that this file never assigned."""
     start, _, number = message_id.rpartition("-")
     return int(number) if start == token and number.isascii() and number.isdigit() and len(number) < 19 else None
 
@@ -212,10 +214,10 @@ def receipt_text(message: int, delivery: int, group: int | None) -> str:
 
 
 def read_receipts(receipts: Iterable[str], fifo: bool) -> list[Receipt]:
-    """Take receipts apart.
+    """Parse receipts.
 
     Raises:
-        UsageError: one of them was not made by a queue of this type (SQS: ReceiptHandleIsInvalid).
+        UsageError: one of them did not come from a queue of this type (SQS: ReceiptHandleIsInvalid).
     """
     parts: list[Receipt] = []
     for receipt in receipts:
@@ -236,10 +238,10 @@ def read_receipts(receipts: Iterable[str], fifo: bool) -> list[Receipt]:
 
 
 def receipt_numbers(receipts: Iterable[str]) -> list[int]:
-    """The rows of the messages of receipts, from queues of either type.
+    """The row numbers of the receipts' messages, from queues of either type.
 
     Raises:
-        UsageError: one of them was not made by a queue.
+        UsageError: one of them did not come from a queue.
     """
     return [read_receipts([receipt], receipt.count(":") == 2)[0][0] for receipt in receipts]
 
@@ -254,7 +256,7 @@ _INSERT_MESSAGE: Final = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-_ROWS_MAX: Final = 50  # rows of one INSERT; each number of rows is a separate statement, which stays prepared
+_ROWS_MAX: Final = 50  # rows of one INSERT; each number of rows needs its own statement, which stays prepared
 
 # -- rows --------------------------------------------------------------------------------------------------
 
@@ -262,10 +264,10 @@ _ROWS_MAX: Final = 50  # rows of one INSERT; each number of rows is a separate s
 def insert_alike(
     connection: sqlite3.Connection, at: tuple[int, int, int, int], rest: Sequence[tuple[str | None, str | None, str]]
 ) -> None:
-    """As `insert`, for messages of a standard queue with equal times: ten of them take a third of the time.
+    """As `insert`, for messages of a standard queue with equal times; for ten messages it takes a third of the time.
 
     Args:
-        at: queue, id of the first (the others have the next ones), sent_at_ms, visible_at_ms.
+        at: queue, id of the first message (the others have the next ids), sent_at_ms, visible_at_ms.
         rest: key, meta and body of each.
     """
     queue, first, sent_at_ms, visible_at_ms = at
@@ -285,7 +287,7 @@ def insert_alike(
 
 @lru_cache(2 * _ROWS_MAX)
 def _alike(count: int, is_plain: bool) -> tuple[str, str]:
-    """Statements for this many rows: one statement is one call of SQLite, which costs more than binding its values."""
+    """Statements for this many rows. Each statement is one call of SQLite, which costs more than binding its values."""
     own = "body" if is_plain else "key, meta, body"
     values = "?, ?, ?, ?, ?" if is_plain else "?, ?, ?, ?, ?, ?, ?"
     messages, waiting = ", ".join([f"({values})"] * count), ", ".join(["(?, ?, ?, ?)"] * count)
@@ -324,13 +326,14 @@ def erase(connection: sqlite3.Connection, messages: Iterable[int]) -> None:
 def ensure_groups_in(
     connection: sqlite3.Connection, queue: int, names: Mapping[str | None, int], ready_at_ms: int
 ) -> dict[str | None, int]:
-    """The groups of these names, created where they do not exist. Existing ones keep their number and `ready_at_ms`.
+    """The numbers of the named groups; missing groups are created. Existing ones keep their number and `ready_at_ms`.
 
-    A group's number is the id of the message it was created for. Ids are never reused, so the number in a receipt or message
-    can never refer to another group.
+    A group's number is the id of the message that it was created for. Ids are never reused, so the number in a receipt
+    or message can never refer to another group.
 
     Args:
-        names: each with its number in case it is created: the id, reserved in this transaction, of one of its messages.
+        names: each with the number it gets if it is created: the id, reserved in this transaction, of one of its
+            messages.
     """
     found: dict[str | None, int] = {}
     for name, number in names.items():
@@ -347,7 +350,7 @@ def ensure_groups_in(
 
 
 def group_members_in(connection: sqlite3.Connection, queue: int, name: str, limit: int | None) -> list[int]:
-    """Numbers of the messages of a group, from its head on."""
+    """Numbers of a group's messages, starting at its head."""
     found = connection.execute(
         "SELECT id FROM onefold_message WHERE grp = (SELECT id FROM onefold_group WHERE queue = ? AND name = ?) "
         "ORDER BY position LIMIT ?",
@@ -357,7 +360,7 @@ def group_members_in(connection: sqlite3.Connection, queue: int, name: str, limi
 
 
 def refresh_groups_in(connection: sqlite3.Connection, row: QueueRow, groups: Iterable[int], now_ms: int) -> None:
-    """Compute again when each group is ready, from its head; delete empty groups.
+    """Recompute from its head when each group is ready; delete empty groups.
 
     A group that is open goes to the end of the rotation.
     """
@@ -383,7 +386,7 @@ def lock_groups_in(
     Args:
         chosen: the result of `choose`.
         until_ms: when the messages are visible again.
-        turn: 1 or more, grows with every receive; puts these groups at the end of the rotation.
+        turn: 1 or more, growing with every receive; puts these groups at the end of the rotation.
     """
     heads: dict[int | None, int] = {}
     for found in chosen:
@@ -399,7 +402,7 @@ def lock_groups_in(
 
 
 def check_groups_in(connection: sqlite3.Connection, queue: int, now_ms: int) -> None:
-    """Let the next receive check every group: the queue's settings have changed, and with them the times of the heads."""
+    """Make the next receive check every group: the queue's settings and so the times of the heads have changed."""
     connection.execute("UPDATE onefold_group SET ready_at_ms = min(ready_at_ms, ?) WHERE queue = ?", (now_ms, queue))
 
 
@@ -410,9 +413,9 @@ class Catalogue:
     """The queues of one file. Safe to use from any thread, each inside its own transaction.
 
     Args:
-        engine: the file; its schema is up to date.
+        engine: the open file; its schema must be up to date.
         entropy: source of the file's token and versions.
-        is_stopped: as for `QueueRow`.
+        is_stopped: see `QueueRow`.
     """
 
     def __init__(
@@ -432,10 +435,10 @@ class Catalogue:
         )
 
     def row_in(self, connection: sqlite3.Connection, name: str) -> QueueRow:
-        """The queue of that name.
+        """The queue with that name.
 
         Raises:
-            NotFoundError: there is none; names the existing ones.
+            NotFoundError: there is none; the error names the existing queues.
         """
         version, token = connection.execute("SELECT settings_version, token FROM onefold_file").fetchone()
         known = self._known
@@ -457,7 +460,7 @@ class Catalogue:
         return self._known[1].get(name)
 
     def row_of(self, connection: sqlite3.Connection, number: int) -> QueueRow:
-        """The queue of that number in the file."""
+        """The queue with that number in the file."""
         name = connection.execute("SELECT name FROM onefold_queue WHERE id = ?", (number,)).fetchone()[0]
         return self.row_in(connection, name)
 
@@ -473,7 +476,7 @@ class Catalogue:
 
 
 def names_in(connection: sqlite3.Connection, *, after: str = "", limit: int = -1) -> list[str]:
-    """Queues' names, sorted: those after `after`, at most `limit` (-1: all)."""
+    """Names of queues, sorted: those after `after`, at most `limit` (-1: all)."""
     found = connection.execute("SELECT name FROM onefold_queue WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
     return [name for (name,) in found]
 
@@ -506,7 +509,7 @@ def _load(connection: sqlite3.Connection, name: str, token: str, *, alone: bool 
     if not alone:
         for role in ("dead_letter", "held"):
             target = getattr(settings, role)
-            if target is not None and is_there(connection, target):  # dropped although another queue names it
+            if target is not None and is_there(connection, target):  # it may have been dropped
                 targets[role] = _load(connection, target, token, alone=True)
     return QueueRow(
         id=found[0], settings=settings, token=token, dead_letter=targets.get("dead_letter"), held=targets.get("held")

@@ -1,8 +1,9 @@
 """Settling received messages: deleting them, hiding them again, moving them to another queue, or releasing them.
 
-All inside the caller's transaction, many at a time; the common case, all deleted, is two statements for the whole batch.
-A receipt is valid as long as on SQS: on a standard queue any receipt of a message can delete it, dead-letter it, or change
-its visibility while it is in flight; on a FIFO queue only the receipt of the receive that hides it now.
+Everything happens inside the caller's transaction, for many messages at a time; the common case, deleting all of them,
+is two statements for the whole batch. A receipt is valid for as long as on SQS: on a standard queue any receipt of a
+message can delete it, dead-letter it, or change its visibility while it is in flight; on a FIFO queue only the receipt
+of the receive that hides it now.
 
 A message that moves to another queue stays the same message, whether the queue dead-letters it by its receive count or
 onefold moves it with a reason: id, body, attributes, key and counts stay; the queue, the source's name, the
@@ -10,8 +11,8 @@ reason and, on FIFO, position and deduplication id change. A message that is dea
 its send time (SQS's rule). On FIFO, and whenever onefold moves it, its retention starts again (on SQS such a move is a send
 and a delete, with the same effect).
 
-Never here: which of these should happen. Invariants: a message is changed only through a receipt that SQS would accept; one
-that was moved is in `received` of the target, visible at once, without a holder.
+Never here: which of these should happen. Invariants: a message is changed only through a receipt that SQS would accept;
+a message that was moved is in the target's `received` rows, visible at once, without a holder.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ STOPPED_RECEIVER_MS: Final = 5_000  # a message whose receiver is stopped is che
 
 
 def waits_for_stopped_in(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> bool:
-    """Whether the process that last received a used-up message is stopped; hides the message then.
+    """Whether the process that last received a used-up message is stopped; if so, hides the message for some seconds.
 
-    No longer than any message can be hidden: for 12 hours from its receive.
+    It hides the message for no longer than any message can be hidden: for 12 hours from its receive.
     """
     (owner,) = connection.execute("SELECT owner FROM onefold_received WHERE id = ?", (found.id,)).fetchone()
     is_fresh = found.received_at_ms is not None and now_ms < found.received_at_ms + limits.VISIBILITY_MS_MAX
@@ -100,9 +101,9 @@ def dead_letter_in(connection: sqlite3.Connection, row: QueueRow, worn: Sequence
 
 
 def _note_in_run(connection: sqlite3.Connection, row: QueueRow, found: Found, now_ms: int) -> None:
-    """Note in the history of the message's run, whose rows are counted, that this operation has ended.
+    """Note in the history of the message's run, from which progress is counted, that this operation has ended.
 
-    The tenant of an operation is not stored with its message, but in the rows of the run. Where two tenants of one run have
+    The tenant of an operation is not stored with its message but in the rows of the run. If two tenants of one run use
     the key, nothing is noted, and the operation has no outcome until the run is reconciled.
     """
     meta = read_meta(found.meta)
@@ -168,11 +169,11 @@ def transfer_in(
 def settle_in(
     connection: sqlite3.Connection, row: QueueRow, settlements: Sequence[tuple[str, Settle]], now_ms: int
 ) -> list[bool]:
-    """Settle each receipt; False where it had expired and nothing was done. Leave is always True.
+    """Settle each receipt; False where it had expired and nothing was done. For `Leave` it is always True.
 
     Raises:
-        UsageError: a malformed receipt, a delay out of its range, a queue without the target queue. The caller must roll
-            back its transaction (or savepoint).
+        UsageError: a receipt is malformed, a delay is out of its range, or the queue has no such target queue. The
+            caller must roll back its transaction (or savepoint).
     """
     if all(type(settle) is Ack for _, settle in settlements):
         return delete_in(connection, row, [receipt for receipt, _ in settlements], now_ms)
@@ -224,10 +225,10 @@ def delete_in(connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[
 def _delete_the_rest(
     connection: sqlite3.Connection, row: QueueRow, parts: Sequence[Receipt], now_ms: int
 ) -> list[bool]:
-    """For receipts that deleted nothing: delete those messages that have no row in `received`; returns which have one.
+    """Delete messages that are in neither `received` nor `waiting`; returns whether each receipt's message is gone.
 
-    A received message never goes back to `waiting`, so a message of this queue that is in neither table was just deleted,
-    and one that still has its row was refused.
+    Called when some receipts deleted nothing. A received message never goes back to `waiting`, so a message of this
+    queue that is in neither table has just lost its row, and one that still has a row was refused.
     """
     connection.executemany(
         "DELETE FROM onefold_message AS m WHERE id = ? AND queue = ? "
@@ -242,7 +243,7 @@ def _delete_the_rest(
 
 
 class _Held(NamedTuple):
-    """A message that was received and still exists and has not expired."""
+    """A received message that still exists and has not expired."""
 
     queue: int
     delivery: int
@@ -271,13 +272,14 @@ def set_visible_in(
 ) -> list[bool]:
     """Hide each receipt's message for a new time from now; False where that is not possible.
 
-    It is not possible when the message is gone, more than 12 hours after its receive, and on FIFO once the receipt has
-    expired. On a standard queue a message whose visibility has ended is not changed and the result is True, as on SQS.
+    It is not possible when the message is gone, when it would be hidden for more than 12 hours from its receive, and on
+    FIFO once the receipt has expired. On a standard queue a message whose visibility has ended is not changed and the
+    result is True, as on SQS.
 
     Args:
-        ends: the receive has ended (a later retry): its owner's death must not end the wait early.
+        ends: the receive has ended (a later retry), so its owner's death must not end the wait early.
         behind_ms: by how much the clock will jump when it follows the wall clock (`clock.py`). A process that works on a
-            message extends beyond that; one that releases it (0 s, or uncounted) does not.
+            message hides it for that much longer; a process that releases it (0 s, or uncounted) does not.
     """
     for _, change in changes:
         check_visibility(change.delay_ms)
@@ -320,7 +322,7 @@ def _can_change(row: QueueRow, held: _Held, delivery: int, change: RetryIn, now_
 def receipt_states_in(
     connection: sqlite3.Connection, row: QueueRow, receipts: Sequence[str], now_ms: int
 ) -> list[ReceiptState]:
-    """The state of each receipt's message for that receipt."""
+    """What each receipt can still do with its message."""
     answers: list[ReceiptState] = []
     for message, delivery, _ in read_receipts(receipts, row.settings.fifo):
         held = _held(connection, row, message, now_ms)
@@ -339,7 +341,7 @@ def check_visibility(visible_ms: int) -> None:
     """Refuse a visibility that SQS does not allow.
 
     Raises:
-        UsageError: not 0 to 43,200,000 ms.
+        UsageError: it is not 0 to 43,200,000 ms.
     """
     if not 0 <= visible_ms <= limits.VISIBILITY_MS_MAX:
         raise errors.UsageError(
@@ -395,7 +397,7 @@ def _can_move(row: QueueRow, held: _Held, delivery: int, now_ms: int) -> bool:
 
 
 def end_visibilities_in(connection: sqlite3.Connection, owner: str, now_ms: int) -> int:
-    """Make everything that `owner` holds visible at once, in all queues; returns how many messages.
+    """Make everything that `owner` holds visible at once, in all queues; returns the number of messages.
 
     Messages that it has settled, including those hidden for a later retry, no longer belong to it and are not changed.
     """

@@ -1,9 +1,9 @@
 """Named values with versions, and archived events, on SQLite: the State and Archive contracts.
 
-A deleted name keeps its version for a while (until the sweep removes it), so that a name that is used again continues its
-count and a writer who read the old value cannot overwrite the new one. An archived event is stored once by its id and read
-by time; `keep_in` works inside the caller's transaction, so that an event is kept if and only if it is delivered. Expired
-events are not returned; the sweep removes them a few at a time.
+A deleted name keeps its version for a while (until the sweep removes it), so that a name that is used again continues
+the count of its versions, and a writer that read the old value cannot overwrite the new one. An archived event is
+stored once, by its id, and read by time; `keep_in` works inside the caller's transaction, so that an event is kept if
+and only if it is delivered. Expired events are not returned; the sweep removes them a few at a time.
 
 Never here: what values and events mean. Invariants: a version that was replaced is never current again; no event is changed.
 """
@@ -36,7 +36,7 @@ def put_in(connection: sqlite3.Connection, changes: Sequence[Change], now_ms: in
     """As `State.put`, inside the caller's transaction.
 
     Args:
-        now_ms: when, for names that are deleted.
+        now_ms: the time, noted for names that are deleted.
     """
     for change in changes:
         check(change)
@@ -47,7 +47,7 @@ def _put(connection: sqlite3.Connection, change: Change, now_ms: int) -> bool:
     version, value = connection.execute(_GET, (change.name,)).fetchone() or (0, None)
     if change.expected != (0 if value is None else version):
         return False
-    if value is not None or change.value is not None:  # otherwise: deleting a name that does not exist
+    if value is not None or change.value is not None:  # otherwise it deletes a name that does not exist
         deleted_at_ms = now_ms if change.value is None else None
         connection.execute(_PUT, (change.name, version + 1, change.value, deleted_at_ms))
     return True
@@ -110,7 +110,7 @@ def keep_in(connection: sqlite3.Connection, name: str, events: Sequence[Archived
 
 
 def sweep_archive_in(connection: sqlite3.Connection, now_ms: int, limit: int) -> int:
-    """Remove at most `limit` events whose retention has ended; how many."""
+    """Remove at most `limit` events whose retention has ended; returns how many."""
     return connection.execute(
         "DELETE FROM onefold_archive WHERE id IN (SELECT id FROM onefold_archive WHERE expires_at_ms <= ? LIMIT ?)",
         (now_ms, limit),
@@ -128,19 +128,19 @@ class SqliteArchive:
         self._engine = engine
 
     def keep(self, name: str, events: Sequence[Archived]) -> None:
-        """Keep events durably, each once by its id."""
+        """Keep events durably, each id once."""
         self._engine.write(lambda connection: keep_in(connection, name, events))
 
     def read(
         self, name: str, from_ms: int, to_ms: int, *, after: tuple[int, int] | None = None, last: int, limit: int
     ) -> list[Archived]:
-        """Events of a time range, by time and then position; see the contract."""
+        """Events of a time range, by time and then position; see `Archive.read`."""
         start = after if after is not None else (from_ms, 0)
         values = (name, *start, to_ms, last, self._engine.clock.now_ms(), limit)
         return self._engine.read(lambda connection: [Archived(*row) for row in connection.execute(_READ, values)])
 
     def holdings(self, name: str, from_ms: int | None = None, to_ms: int | None = None) -> Holdings:
-        """The content of an archive, as a whole or in a time range."""
+        """How much an archive contains, in total or in a time range."""
         start, end = -_EVER if from_ms is None else from_ms, _EVER if to_ms is None else to_ms
         values = (name, start, end, self._engine.clock.now_ms())
         return self._engine.read(lambda connection: Holdings(*connection.execute(_HOLDINGS, values).fetchone()))

@@ -5,7 +5,8 @@ settling the message; `SqliteStore` wraps each in its own transaction. Rare tran
 `contracts/transitions.py` and write the whole row; the frequent ones (start, renew, Complete) are one conditional UPDATE per
 record with the same effect. SQLite has one writer at a time, so what was read stays valid until the commit.
 
-Never here: policy, messages, clocks. Invariant: every write names owner and fence, and reports whether it was applied.
+Never here: policy, messages, clocks. Invariant: every write names its owner and fence, and reports whether it was
+applied.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ _COLUMNS: Final = (
 _SELECT: Final = f"SELECT {_COLUMNS} FROM onefold_record"
 _SELECT_MANY: Final = {
     size: f"{_SELECT} WHERE ident IN ({','.join('?' * size)})" for size in (1, 10, 100)
-}  # three statements to keep prepared, not one for each number of claims
+}  # three statements that stay prepared, instead of one for each number of claims
 _MARKS: Final = ",".join("?" * (_COLUMNS.count(",") + 1))
 _INSERT: Final = f"INSERT INTO onefold_record ({_COLUMNS}) VALUES ({_MARKS})"
-# All columns except the ident: SQLite rewrites an index entry that is set, even if it is unchanged.
+# All columns except the ident: SQLite rewrites the index entry of a column that is set, even to the same value.
 _REPLACE: Final = f"""
 UPDATE onefold_record SET ({_COLUMNS.removeprefix("ident, ")}) = ({_MARKS.removeprefix("?,")}) WHERE ident = ?
 """
@@ -170,7 +171,7 @@ def claim_in(
     rows_of: RowsOf | None = None,
     stopped: Callable[[Record], int | None] = lambda _: None,
 ) -> list[Answer]:
-    """As `Store.claim`, inside the caller's transaction; `stopped` as its `stopped_process`."""
+    """As `Store.claim`, inside the caller's transaction; for `stopped` see `SqliteStore.stopped_process`."""
     idents = [ident(ask.key) for ask in asks]
     records: dict[bytes, Record | None] = {**_find(connection, idents)}
     stored = set(records)
@@ -206,7 +207,7 @@ def _is_leased(record: Record | None) -> bool:
 
 
 def dead_owners(connection: sqlite3.Connection) -> frozenset[str]:
-    """Owners that were found dead; their leases are over."""
+    """Owners that were found dead, whose leases are therefore over."""
     return frozenset(owner for (owner,) in connection.execute("SELECT owner FROM onefold_dead_owner"))
 
 
@@ -277,7 +278,7 @@ def _restore(connection: sqlite3.Connection, record: Record) -> bool:
 
 
 def clear_outbox_in(connection: sqlite3.Connection, holds: Sequence[Hold]) -> list[Written]:
-    """As `Store.clear_outbox`, inside the caller's transaction; says whether the outbox was empty before."""
+    """As `Store.clear_outbox`, inside the caller's transaction; distinguishes an outbox that was empty before."""
     return [_clear_outbox(connection, hold) for hold in holds]
 
 
@@ -308,16 +309,16 @@ class SqliteStore:
         engine: an open engine whose file has been migrated.
     """
 
-    ledger: Ledger | None = None  # in the same file: where `once` notes the outcome of calls
-    state: State | None = None  # in the same file: the owners of operation names
-    process: str | None = None  # with which ids of calls in this process end, behind a dot
+    ledger: Ledger | None = None  # in the same file; `once` notes the outcome of calls there
+    state: State | None = None  # in the same file; has the owners of operation names
+    process: str | None = None  # ids of calls in this process end with a dot and this
     appear: Callable[[], RenewalMark | None] | None = (
-        None  # before the first of them is claimed: as `Engine.renewal_mark`
+        None  # called before the first call is claimed; see `Engine.renewal_mark`
     )
 
     def __init__(self, engine: Database) -> None:
         self._engine = engine
-        self.clock = engine.clock  # shared by all that use the file; `@once` uses it by default
+        self.clock = engine.clock  # shared by everything that uses the file, and the default for `@once`
         lasting = not engine.in_memory
         self.capabilities = StoreCapabilities(durable=lasting, proves_death=lasting, notes_claims=True)
 
@@ -333,7 +334,7 @@ class SqliteStore:
     # -- Store ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """As the contract says, all asks and their rows in one transaction.
+        """As `Store.claim`, all asks and their rows in one transaction.
 
         Raises:
             NotOnDisk: a sync failed; the claims were released.
@@ -345,9 +346,9 @@ class SqliteStore:
             return answers
 
         try:
-            # Claims of calls and sends take space; a message's claim is part of finishing it.
+            # A call's claim only takes space, as a send does; a message's claim is part of finishing the message.
             return self._engine.write(run, early=True, adds=any(ask.message_id is None for ask in asks))
-        except NotOnDisk:  # they will not run here; others can, and it must not count as a crash
+        except NotOnDisk:  # the work will not run here; others can run it, and this must not count as a crash
             taken = [
                 (answer.hold, Release(expires_at_ms=ask.expires_at_ms, refund=True))
                 for ask, answer in zip(asks, answers, strict=True)
@@ -357,38 +358,38 @@ class SqliteStore:
             raise
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """As the contract says, in one transaction."""
+        """As `Store.start`, in one transaction."""
         return self._engine.write(lambda connection: start_in(connection, holds, now_ms))
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """As the contract says, in one transaction."""
+        """As `Store.renew`, in one transaction."""
         return self._engine.write(lambda connection: renew_in(connection, holds, lease_until_ms), synced=False)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """As the contract says, in one transaction."""
+        """As `Store.write`, in one transaction."""
         written = self._engine.write(lambda connection: write_in(connection, writes, now_ms))
         return [became != "lost" for became in written]
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
-        """As the contract says, in one transaction."""
+        """As `Store.restore`, in one transaction."""
         return self._engine.write(lambda connection: restore_in(connection, records))
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """As the contract says, in one transaction."""
+        """As `Store.clear_outbox`, in one transaction."""
         cleared = self._engine.write(lambda connection: clear_outbox_in(connection, holds))
         return [became != "lost" for became in cleared]
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """As the contract says, from a snapshot; waits for no writer."""
+        """As `Store.read`, from a snapshot; it does not wait for writers."""
         return self._engine.read(lambda connection: read_in(connection, keys, now_ms))
 
     # -- RecordAdmin ---------------------------------------------------------------------------------------------------
 
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
-        """Records, newest change first; failed and unknown ones by index, others by reading the table."""
+        """Records, newest change first; an index finds failed and unknown ones, all others need a scan of the table."""
         conditions, values = ["1"], []
         if status is not None:
-            conditions.append(f"status = {_CODES[status]}")  # in the text: the partial index must see it
+            conditions.append(f"status = {_CODES[status]}")  # a literal, so that SQLite can use the partial index
         if parked is not None:
             conditions.append("status = 3 AND parked" if parked else "NOT parked")
         values.append(limit)
@@ -402,7 +403,7 @@ class SqliteStore:
         return self._engine.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
     def settle(self, key: RecordKey, decision: ManualDecision, now_ms: int) -> bool:
-        """Settle a parked record as a person decided, or correct a result; False when neither is possible (any more)."""
+        """Settle a parked record as a person decided, or correct a result; False if neither is possible (any more)."""
 
         def run(connection: sqlite3.Connection) -> bool:
             record_id = ident(key)
@@ -416,7 +417,7 @@ class SqliteStore:
         return self._engine.write(run)
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
-        """Runs completed in [since_ms, now_ms) per job; the seconds of both ends are counted in full."""
+        """Runs completed in [since_ms, now_ms) per job; the seconds at both ends are counted in full."""
         query = "SELECT job, sum(count) FROM onefold_completed WHERE second >= ? AND second <= ? GROUP BY job"
         values = (since_ms // 1000, (now_ms - 1) // 1000)
         return self._engine.read(lambda connection: dict(connection.execute(query, values)))

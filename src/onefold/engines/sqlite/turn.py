@@ -1,8 +1,9 @@
-"""The write lock among the threads of one process ("the turn"), that among processes, and the work that waits for it.
+"""The write lock among the threads of a process ("the turn"), the write lock among processes, and the work that waits.
 
-Taking a lock and entering the block that releases it are two steps, and a signal handler may raise between them. So: `take`,
-then at once `with turn.lock`, whose first statement is `turn.lock.release()`: the end of that block, which is C, releases
-the lock whatever happens; an exception before the block is handled by `leave`.
+Taking a lock and entering the block that releases it are two steps, and a signal handler may raise between them. So a
+caller takes the lock and then at once enters `with turn.lock`, which takes it a second time, and whose first statement
+is `turn.lock.release()`. The end of that block, which is in C, releases the lock whatever happens; after an exception
+before the block the caller uses `leave`.
 Never here: SQL. Invariant: a thread that is not inside one of the calls that take a turn does not keep one.
 """
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
 
-_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # spelt differently, see `database.py`
-_ASK_MS: Final = 1  # how often the file's lock is tried,
-_ASK_SOON_MS: Final = 0.1  # and how often for the first milliseconds: most transactions take 0.1 to 0.5 ms
+_BEGIN: Final = "BEGIN IMMEDIATE /*onefold*/"  # for the comment in it see `database.py`
+_ASK_MS: Final = 1  # how often the file's lock is tried
+_ASK_SOON_MS: Final = 0.1  # and how often in the first milliseconds: most transactions take 0.1 to 0.5 ms
 _SOON_MS: Final = 3
 _MOMENT_MS: Final = 100  # how long a call still waits for others when its process should have ended already
 
@@ -37,8 +38,8 @@ class Turn:
     """One lock, owned by a thread.
 
     Attributes:
-        lock: for `with`.
-        is_mine: whether this thread has it.
+        lock: the lock, for `with`.
+        is_mine: returns whether the calling thread has it.
     """
 
     __slots__ = ("is_mine", "lock")
@@ -53,13 +54,15 @@ class Turn:
             self.lock.release()
 
     def refuse_within(self, path: str, owner: object, calls: Collection[CodeType]) -> None:
-        """Handle a thread that has it already: it is inside a call that took it, or two exceptions at once interrupted one.
+        """Refuse a call inside another one that has the lock; or release a lock that an interrupted call left taken.
+
+        Two exceptions at once can interrupt a call so that it does not release the lock.
 
         Args:
             owner: the object whose methods `calls` are; one of them is calling now.
 
         Raises:
-            UsageError: it is inside another one.
+            UsageError: the thread is inside another one of the calls.
         """
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
         inside = 0
@@ -72,8 +75,8 @@ class Turn:
             return
         raise errors.UsageError(
             f"{path} was used inside a call that writes to it, by the handler of a signal.",
-            meaning="The inner call did nothing; the outer one goes on.",
-            todo="Let the handler of a signal set a flag, and send where the flag is read.",
+            meaning="The inner call did nothing; the outer call continues.",
+            todo="Let the handler of a signal only set a flag, and send where your program reads the flag.",
         )
 
 
@@ -81,7 +84,7 @@ class Patience:
     """How long calls wait for others.
 
     Args:
-        busy_ms: each one, unless the process is about to end.
+        busy_ms: how long each call waits, unless the process is about to end.
 
     Attributes:
         waited_ms: how long the last call that gave up had waited.
@@ -94,11 +97,11 @@ class Patience:
         self.waited_ms = 0
 
     def hurry(self, left_ms: int | None) -> None:
-        """As `contracts.engine.Engine.hurry`."""
+        """See `contracts.engine.Engine.hurry`."""
         self._end_ms = None if left_ms is None else self._clock.monotonic_ms() + left_ms
 
     def is_over(self, since_ms: int) -> bool:
-        """Whether a call that has waited since that monotonic instant has waited long enough."""
+        """Whether a call that began to wait at that monotonic instant has waited long enough."""
         end_ms = since_ms + self._busy_ms
         if self._end_ms is not None:
             end_ms = min(end_ms, max(self._end_ms, since_ms + _MOMENT_MS))
@@ -107,7 +110,7 @@ class Patience:
         return now_ms >= end_ms
 
     def take(self, lock: threading.RLock) -> bool:
-        """Wait for a lock; returns whether this thread has it. A call of `hurry` in any thread takes effect meanwhile."""
+        """Wait for a lock; returns whether this thread got it. A `hurry` in any thread takes effect meanwhile."""
         moment_s = min(self._busy_ms, _MOMENT_MS) / 1000
         since_ms = self._clock.monotonic_ms()
         while not lock.acquire(timeout=moment_s):
@@ -119,8 +122,8 @@ class Patience:
 class FileTurn:
     """The write lock among processes: SQLite's own lock on the file.
 
-    It is tried every 0.1 ms and later every millisecond, because SQLite's own waiting backs off up to 100 ms, which makes
-    other tools stall under load (docs/decisions/0017).
+    It is tried every 0.1 ms and later every millisecond, because SQLite's own wait backs off to up to 100 ms, which
+    makes other tools stall under load (docs/decisions/0017).
 
     Args:
         patience: how long to try.
@@ -135,7 +138,7 @@ class FileTurn:
         """Begin a transaction that writes.
 
         Raises:
-            sqlite3.OperationalError: another process had the file for the whole time, or it cannot be written.
+            sqlite3.OperationalError: another process held the file for the whole time, or it cannot be written.
         """
         since_ms: int | None = None
         while True:
@@ -152,10 +155,10 @@ class FileTurn:
 
 
 class Batch:
-    """Pieces of work in one transaction; `over` marks all of them at once as having their results.
+    """The pieces of work in one transaction; `over` marks all of them at once as having their results.
 
     Attributes:
-        running: locked until its transaction has ended, however it ends.
+        running: locked until the transaction has ended, however it ends.
     """
 
     __slots__ = ("over", "running")
@@ -169,9 +172,9 @@ class Work(Generic[T]):
     """A piece of work that waits for its turn, and its result.
 
     Attributes:
-        wanted: locked while its caller waits for it; an exception may end the caller's wait at any moment.
-        batch: what it was last performed with.
-        unsynced: its caller has to sync the log before it returns.
+        wanted: locked while its caller waits for it; an exception can end the caller's wait at any moment.
+        batch: the batch in which it was last performed.
+        unsynced: its caller has to sync the log before returning.
     """
 
     __slots__ = ("_ticket", "batch", "error", "run", "synced", "unsynced", "value", "wanted")
@@ -192,21 +195,21 @@ class Work(Generic[T]):
         return self.batch is not None and self.batch.over
 
     def answer(self) -> tuple[T, bool]:
-        """Its result, and `unsynced`; raises its exception."""
+        """Its result and `unsynced`; or raises its exception."""
         if self.error is not None:
             raise self.error
         return self.value, self.unsynced  # type: ignore[return-value]  # done without error: run's own answer
 
     def leave(self, patience_s: float) -> None:
-        """Its caller gives up: afterwards it is not performed any more; if it was performed, its result can be read.
+        """Give the work up, for its caller: it is not performed later; if it was performed, its result can be read.
 
-        If another thread has begun it, this waits for that thread's transaction, or until the patience ends.
+        If another thread has begun it, wait for that thread's transaction, at most `patience_s` seconds.
         """
         if not self.take() and self.batch is not None and self.batch.running.acquire(timeout=patience_s):
             self.batch.running.release()
 
     def take(self) -> bool:
-        """Whether the calling thread may perform it, or give it up: only the first thread that asks."""
+        """Whether the calling thread may perform the work, or give it up; only the first thread that asks may."""
         try:
             self._ticket.pop()
         except IndexError:
@@ -215,7 +218,7 @@ class Work(Generic[T]):
 
 
 def taken(waiting: deque[Work[Any]], own: Work[Any], batch: Batch) -> list[Work[Any]]:
-    """All waiting work that was not given up, removed for a running batch; `own` always included, first."""
+    """Remove all waiting work that was not given up, for a running batch; `own` is always included, and first."""
     found: list[Work[Any]] = []
     while waiting:
         work = waiting.popleft()
