@@ -63,4 +63,4 @@ def test_an_item_that_is_sent_back_by_itself_changes_its_run_at_the_redrive(tmp_
 
 def test_the_numbers_are_those_of_the_code() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert f"not finished: {CONCURRENCY_DEFAULT:,}, at most {CONCURRENCY_MAX:,}" in text
+    assert f"in flight: {CONCURRENCY_DEFAULT:,} by default, at most {CONCURRENCY_MAX:,}" in text
