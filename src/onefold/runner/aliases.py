@@ -1,4 +1,4 @@
-"""The records of a batch of runs, some of whose jobs have had other names (`record/aliases.py` has the rules).
+"""Finds the records of a batch of runs, some of whose jobs have had other names (`record/aliases.py` has the rules).
 
 Never here: claims. Invariant: a batch without renamed jobs costs no call of the store.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class NamedRecords:
-    """Under which name each run of a batch is claimed.
+    """The job names under which the runs of a batch are claimed.
 
     Args:
-        runs: each with a key.
+        runs: the batch; each run has a key.
 
     Attributes:
-        keys: of the records to claim, in the order of the runs.
+        keys: the keys of the records to claim, in the order of the runs.
     """
 
     def __init__(self, store: Store, runs: Sequence[Execution], now_ms: int) -> None:
@@ -52,7 +52,7 @@ class NamedRecords:
             yield place, keys, [next(records) for _ in keys]
 
     def changed(self, places: Sequence[int], now_ms: int) -> set[int]:
-        """The runs whose operation another process has meanwhile recorded under another name."""
+        """The runs, of these indexes, whose operation another process has now recorded under another name."""
         others = {
             place: [key for key in self._seen[place] if key != self.keys[place]]
             for place in places

@@ -1,10 +1,11 @@
 """The leases of guarded calls: the `extend` operation of the source that guarded calls come from.
 
-A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls are over
-long before a third of their lease. So one thread, which starts with the first call, checks all leases now and then.
-Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that another call
-holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later. A mark exists
-only while that thread moves it: others judge all leases of this process by the earliest of its marks.
+A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls end
+long before a third of their lease is over. So one thread, which starts with the first call, checks all leases from time
+to time. Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that
+another call holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later.
+A mark exists only while that thread updates it, because other processes judge all leases of this process by the
+earliest of its marks.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _log = logging.getLogger("onefold")
 
 
 class KeptCall(Struct, gc=False):
-    """A call under way.
+    """A call that is running.
 
     Args:
         found, ask: its claim. `ask` is None once another call has its key.
         renewed_until_ms: when its lease ends, as last renewed; 0: not renewed yet.
-        is_renewed: False from the moment its record is about to be written, or its lease was lost.
+        is_renewed: False as soon as its record is about to be written, or its lease was lost.
     """
 
     found: Claimed
@@ -52,12 +53,12 @@ class KeptCall(Struct, gc=False):
 class LeaseKeeper:
     """Renews the leases of calls that run longer than a third of their lease. One daemon thread, started when needed.
 
-    A lease that is lost, or has ended, while its call runs is logged. When the machine's clock is set forward, all leases
-    are renewed before the steady clock follows it, however long they last (`clock.HOLD_MS`).
+    If a lease is lost, or ends, while its call is running, that is logged. When the machine's clock is set forward, all
+    leases are renewed before the steady clock follows it, however long they last (`clock.HOLD_MS`).
 
     Args:
         put_back: restores a call's record that has disappeared from the store; False: another call has the key.
-        lost: called with the call whose lease was lost.
+        lost: called with a call whose lease was lost.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class LeaseKeeper:
         self._lease_ms = lease_ms
         self._margin_ms = lease.margin_ms(lease_ms)
         self._calls: dict[Hold, KeptCall] = {}  # the calls whose outcome is not recorded yet
-        self._ends: dict[Hold, int] = {}  # of the thread: when each lease ends unless renewed
+        self._ends: dict[Hold, int] = {}  # used by the thread alone: when each lease ends unless renewed
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._mark: RenewalMark | None = None  # other processes read here that this one is not stopped
+        self._mark: RenewalMark | None = None  # shows other processes that this one is not stopped
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
@@ -88,9 +89,9 @@ class LeaseKeeper:
         self._mark = None
 
     def appear(self) -> None:
-        """Before the first claim: let other processes see whether this one is stopped; otherwise leases decide.
+        """Called before the first claim: let other processes see if this one is stopped; without that, leases decide.
 
-        The thread starts with the mark, because calls that are only answered from records move it too.
+        The thread starts with the mark, because calls that are only answered from records need it too.
         """
         appear: Callable[[], RenewalMark | None] | None = getattr(self._store, "appear", None)
         if appear is not None and self._mark is None:
@@ -101,7 +102,7 @@ class LeaseKeeper:
             self._ensure_thread()
 
     def add(self, found: Claimed, ask: Ask) -> bool:
-        """Renew this lease from now on; False: a call that still runs holds this same claim, and keeps it."""
+        """Renew this lease from now on; False: a call that is still running holds this same claim, and keeps it."""
         call = KeptCall(found, ask)
         if self._calls.setdefault(found.hold, call) is not call:
             return False
@@ -110,7 +111,8 @@ class LeaseKeeper:
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
-            # In a thread: what a signal handler raises inside Thread.start comes out of it as an error of Python itself.
+            # In a thread, because what a signal handler raises inside Thread.start appears as an error of Python
+            # itself.
             started = _thread.allocate_lock()
             started.acquire()
             _thread.start_new_thread(self._start, (started,))
@@ -121,9 +123,9 @@ class LeaseKeeper:
             with self._lock:
                 if self._thread is None:
                     thread = threading.Thread(target=self._renew_all, name="onefold-once", daemon=True)
-                    self._thread = thread  # before its start: it may end at once
+                    self._thread = thread  # set before its start, because it may end at once
                     if self._mark is not None:
-                        self._mark.renewed(self._clock.now_ms())  # new, or closed by an earlier thread's end
+                        self._mark.renewed(self._clock.now_ms())  # it is new, or an earlier thread closed it at its end
                     try:
                         thread.start()
                     except BaseException:
@@ -151,17 +153,17 @@ class LeaseKeeper:
         return until_ms(self._clock, self._clock.now_ms(), self._margin_ms) < ends_ms
 
     def __contains__(self, hold: Hold) -> bool:
-        """Whether a call of this process holds it, up to the end of the write of its record."""
+        """Whether a call of this process has this hold, until its record has been written."""
         return hold in self._calls
 
     def end(self, hold: Hold) -> None:
-        """The call's record is about to be written: stop renewing its lease."""
+        """Stop renewing the lease of a call whose record is about to be written."""
         call = self._calls.get(hold)
         if call is not None:
             call.is_renewed = False
 
     def remove(self, hold: Hold) -> None:
-        """The call is over."""
+        """Forget a call that has ended."""
         self._calls.pop(hold, None)
 
     def _renew_all(self) -> None:
@@ -187,7 +189,7 @@ class LeaseKeeper:
             if holds:
                 try:
                     self._renew(holds, now_ms, until_ms(self._clock, now_ms, self._lease_ms))
-                except BaseException as error:  # noqa: BLE001 - no signal comes in this thread, and it must go on
+                except BaseException as error:  # noqa: BLE001 - no signal arrives in this thread, and it must go on
                     self._log_failure(holds, now_ms, error)
             if self._mark is not None and all(_is_kept(call, now_ms) for call in list(self._calls.values())):
                 self._mark.renewed(now_ms)
@@ -200,7 +202,7 @@ class LeaseKeeper:
             call = self._calls.get(hold)
             if is_renewed and call is not None:
                 call.renewed_until_ms = ends_ms
-            if is_renewed or call is None or not call.is_renewed:  # the last two: it has ended meanwhile
+            if is_renewed or call is None or not call.is_renewed:  # in the last two cases it has ended meanwhile
                 continue
             try:
                 is_lost = not self._put_back(call)
@@ -223,11 +225,11 @@ class LeaseKeeper:
 
 
 def _is_kept(call: KeptCall, now_ms: int) -> bool:
-    """Whether its lease holds, or is another call's."""
+    """Whether a call's lease has not ended, or another call has taken its key."""
     return call.ask is None or now_ms < max(call.ask.lease_until_ms, call.renewed_until_ms)
 
 
 def owner_of_calls(store: Store, entropy: Entropy) -> str:
-    """The id of a guarded function in this process; where the store has a file for the process, its end names that."""
+    """The owner id of guarded calls in this process; its end names the process's file, if the store has one."""
     own, process = entropy.token(), getattr(store, "process", None)
     return f"{own}.{process}" if process else owner_process.owner_of(own)

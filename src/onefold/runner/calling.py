@@ -1,10 +1,10 @@
 """Calls a job's handler, or asks its probe, in this thread, and returns the outcome as a value.
 
-A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The same functions
-used by the worker's threads, its event loop (`tasks.py`) and its child processes, so a failure means the same everywhere.
-Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant: whatever a handler
-does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never treated as
-"not done".
+A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The worker's
+threads, its event loop (`tasks.py`) and its child processes use the same functions, so a failure means the same
+everywhere. Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant:
+whatever a handler does, short of ending the process, gives exactly one outcome; a probe that fails has not answered,
+and is never treated as "not done".
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def call(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Outcom
 
 
 def _invoked(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
-    """What the handler returned, in the process in which it was called."""
+    """Call the handler and return its value; a child process that the handler forked ends here."""
     value = job.invoke(payload, ctx)
     if hasattr(value, "__await__"):
         value = run_coroutine(value)
@@ -71,7 +71,7 @@ def _invoked(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
 
 
 def _within_hooks(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
-    """The same within the app's hooks; they do not hear of what a forked child returned or raised."""
+    """Like `_invoked`, within the app's hooks; these are not called with what a forked child returned or raised."""
     if job.is_async:
         return run_coroutine(job.hooks.call_async(ctx, partial(invoked_async, job, payload, ctx, born)))
 
@@ -87,7 +87,7 @@ def _within_hooks(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> 
 
 
 async def invoked_async(job: Job[Any, Any], payload: Any, ctx: Context, born: int) -> Any:
-    """As `job.invoke`, awaited; a child that the handler forked ends here."""
+    """Like `job.invoke`, awaited; a child process that the handler forked ends here."""
     try:
         value: Any = await job.invoke(payload, ctx)
     except BaseException as error:
@@ -100,13 +100,13 @@ async def invoked_async(job: Job[Any, Any], payload: Any, ctx: Context, born: in
 
 
 def _by_a_person() -> bool:
-    """Whether a KeyboardInterrupt may be a Ctrl-C: Python raises one for it in the main thread, unless SIGINT is handled."""
+    """Whether a KeyboardInterrupt may come from Ctrl-C: it can only in the main thread, unless SIGINT is handled."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def leave_child(error: BaseException | None) -> NoReturn:
-    """End a process that a handler forked and that returned from the handler: its parent reports the run's outcome."""
+    """End a forked child process in which the handler returned or raised: its parent reports the run's outcome."""
     code: object = error.code if isinstance(error, SystemExit) else None if error is None else 1
     if error is not None and not isinstance(error, SystemExit):
         traceback.print_exception(error)
@@ -151,7 +151,7 @@ def _unstorable(why: str, error: Exception) -> Outcome:
 
 
 def raised(job: Job[Any, Any], error: BaseException, clock: Clock, *, called: bool = True) -> Outcome:
-    """The outcome of a handler that raised `error`; `called`: it was called, and not only what is around it."""
+    """The outcome of a handler that raised `error`; `called` is False if only code around the handler was called."""
     if isinstance(error, errors.LeaseLost):
         return LeaseGone()
     from onefold.record.failures import (
@@ -172,14 +172,14 @@ def raised(job: Job[Any, Any], error: BaseException, clock: Clock, *, called: bo
 
 
 def overran(timeout_ms: int) -> Failed:
-    """The outcome of a handler that was stopped at its deadline: whether its effect happened is not known."""
+    """The outcome of a handler that was stopped at its deadline: it is not known whether its effect happened."""
     summary = f"The handler was still running after its timeout of {timeout_ms} ms and was stopped."
     return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
 
 
 def run_coroutine(value: Any) -> Any:
-    """Await it on an event loop of its own."""
-    import asyncio  # 36 ms to import; only jobs with coroutines pay it
+    """Await a coroutine on an event loop of its own."""
+    import asyncio  # 36 ms to import; only jobs with coroutines need it
 
     async def awaited() -> Any:
         return await value
@@ -188,7 +188,7 @@ def run_coroutine(value: Any) -> Any:
 
 
 def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> ProbeAnswer:
-    """Ask the job's probe in this thread; one that fails has not answered, see `unanswered`."""
+    """Ask the job's probe in this thread; if the probe fails, it has not answered (see `unanswered`)."""
     try:
         found = job.ask(payload, ctx)
         if hasattr(found, "__await__"):
@@ -202,7 +202,7 @@ def probe(job: Job[Any, Any], payload: Any, ctx: Context, clock: Clock) -> Probe
 
 
 def unanswered(error: BaseException, now_ms: int) -> ProbeAnswer:
-    """The answer of a probe that failed: ask again later where the error is known to be transient, otherwise ask a person.
+    """The answer of a probe that failed: ask again later if the error is known to be transient, otherwise ask a person.
 
     A probe changes nothing, so it may be repeated when its answer was lost.
     """

@@ -1,11 +1,12 @@
 """The main program of a worker's child process: import the app, then perform one order after another.
 
 Started as `python -m onefold.runner.child FD FD`, with ends of two socket pairs. The main thread runs handlers; a second
-thread reads the first. When that closes while a handler runs, the parent is gone and nothing could record what is done here:
-the process ends at once, with everything its handler has started. A handler in C code may let no thread run, or the process
-may be stopped; so a guard, a process forked before anything else, reads the second socket and kills the group GUARD_MS after
-its end. SIGTERM and SIGINT are for the parent, which drains; here they do nothing.
-Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's presence lock.
+thread reads the first socket. When that socket closes while a handler runs, the parent is gone and nothing could record
+what is done here: the process ends at once, with everything its handler has started. A handler in C code may block all
+threads, or the process may be stopped. So a guard, a process forked before anything else, reads the second socket and
+kills the process group GUARD_MS after that one closes. SIGTERM and SIGINT are for the parent, which drains; here they
+do nothing. Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's
+presence lock.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ GUARD_MS = 2_000  # how long a child whose parent has died may take to end
 
 
 def main(descriptor: int, guarded: int) -> int:
-    """Serve the parent at the other end of `descriptor` until it closes; the exit code. `guarded`: closes when it dies."""
+    """Serve the parent at the other end of `descriptor` until that closes; returns the exit code.
+
+    Args:
+        guarded: descriptor of the second socket, which closes when the parent dies.
+    """
     try:
         return _serve(descriptor, guarded)
     except (OSError, EOFError):  # the parent ended while this process was writing to it
@@ -48,8 +53,8 @@ def main(descriptor: int, guarded: int) -> int:
 
 def _serve(descriptor: int, guarded: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _do_nothing)  # not SIG_IGN: programs that a handler starts would inherit that
-    with suppress(OSError):  # no process is left for it: then the reading thread alone notices
+        signal.signal(number, _do_nothing)  # not SIG_IGN, which programs that a handler starts would inherit
+    with suppress(OSError):  # if no process can be made, only the reading thread notices the parent's death
         if os.fork() == 0:  # no other thread runs yet, and no presence lock is held
             _guard(guarded, descriptor)
     os.close(guarded)
@@ -83,7 +88,7 @@ def _serve(descriptor: int, guarded: int) -> int:
 
 
 def _guard(guarded: int, *others: int) -> NoReturn:
-    """Wait until the parent has died, and kill this process's group, unless that has ended by then."""
+    """Wait until the parent has died, then kill this process group if it has not ended by itself by then."""
     try:
         for one in (0, 1, 2, *others):
             with suppress(OSError):

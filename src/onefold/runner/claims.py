@@ -1,10 +1,10 @@
-"""Claims operations, and reports each crash that a claim reveals before any handler is called.
+"""Claims operations, and reports each crash that a claim reveals, before any handler is called.
 
-Where history and records share a transaction the rows are written with the claims or not at all. Elsewhere they are appended
-after the claim and before the start. A claim in doubt is not a start. So if its owner dies before it has appended the rows,
-the next owner finds an unstarted claim in doubt, checks whether the rows exist, and appends the missing ones. The same holds
-for a run whose end was recorded as unknown by a process that died before it appended its row. So no crash is lost, and none
-is reported twice.
+Where history and records share a transaction, the rows are written with the claims or not at all. Elsewhere they are
+appended after the claim and before the start. A claim in doubt does not start its run. So if its owner dies before it
+has appended the rows, the next owner finds an unstarted claim in doubt, checks whether the rows exist, and appends the
+missing ones. It does the same for a run whose end was recorded as unknown by a process that died before it appended its
+row. So no crash is lost, and none is reported twice.
 Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a handler is never called under a claim
 whose rows could not be written.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     EventOf = Callable[[int, Note], Event]
 
-_ROWS_LOOKED_AT = 100_000  # of one operation, for the rows of an earlier claim
+_ROWS_LOOKED_AT = 100_000  # rows of one operation that are searched for those of an earlier claim
 
 
 class Claims:
@@ -38,7 +38,7 @@ class Claims:
 
     Args:
         ledger: the history; None where the store has none.
-        records_with_history: a run's end and its rows are written in one transaction.
+        records_with_history: whether a run's end and its rows are written in one transaction.
     """
 
     def __init__(self, store: Store, ledger: Ledger | None, *, records_with_history: bool) -> None:
@@ -57,13 +57,15 @@ class Claims:
         """Claim, and write to the history what the claims reveal about earlier runs.
 
         Args:
-            policies: of each claim's operation. event_of: makes an event from the index of a claim and what is to be noted.
-            noted_as: the operations whose rows are written, where a record has an earlier name of its job.
+            policies: the policy of each claim's job. event_of: makes an event from the index of a claim and a note.
+            noted_as: for claims of records under an earlier name of the job: the operations under which rows are
+                written.
 
         Returns:
             The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
-            with the reason. Those in doubt must not be performed: their leases are left to end, and the next claim writes
-            what is missing.
+            with the reason. Those runs must not be performed: their leases are left to end, and the next claim writes
+                the
+            missing rows.
 
         Raises:
             OnefoldError: the store could not claim; nothing was noted.
@@ -108,7 +110,7 @@ class Claims:
     def _unreported(
         self, ledger: Ledger, found: Claimed, policy: Policy, now_ms: int, keys: Iterable[RecordKey], *, joint: bool
     ) -> tuple[Note, ...]:
-        """The missing rows of the run in doubt: of its end, or of the claim that noticed its crash."""
+        """The missing rows of the run in doubt: those of its end, or of the claim that noticed its crash."""
         is_ended = found.found == "unknown" and not self._records_with_history
         is_claimed = found.found == "in_progress" and found.doubt and not found.crashed and not joint
         if not is_ended and not is_claimed:
@@ -118,7 +120,7 @@ class Claims:
             return ()
         run = (
             record.started_fence
-        )  # of the run in doubt: the next claim has noticed its crash, unless its end was recorded
+        )  # the run in doubt; the claim after it has noticed its crash, unless its end was recorded
         for row in (row for key in keys for row in ledger.of_key(key, _ROWS_LOOKED_AT)):
             is_end = "attempt" in row.detail
             if row.event in ("takeover", "unknown") and row.detail.get("fence", run) == (run if is_end else run + 1):

@@ -1,12 +1,12 @@
 """A Lambda handler's interface: takes the mapping's event, returns the partial batch response.
 
-    event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of what is not done
+    event -> the records of each queue -> deliveries -> one `Invocation` -> the ids of messages that are not done
 
-A message that fails never raises: its id is named in the response, and the others of its batch are processed. These raise:
-an event that is not a batch of this app's queues, a defect, and a backend that cannot be used, if no message at all could be
-processed.
+A message that fails raises nothing: its id is named in the response, and the others of its batch are processed. The
+handler raises for an event that is not a batch of this app's queues, for a defect, and for a backend that cannot be
+used, if no message at all could be processed.
 Never here: processing a delivery. Invariant: every message that is not known to be done is named in the response, or all
-are; a refused event was not begun, and Lambda keeps all its messages.
+are; if an event is refused, none of its messages was begun, and Lambda keeps them all.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 
 class LambdaAdapter:
-    """Handles events of SQS mappings for as long as its container lives: Lambda sends one at a time, tests may send more.
+    """Handles events of SQS mappings while its container lives; Lambda sends one at a time, tests may send more.
 
     Args:
-        make_pool: makes the pool that runs handlers; called at the first invocation, with how long it may last (ms).
-        adopt: the deliveries of records. disown: called with a queue's receipts whose messages Lambda deletes.
-        queue_of: the app's queue for an ARN and a region; raises UsageError when it has none.
+        make_pool: makes the pool that runs handlers; called at the first invocation, with how long this may last (ms).
+        adopt: returns the deliveries of records. disown: called with a queue and receipts whose messages Lambda
+            deletes.
+        queue_of: returns the app's queue for an ARN and a region; raises UsageError if there is none.
     """
 
     def __init__(
@@ -65,13 +66,13 @@ class LambdaAdapter:
         """Process the batch; returns the partial batch response.
 
         Args:
-            context: Lambda's; without one, as in a test of the handler, the time limit is Lambda's maximum.
+            context: Lambda's; without it, as in a test of the handler, the time limit is Lambda's maximum.
 
         Raises:
-            UsageError: the event is not from SQS, or names a queue the app has no job on; nothing was begun. Or the backend
-                cannot be used, and no message of the batch was done.
-            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were, and the mapping
-                is known to ignore the response.
+            UsageError: the event is not from SQS, or names a queue on which the app has no job; nothing was begun. Or
+                the backend cannot be used, and no message of the batch was done.
+            TransientError: no message of the batch was done, and `raise_for_batch` is set; or not all were done, and
+                the mapping is known to ignore the response.
             InvariantBroken: a defect of onefold.
         """
         remaining_ms = remaining_ms_of(context)
@@ -90,12 +91,12 @@ class LambdaAdapter:
             invocation.run()
             self._close_runs(pool, killed_at_ms)
             answer = self._answer(pool, receives, invocation.trouble)
-        if isinstance(answer, Exception):  # raised here: it does not break the pool
+        if isinstance(answer, Exception):  # raised only here, so that it does not break the pool
             raise answer
         return answer
 
     def _close_runs(self, pool: ExecutorPool, killed_at_ms: int) -> None:
-        """Close the runs that this batch completed if there is time: no worker may be running to do it."""
+        """Close the runs that this batch completed, if there is time: perhaps no worker is running to do it."""
         closer = pool.runner.closer
         if closer.in_use and killed_at_ms - self._clock.monotonic_ms() > self._settings.margin_ms:
             with suppress(errors.OnefoldError):  # they stay open, and are checked again
@@ -104,7 +105,7 @@ class LambdaAdapter:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def _adopted(self, pool: ExecutorPool, queue: str, records: Sequence[Record]) -> list[tuple[str, Delivery | None]]:
-        """Each record's message id and delivery; None where its body could not be fetched, so that its message is kept."""
+        """Each record's message id and delivery; None if its body could not be fetched, so that its message is kept."""
         try:
             found: list[Delivery | None] = list(self._adopt(queue, records))
         except errors.PayloadError:

@@ -1,6 +1,6 @@
-"""A `Closer` of runs that is made when it is first needed: with what it needs it is a tenth of a cold start.
+"""A `Closer` of runs that is made when it is first needed, because it and its imports take a tenth of a cold start.
 
-Never here: when a run is complete (`completion.py`). Invariant: one is made, whatever threads ask.
+Never here: when a run is complete (`completion.py`). Invariant: only one is made, however many threads ask for it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class LateCloser:
-    """A `Closer` that is made when it is first needed: most functions settle messages of no run.
+    """A `Closer` that is made when it is first needed: in most functions no message belongs to a run.
 
     Args:
-        as `Closer`.
+        as for `Closer`.
     """
 
     def __init__(self, engine: Engine, jobs: Mapping[str, Job[Any, Any]], clock: Clock) -> None:
@@ -33,7 +33,7 @@ class LateCloser:
 
     @property
     def in_use(self) -> bool:
-        """Whether anything of a run has been settled here."""
+        """Whether a message of a run has been settled here."""
         return self._made is not None
 
     def touch(self, name: str) -> None:
@@ -45,7 +45,7 @@ class LateCloser:
         return self._closer().check(turns=turns)
 
     def _closer(self) -> Closer:
-        from onefold.runner.completion import Closer  # imports `runs`: a tenth of a cold start, and few apps need it
+        from onefold.runner.completion import Closer  # it imports `runs`: a tenth of a cold start, and few apps need it
 
         with self._lock:
             if self._made is None:

@@ -1,7 +1,7 @@
-"""What is known of one operation of a job, or of a guarded call: its state and result; it is cancelled, or waited for.
+"""Looks up one operation of a job, or one guarded call: its state and result; also cancels it, or waits for its end.
 
-A person's view with the whole story is `onefold why`. Where messages cannot be looked at (SQS), an operation that no worker
-has claimed yet is `absent`.
+For people, `onefold why` shows the whole history. Where messages cannot be read without receiving them (SQS), an
+operation that no worker has claimed yet is `absent`.
 Never here: output, other jobs' operations. Invariant: a lookup changes nothing; what has started is not cancelled.
 """
 
@@ -39,13 +39,13 @@ class Known(Struct, Generic[R], frozen=True, kw_only=True):
     """What is known of an operation.
 
     Args:
-        job, key: which.
+        job, key: the operation.
         state: `absent` (nothing is known: never sent, or forgotten), `waiting` (to be run, or run again), `running`, `done`,
             `held` (a person decides), or `dead` (in a dead-letter queue, or its attempts are used up).
         result: what the handler returned; None unless it is done.
-        attempts: runs so far, of the budget that counts.
+        attempts: runs so far in the present budget.
         changed_at_ms: when its record last changed, milliseconds since the epoch; None where there is no record.
-        why: what the last failure said, on one line; None where there is none.
+        why: the last failure, on one line; None where there is none.
         expires_at_ms: when its record expires; None if it does not, or there is no record.
     """
 
@@ -63,8 +63,8 @@ class JobView(Generic[R]):
     """What a lookup needs to know of a job, or of a guarded function.
 
     Args:
-        name: of the job. aliases: its earlier names. queue: where its messages are; empty for calls.
-        payload: how its results are read. tenant: how a payload names its scope; None: there are no tenants.
+        name: the job's name. aliases: its earlier names. queue: where its messages are; empty for calls.
+        payload: reads its results. tenant: the rule that gives a payload's scope; None: there are no tenants.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ def _look(runtime: Runtime, job: JobView[R], key: RecordKey) -> Known[R]:
 
 
 def look_at_call(store: Store, job: JobView[R], key: RecordKey, now_ms: int) -> Known[R]:
-    """As `observe.look`: `job` reads what the calls of one guarded function return."""
+    """Like `look`, for a guarded function: `job` reads what its calls return."""
     (record,) = store.read([key], now_ms)
     return Known(job=job.name, key=key.key, state="absent") if record is None else _known(job, record, key)
 
@@ -146,8 +146,8 @@ def cancel(runtime: Runtime, job: JobView[Any], key: str, tenant: str) -> bool:
     if runtime.engine.commit is None:
         raise errors.UsageError(
             f"{job.name}.cancel({key!r}) cannot be done on this engine.",
-            meaning="SQS finds no message by its key. Nothing was changed.",
-            todo="Let the handler look whether its work is still wanted, and return.",
+            meaning="SQS cannot find a message by its key. Nothing was changed.",
+            todo="Let the handler check whether its work is still wanted, and return if it is not.",
         )
 
     def remove() -> bool:

@@ -1,9 +1,9 @@
-"""Messages that no job here takes: the app declares no job of their name on their queue, or they are another app's.
+"""Messages that no job here takes: the app declares no job of their name on their queue, or they belong to another app.
 
 They wait for a worker that takes them (during a deployment, for example), longer each time. They are reported at once and
-then every ten minutes. Well before their retention ends they are moved to the dead-letter queue with the reason, from where
-they can be redriven. Where every check costs a receive (SQS), they are moved at the last receive that the queue allows.
-Waiting messages are noted in State under `no-job/<queue>`, for `onefold status` and `onefold stuck`.
+then every ten minutes. Well before their retention ends they are moved to the dead-letter queue with the reason, and
+can be redriven from there. Where every check costs a receive (SQS), they are moved at the last receive that the queue
+allows. Waiting messages are noted in State under `no-job/<queue>`, for `onefold status` and `onefold stuck`.
 Never here: settling. Invariant: a sender that invents many job names can fill neither State nor ledger.
 """
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.runner.handlers import Job
 
-PLACE: Final = "no-job/"  # and the queue, in State
+PLACE: Final = "no-job/"  # prefix of the name in State; the queue follows
 REPORT_MS: Final = 10 * limits.MINUTE_MS
-FRESH_MS: Final = 3 * REPORT_MS  # messages noted longer ago no longer wait, or no worker checks
+FRESH_MS: Final = 3 * REPORT_MS  # if a note is older, the messages no longer wait, or no worker checks them
 _FIRST_MS: Final = limits.SECOND_MS
 _LONGEST_MS: Final = 5 * limits.MINUTE_MS
 _COUNTED_FIRST_MS: Final = 30 * limits.SECOND_MS
 _COUNTED_LONGEST_MS: Final = 15 * limits.MINUTE_MS
-_NAMES_MAX: Final = 20  # jobs of one queue that are listed
+_NAMES_MAX: Final = 20  # names of jobs that are noted per queue
 _NAME_CHARS_MAX: Final = 128
 _OTHERS: Final = "(others)"
-_HIDDEN_MIN: Final = 1_000  # how many are remembered before visible ones are dropped
+_HIDDEN_MIN: Final = 1_000  # how many hidden messages are remembered before those visible again are forgotten
 
 
 class WaitingForJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A note about messages that wait for one job.
 
     Args:
-        at_ms: when one was last seen. message_id: its id. why: the reason that no job takes it. ends_at_ms: when it is
-            moved to the dead-letter queue.
+        at_ms: when such a message was last seen. message_id: its id. why: the reason why no job takes it. ends_at_ms:
+            when it is moved to the dead-letter queue.
     """
 
     at_ms: int
@@ -61,8 +61,8 @@ def wait_ms(settings: QueueSettings, age_ms: int, receive_count: int, *, counted
     """How long to hide a message that no job takes, ms; None when it has waited long enough.
 
     Args:
-        settings: of its queue. age_ms: since it was sent. receive_count: this receive included.
-        counted: whether each check uses up one of the queue's receives.
+        settings: its queue's. age_ms: the time since it was sent. receive_count: this receive included.
+        counted: whether each check uses up one of the receives that the queue allows.
     """
     if settings.dead_letter is not None:
         worn = counted and settings.receives_max is not None and receive_count >= settings.receives_max
@@ -79,10 +79,10 @@ def patience_ms(settings: QueueSettings) -> int:
 
 
 class Orphans:
-    """Decides and reports for one runner. Safe from the threads that begin runs.
+    """Decides about such messages for one runner, and reports them. Safe from the threads that begin runs.
 
     Args:
-        settings: of the app's queues. report: takes the event's queue and message and its detail.
+        settings: the app's queues by name. report: called with a delivery and the event's detail.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Orphans:
         self._clock = clock
         self._report = report
         self._reported_ms: dict[tuple[str, str], int] = {}  # queue and name: monotonic instant of the last report
-        self._hidden: dict[str, dict[str, int]] = {}  # queue, receipt: monotonic instant when it becomes visible again
+        self._hidden: dict[str, dict[str, int]] = {}  # queue, receipt: monotonic instant at which it is visible again
         self._prune_at = _HIDDEN_MIN
         self._lock = threading.Lock()
 
@@ -121,7 +121,7 @@ class Orphans:
                 self._prune_at = max(2 * len(hidden), _HIDDEN_MIN)
 
     def hidden(self, queue: str) -> int:
-        """How many messages of a queue are hidden by this worker now, since no job here takes them."""
+        """How many messages of a queue this worker has hidden now because no job here takes them."""
         with self._lock:
             self._hidden[queue] = found = _later(self._hidden.get(queue, {}), self._clock.monotonic_ms())
             return len(found)
@@ -165,7 +165,7 @@ def decoded(value: bytes) -> dict[str, WaitingForJob]:
 
 
 def name_of(attributes: Mapping[str, Attribute]) -> str:
-    """The name under which a message waits: its job's, with its app's if the message has one."""
+    """The name under which a message waits: its job's name, and its app's if the message names one."""
     job, app = attributes.get(JOB_ATTRIBUTE), attributes.get(APP_ATTRIBUTE)
     named = str(job.value) if job is not None else "(none)"
     return (f"{named} of {app.value!s}" if app is not None else named)[:_NAME_CHARS_MAX]

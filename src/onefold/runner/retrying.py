@@ -1,12 +1,13 @@
-"""Retry inside a call: `onefold.retrying(...)` on any function or block, and the object behind `ctx.retry`.
+"""Retries inside a call: `onefold.retrying(...)` for any function or block, and the object behind `ctx.retry`.
 
-For calls that fail for a moment: 50 ms x 2^n, +-50 %, 3 tries. Only failures that are known to be transient are tried again:
-listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything else, and the last
-failure, is raised unchanged; retries between deliveries are the job's (`record/delivery.py`).
+For calls that fail briefly: pauses of 50 ms x 2^n, +-50 %, 3 tries. Only failures that are known to be transient are
+tried again: those listed as transient in `record/failures.py`, raised as TransientError, or named in `on`. Everything
+else, and the last failure, is raised unchanged; the job's retries between deliveries come after that
+(`record/delivery.py`).
 
-A try is not begun when the pause before it would pass the deadline or the trusted end of the lease: the exception is
-raised at once, while there is time to record it. Where a lost answer must not be repeated (`on_unknown` is not `rerun`),
-`Retrying(sent="unknown")` does not repeat it.
+A try is not made if the pause before it would go past the deadline or the trusted end of the lease: the exception is
+raised at once, while there is time to record it. Where a request whose answer was lost must not be repeated
+(`on_unknown` is not `rerun`), `Retrying(sent="unknown")` does not repeat it.
 
 Never here: sleeping (the clock waits), settling. Invariant: at most `tries` calls, and no wait past `remaining_ms`.
 """
@@ -36,18 +37,19 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 AsyncWait = Callable[[int], Awaitable[None]]
 
-ASK_MS_MAX = 10_000  # a dependency that asks for a longer pause is left to the retry between deliveries
+ASK_MS_MAX = 10_000  # if a dependency asks for a longer pause, the retry between deliveries waits for it
 
 
 class Retrying:
     """Calls a function, and repeats the call after transient failures. Immutable; safe from any thread.
 
     Args:
-        clock, entropy: pauses and jitter.
+        clock, entropy: for pauses and jitter.
         tries: calls in all, 1 or more.
         pauses: how long to wait between them.
-        on: exception classes, or dotted names, that are tried again in addition to the known transient ones.
-        remaining_ms: answers how many milliseconds are left of deadline and lease, None for no limit; asked before a wait.
+        on: exception classes, or dotted names, after which to try again, in addition to the known transient ones.
+        remaining_ms: returns how many milliseconds are left of deadline and lease, None for no limit; called before a
+            wait.
         sent: how to treat a failure after the request was sent: `transient` tries again, `unknown` raises.
         stop: set when waiting is pointless (drain, lease lost).
         async_wait: waits in coroutines; without it the clock waits in a thread of the loop's executor.
@@ -80,7 +82,7 @@ class Retrying:
         self._async_wait = async_wait
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function`; an `async def` one answers a coroutine, to be awaited.
+        """Call `function`; for an `async def` function this returns a coroutine, to be awaited.
 
         Raises:
             Exception: whatever the last try raised, with a note of how many there were.
@@ -112,7 +114,7 @@ class Retrying:
         raise AssertionError("the last try returns or raises")
 
     def __call__(self, function: F) -> F:
-        """As a decorator, of plain and `async def` functions."""
+        """Decorate a plain or `async def` function."""
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
@@ -128,7 +130,7 @@ class Retrying:
         return cast(F, tried)
 
     def __iter__(self) -> Iterator[Try]:
-        """As a loop around a block of plain code: `for one in retrying(): with one: ...`."""
+        """Loop around a block of plain code: `for one in retrying(): with one: ...`."""
         for number in range(1, self._tries + 1):
             one = Try(self, number)
             yield one
@@ -162,7 +164,7 @@ class Retrying:
         if self._async_wait is not None:
             await self._async_wait(pause_ms)
             return False
-        import asyncio  # 36 ms to import; only coroutines need it
+        import asyncio  # 36 ms to import, and only coroutines need it
 
         over = threading.Event()
         try:
@@ -172,7 +174,7 @@ class Retrying:
 
 
 class Try:
-    """One iteration of a loop over `Retrying`: use it as `with` around the block that may fail.
+    """One iteration of a loop over `Retrying`; use it in a `with` statement around the block that may fail.
 
     Attributes:
         number: 1 or more.
@@ -210,7 +212,7 @@ def retrying(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> Retrying:
-    """Retry a call after transient failures: as a decorator, as a loop around a block, or by `.call(function, ...)`.
+    """Retry a call after transient failures: as a decorator, as a loop around a block, or with `.call(function, ...)`.
 
         @onefold.retrying(tries=4, on=(KeyError,))
         def quote(order): ...
@@ -225,11 +227,11 @@ def retrying(
         tries: calls in all, the first one included.
         base, factor, cap: the pause before call n+1 is base x factor^(n-1), at most cap.
         jitter: `half` (+-50 %), `full` or `none`.
-        on: exception classes, or dotted names, tried again in addition to the known transient ones.
-        clock, entropy: for tests; the machine's own otherwise.
+        on: exception classes, or dotted names, after which to try again, in addition to the known transient ones.
+        clock, entropy: for tests; by default the machine's own.
 
     Raises:
-        UsageError: a number out of its bounds, or `on` names what is not an exception class.
+        UsageError: a number out of its bounds, or `on` has something that is not an exception class.
     """
     pauses = Backoff(
         base_ms=duration.to_ms(base, "base"), factor=factor, cap_ms=duration.to_ms(cap, "cap"), jitter=jitter

@@ -1,10 +1,10 @@
 """The workers that run: each has a document in State that shows what it works on, and through which it is asked to end.
 
 A worker writes its document soon after its start, again once a minute, and removes it at its end. The document of a
-process that was killed is removed by the process that notices its death, or a day later. A request to drain is a mark in
-it: an embedded worker sees it within two seconds, one on a server's State within fifteen. Never here: what a worker runs
-(its records say that), how it drains (`worker.py`).
-Invariant: a document is a help for people; no delivery is decided by it.
+process that was killed is removed by the process that notices its death, or a day later. A request to drain is a mark
+in the document: an embedded worker sees it within two seconds, a worker with its State on a server within fifteen.
+Never here: what a worker is running (its records show that), how it drains (`worker.py`).
+Invariant: documents are only for people; no decision about a delivery depends on them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "worker/"
 SEEN_MS: Final = limits.MINUTE_MS  # between two writes of one's own document
-SILENT_MS: Final = 4 * SEEN_MS  # a worker that has not written for this long, and is not known otherwise, is gone
+SILENT_MS: Final = 4 * SEEN_MS  # a worker that has not written for this long counts as gone, unless more is known
 LOOK_MS, LOOK_SERVER_MS = (
     2_000,
     15_000,
-)  # between two checks for a request to drain; on a server each is a request
+)  # between two checks whether to drain; on a server each check is a request
 _FORGOTTEN_MS: Final = limits.DAY_MS
-QUEUES_MAX: Final = 100  # of a worker that are named
+QUEUES_MAX: Final = 100  # a worker's document names at most this many of its queues
 
 
 class WorkerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,10 +65,10 @@ def entries(state: State) -> list[WorkerEntry]:
 
 
 def ask_to_drain(state: State, owner: str, by: str, now_ms: int) -> tuple[WorkerEntry, bool]:
-    """Ask a worker to drain; its document, and whether it was not asked before.
+    """Ask a worker to drain; returns its document, and True if it was not asked before.
 
     Raises:
-        NotFoundError: no worker has that id. TransientError: its document was changed all the time.
+        NotFoundError: no worker has that id. TransientError: other processes changed its document at every try.
     """
 
     def decide(found: WorkerEntry | None) -> tuple[WorkerEntry | None, bool]:
@@ -95,13 +95,13 @@ def forget(state: State, owners: Iterable[str]) -> None:
 
 
 class Roster:
-    """One worker's own document. For one thread, but for `leave`, which comes after it.
+    """One worker's own document; for one thread, except `leave`, which is called after that thread has ended.
 
     Args:
         entry: the document as first written. embedded: reading State costs no request.
 
     Attributes:
-        asked: is called once somebody asked this worker to drain.
+        asked: called when somebody has asked this worker to drain.
     """
 
     def __init__(self, state: State, entry: WorkerEntry, clock: Clock, *, embedded: bool) -> None:
@@ -114,7 +114,7 @@ class Roster:
         self.asked: Callable[[], object] = lambda: None
 
     def check(self) -> None:
-        """Write the document when it is due, and see whether this worker is to drain.
+        """Write the document when it is due, and check whether this worker is to drain.
 
         Raises:
             TransientError: State cannot be used now; the next check does it.
@@ -127,7 +127,7 @@ class Roster:
             kept, _ = change(self._state, PREFIX + self._entry.owner, _entry, None, self._seen)
             is_first, self._written_ms = self._written_ms is None, now_ms
             if is_first:
-                with ignored(errors.UsageError):  # a role may not list names
+                with ignored(errors.UsageError):  # a role may lack permission to list names
                     self._sweep()
         else:
             stored = self._state.get([PREFIX + self._entry.owner])[0]
@@ -139,7 +139,7 @@ class Roster:
         return replace(found or self._entry, seen_at_ms=self._clock.now_ms()), None
 
     def _sweep(self) -> None:
-        """Remove documents of workers that were killed long ago, on engines where nobody notices a death."""
+        """Remove documents of workers that were killed long ago, for engines where no process notices a death."""
         now_ms = self._clock.now_ms()
         forget(self._state, [one.owner for one in entries(self._state) if now_ms - one.seen_at_ms > _FORGOTTEN_MS])
 

@@ -1,7 +1,7 @@
-"""Wires a runner for an app's jobs to an opened runtime: of a worker, of a Lambda container, of a test.
+"""Makes a runner for an app's jobs on an opened runtime, for a worker, a Lambda container or a test.
 
-Never here: what a delivery's source does with it. Invariant: an app's runner is made only where the names of its jobs are
-the app's own.
+Never here: what a delivery's source does with it. Invariant: an app's runner is made only after the app has taken the
+names of its jobs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def make_runner(
     """A runner for these jobs on an opened engine; the runtime's own events go to its sinks from now on.
 
     Raises:
-        ConflictError: another app's job on this engine has the name of one. UsageError: an earlier version of a job's
-            payload cannot be upgraded.
+        ConflictError: another app has a job with one of these names on this engine. UsageError: an earlier version of a
+            job's payload cannot be upgraded.
     """
     for job in jobs.values():
         if job.versions is not None:
@@ -59,7 +59,7 @@ def runner_on(
     history: History,
     cache_ms: int = CACHE_MS,
 ) -> Runner:
-    """A runner on a backend of an opened runtime, whose names are taken. `cache_ms`: as `Admission`'s own."""
+    """A runner on a backend of an opened runtime; the names of its jobs are taken. `cache_ms`: as for `Admission`."""
     clock, owner = runtime.steady, runtime.owner
     return Runner(
         backend,
@@ -78,7 +78,7 @@ def runner_on(
 
 
 def _flag_of(jobs: Mapping[str, Job[Any, Any]], queue: str, group: str, named: str | None) -> str | None:
-    """The flag that stops a group by a message's job; a message of an unknown job stops its group."""
+    """The flag with which a dead-lettered message stops its group; None: by its job's policy the group goes on."""
     own = [one for one in jobs.values() if one.policy.queue == queue]
     job = jobs.get(named) if named is not None else own[0] if len(own) == 1 else None
     return group_flag(queue, group) if job is None or job.policy.after_failure == "stop" else None

@@ -1,8 +1,8 @@
-"""Sinks that are called in threads of their own, so that a slow one cannot hold up jobs, calls, ticks or a Lambda function.
+"""Sinks that are called in threads of their own, so that a slow one cannot delay jobs, calls, ticks or a Lambda function.
 
-Events that a sink is too slow for are lost, counted as its failures and logged; the work does not wait. A sink's queue is in
-memory: events waiting in it when the process is killed are lost too, but not the history, which is written with the work.
-Before it ends, a program waits briefly for queued events; a Lambda function does so before each answer.
+If a sink is too slow, events are lost, counted as its failures and logged; the work does not wait. A sink's queue is in
+memory: events that wait in it when the process is killed are lost too, but not the history, which is written with the
+work. Before it ends, a program waits briefly for queued events; a Lambda function does so before each answer.
 Never here: what events mean, individual sinks. Invariant: `emit` never waits for a sink.
 """
 
@@ -35,14 +35,14 @@ class _Mark:
         self.passed = threading.Event()
 
     def passes(self) -> None:
-        """One sink has reached it."""
+        """Note that one sink has reached the mark."""
         self._left.pop()
         if not self._left:
             self.passed.set()
 
 
 class _Waiting:
-    """The events that wait for one sink, and the thread that hands them over; it starts with the first event."""
+    """The events that wait for one sink, and the thread that passes them to it, which starts with the first event."""
 
     def __init__(self, deliver: Callable[[int, Event], None], index: int) -> None:
         self._deliver = deliver
@@ -50,7 +50,7 @@ class _Waiting:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Start with an empty queue in a forked child: the parent's thread stays there and delivers what was queued."""
+        """Start with an empty queue in a forked child: the parent's thread is not copied and delivers what was queued."""
         self._events: SimpleQueue[Event | _Mark | None] = SimpleQueue()
         self._thread: dict[str, int] = {}
 
@@ -64,7 +64,7 @@ class _Waiting:
 
     def _ensure_thread(self) -> None:
         if not self._thread:
-            with suppress(RuntimeError):  # exiting, or no thread can be started: the next event tries again
+            with suppress(RuntimeError):  # the program is exiting, or cannot start threads: the next event tries again
                 _thread.start_new_thread(self._run, (self._events,))
 
     @property
@@ -97,11 +97,11 @@ class _Waiting:
 
 
 class QueuedSinks(Sinks):
-    """As `Sinks`, but calls each sink in a thread of its own, unless its `is_quick` is true.
+    """Like `Sinks`, but calls each sink in a thread of its own, unless its `is_quick` is true.
 
     Args:
         sinks: as for `Sinks`.
-        at_exit: wait for them, at most END_S, when the program ends; for guarded calls, which nothing closes.
+        at_exit: wait for the sinks, at most END_S, when the program ends; for guarded calls, where nothing closes them.
     """
 
     def __init__(self, sinks: Iterable[Sink] = (), *, at_exit: bool = False) -> None:
@@ -121,7 +121,7 @@ class QueuedSinks(Sinks):
                 waiting.start_anew()
 
     def emit(self, event: Event) -> None:
-        """Hand the event to every sink, directly or through its queue."""
+        """Pass the event to every sink, directly or through its queue."""
         if self.tracing is not None and event.trace_id is None:
             event = self.tracing.stamped(event)
         for index, waiting in enumerate(self._waiting):
@@ -142,7 +142,7 @@ class QueuedSinks(Sinks):
         return found
 
     def end(self, timeout_s: float = END_S) -> None:
-        """As `flush`; from now on sinks are called directly."""
+        """Like `flush`; from now on sinks are called directly."""
         self.flush(timeout_s)
         for index, waiting in enumerate(self._waiting):
             if waiting is not None:

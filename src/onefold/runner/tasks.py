@@ -1,9 +1,9 @@
-"""The lane for coroutines: one event loop in one thread, a task for each run. Imported only where a job is a coroutine.
+"""The lane for coroutines: one event loop in one thread, a task for each run. Imported only if a job is a coroutine.
 
-`perform` is `Runner.perform`, `calling.call` and `probing.probe`, awaited: what the backend has to do, and a probe that is a
-plain function, happen in a thread, so that they do not hold up the loop. Never here: which run comes next, settling.
-Invariant: every run that was submitted is answered by exactly one `LaneReport`, and a task that is cancelled still comes to
-an outcome: what its run was cut for, or what it raised.
+`perform` does what `Runner.perform`, `calling.call` and `calling.probe` do, but awaits: calls of the backend, and a
+probe that is a plain function, are made in a thread, so that they do not block the loop. Never here: which run comes
+next, settling. Invariant: every run that was submitted is answered by exactly one `LaneReport`, and a task that is
+cancelled still has an outcome: the reason for which its run was cut, or what it raised.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _perform(runner: Runner, run: Execution) -> None:
 
 
 async def _call(run: Execution, ctx: Context, clock: Clock) -> Outcome:
-    """Await the handler; what it raised is its own, unless the run was cut: its task was cancelled from outside then."""
+    """Await the handler. What it raises is its own outcome, unless the run was cut: then its task was cancelled."""
     context.watch_pools()
     token, born = context.current.set(ctx), forks.generation()
     try:
@@ -112,7 +112,7 @@ class Tasks:
         self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
-        """Make a task of each run."""
+        """Start a task for each run."""
         self._call(self._begin, unit)
 
     def stop(self, run: Execution) -> None:
@@ -120,7 +120,7 @@ class Tasks:
         self._call(self._cancel, run)
 
     def end(self, *, wait: bool) -> None:
-        """End the loop; tasks that are under way are cancelled and heard of no more."""
+        """End the loop; tasks that are still running are cancelled, and no reports come from them."""
         self._call(self._end)
         if wait:
             self._thread.join()
@@ -139,7 +139,7 @@ class Tasks:
         finally:
             self._loop.close()
 
-    # In the loop's thread from here on.
+    # The methods below run in the loop's thread.
 
     def _begin(self, unit: Unit) -> None:
         assert self._loop is not None

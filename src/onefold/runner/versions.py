@@ -1,10 +1,11 @@
-"""Versions of a job's payload: which one a message has, and how an older one becomes the present one.
+"""Versions of a job's payload: which version a message has, and how an older payload is upgraded to the present one.
 
-A message carries its version in the attribute `onefold.version`; without one it has version 1. Before an older payload is
-validated, the job's functions are applied to its JSON, each from one version to the next. Its key is that of the result.
+A message carries its version in the attribute `onefold.version`; without it the version is 1. Before an older payload
+is validated, the job's upgrade functions are applied to its JSON, each from one version to the next. The key is made
+from the result.
 
 A record keeps the fingerprint of the payload as it was sent. From version 2 on a fingerprint begins with a mark of its
-version, so that two of different versions are known not to be comparable: the operation's key alone decides then.
+version, so that fingerprints of different versions are not compared: the operation's key alone decides then.
 Never here: which functions a job has (`declaring.py`). Invariant: the stored body of a message is never changed.
 """
 
@@ -21,10 +22,10 @@ from onefold.contracts.queue import PAYLOAD_VERSIONS_MAX, VERSION_ATTRIBUTE
 if TYPE_CHECKING:
     from onefold.contracts.queue import Attribute
 
-_MARK_CHARS: Final = 8  # of 32: the rest still distinguishes payloads
+_MARK_CHARS: Final = 8  # of 32; the others are enough to distinguish payloads
 
 Upgrade = Callable[[Any], Any]
-"""Takes a payload of one version as plain JSON values (dict, list, str, ...), returns it as the next version has it."""
+"""Takes a payload of one version as plain JSON values (dict, list, str, ...), returns it in the next version's form."""
 
 
 def version_of(attributes: Mapping[str, Attribute]) -> int:
@@ -46,7 +47,7 @@ def version_of(attributes: Mapping[str, Attribute]) -> int:
 
 
 def marked(fingerprint: str, version: int) -> str:
-    """The fingerprint of a payload with its version."""
+    """The fingerprint of a payload with a mark of its version."""
     return fingerprint if version == 1 else _mark(version) + fingerprint[_MARK_CHARS:]
 
 
@@ -58,7 +59,7 @@ class Versions:
     """The versions of one job's payload.
 
     Args:
-        present: what the job takes and sends.
+        present: the version that the job takes and sends.
     """
 
     def __init__(self, job: str, present: int) -> None:
@@ -75,10 +76,10 @@ class Versions:
         return marked(fingerprint, version)
 
     def add(self, from_version: int, upgrade: Upgrade) -> None:
-        """Add a function.
+        """Add the function that upgrades payloads of one version to the next.
 
         Raises:
-            UsageError: no earlier version, or not a function. ConflictError: it has one.
+            UsageError: not an earlier version, or not a function. ConflictError: that version has a function already.
         """
         if type(from_version) is not int or not 1 <= from_version < self.present:
             raise errors.UsageError(
@@ -97,7 +98,7 @@ class Versions:
         self._upgrades[from_version] = upgrade
 
     def check(self) -> None:
-        """Refuse to run without a function for each earlier version.
+        """Refuse to run unless each earlier version has a function.
 
         Raises:
             UsageError: one is missing.
@@ -111,7 +112,7 @@ class Versions:
                 )
 
     def upgraded(self, body: bytes | str, version: int) -> bytes | str:
-        """A payload's JSON as the present version has it.
+        """A payload's JSON in the form of the present version.
 
         Raises:
             PayloadError: it is not JSON, a function is missing, or one raised or returned what has no JSON form.

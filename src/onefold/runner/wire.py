@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other: length-prefixed MessagePack over a socket pair, never pickle.
+"""The messages between a worker and its child processes: length-prefixed MessagePack over a socket pair, never pickle.
 
     parent -> child   Hello, then one Order after another
     child -> parent   Ready or Broken, then one Reply for each Order
@@ -23,16 +23,17 @@ from onefold.record.delivery import Outcome
 T = TypeVar("T")
 
 _LENGTH_BYTES = 4
-_FRAME_BYTES_MAX = 64 * 1024 * 1024  # a message is at most 1 MiB; results and outboxes may be larger, not boundless
+_FRAME_BYTES_MAX = 64 * 1024 * 1024  # a queue's message has at most 1 MiB; results and outboxes may be larger
 
 
 class Hello(Struct, frozen=True, kw_only=True):
-    """Who the child is.
+    """The first message to a child: what it is to run.
 
     Args:
         target: the app, as `module:attribute`.
         path: the parent's import path.
-        join: `module:function` to be called with `lock_file` before any handler runs (presence); None for neither.
+        join: `module:function` to be called with `lock_file` before any handler runs (presence lock); None: no lock
+            file.
     """
 
     target: str
@@ -46,7 +47,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Broken(Struct, frozen=True, tag=True):
-    """The child cannot run this app; `hook`: one of its start hooks raised."""
+    """The child cannot run this app; `hook`: whether one of the app's start hooks raised."""
 
     why: str
     hook: bool = False
@@ -56,10 +57,11 @@ class Order(Struct, frozen=True, kw_only=True):
     """Call a handler, or a probe.
 
     Args:
-        what: which.
-        job: its name. message: the fields of its delivery; the child reads the payload from it as the parent did.
-        hold, attempt, attempts_max: of the run.
-        remaining_ms: until its deadline. trace: the span that the parent processes it in, while tracing is on.
+        what: which of the two.
+        job: the job's name. message: the fields of the delivery; the child reads the payload from it as the parent did.
+        hold, attempt, attempts_max: those of the run.
+        remaining_ms: the time left until the run's deadline. trace: the span of the run in the parent, while tracing is
+            on.
     """
 
     what: Literal["call", "probe"]
@@ -73,12 +75,12 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 def fields_of(delivery: Delivery) -> dict[str, Any]:
-    """A delivery as it goes into an order."""
+    """The fields of a delivery, for an order."""
     return msgspec.structs.asdict(delivery)
 
 
 def delivery_of(fields: dict[str, Any]) -> Delivery:
-    """The delivery that an order carries. By hand, because an attribute's value may be text or bytes."""
+    """The delivery in an order. Converted by hand, because an attribute's value may be text or bytes."""
     attributes = {name: Attribute(one["value"], one["type"]) for name, one in fields["attributes"].items()}
     reason = msgspec.convert(fields["reason"], Reason | None)
     return Delivery(**(fields | {"attributes": attributes, "reason": reason}))

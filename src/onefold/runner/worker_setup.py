@@ -17,8 +17,8 @@ from onefold.contracts.ledger import History
 from onefold.contracts.queue import Delivery
 from onefold.interrupts import ignored
 from onefold.options import WorkerSettings
-from onefold.record import failures  # noqa: F401 - now: the first failure may come when no file can be opened
-from onefold.runner import completion  # noqa: F401 - same: the first message of a run
+from onefold.record import failures  # noqa: F401 - imported now, as the first failure may be that no file can be opened
+from onefold.runner import completion  # noqa: F401 - imported now, for the first message of a run, for the same reason
 from onefold.runner.handlers import Job
 from onefold.runner.longpoll import LongPoll
 from onefold.runner.processes import Spawn
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
     from onefold.record.delivery import Detail
 
-_NAMES_CHARS_MAX: Final = 1_000  # of the jobs that the line of a worker's start names
+_NAMES_CHARS_MAX: Final = 1_000  # of the jobs' names in the log line of a worker's start
 _HOST_CHARS_MAX = 100
 
 
@@ -57,7 +57,7 @@ def make_worker(
     Args:
         queues: names to receive from; None: every queue that has a job.
         target: `module:attribute` of the app, needed for child processes.
-        backend: instead of the engine's own contracts, for demonstrations of what they are for.
+        backend: used instead of the engine's own contracts, for demonstrations of what these are for.
 
     Raises:
         UsageError: no jobs, an unknown queue, processes without a target.
@@ -121,24 +121,24 @@ def make_worker(
 
 
 def _engine_location(url: str) -> str:
-    """Where the engine is, for a log: a file's whole path, else its URL without what may be a password."""
+    """Where the engine is, for a log: a file's whole path, or a URL without what may be a password."""
     path = url.removeprefix("sqlite:///")
     return os.path.abspath(path.partition("?")[0]) if path != url else redact.shown_url(url).strip("'")
 
 
 def _polled(queue: QueueReceiver, clock: Clock, wake: Callable[[], None]) -> QueueReceiver:
-    """The queue as a worker receives from it: in threads of its own where a receive waits on the server."""
+    """The queue as a worker receives from it: a `LongPoll` around it if its receives wait on the server."""
     return LongPoll(cast("WaitingQueue", queue), clock=clock, wake=wake) if queue.capabilities.waits else queue
 
 
 class Maintenance:
-    """What a worker does for its engine every half second: free the work of dead owners, close runs, renew its document.
+    """A worker's upkeep of its engine, every half second: free the work of dead owners, close runs, renew its document.
 
-    Once an hour, where looking receives nothing: remove what limits left behind, warn of dead letters and held messages
-    before they are gone.
+    Once an hour it also removes what limits have left behind and, where reading a queue receives nothing, warns of dead
+    letters and held messages before they expire.
 
     Args:
-        queues: names of the queues it works on. jobs: the jobs on these. roster: its own document.
+        queues: names of the queues the worker works on. jobs: the jobs on these. roster: the worker's own document.
     """
 
     def __init__(
@@ -157,20 +157,20 @@ class Maintenance:
         """Do what is due.
 
         Raises:
-            TransientError: the engine could not; the next call does it.
+            TransientError: the engine could not do it; the next call tries again.
         """
         clock = self._runtime.steady
-        clock.now_ms()  # notices a step
+        clock.now_ms()  # this detects a step
         for by_ms in clock.steps[self._steps_reported :]:
             self._emit("clock-set", {"by_ms": by_ms})
             self._steps_reported += 1
         self._runtime.engine.maintain(self._report_dead_owner)
-        with ignored(errors.UsageError):  # a role may not write it, and it is only a help for people
+        with ignored(errors.UsageError):  # a role may lack permission to write it; it only helps people
             self._roster.check()
         self._runner.closer.check()
         if clock.monotonic_ms() >= self._hourly_due_ms:
             self._hourly_due_ms = clock.monotonic_ms() + limits.HOUR_MS
-            with ignored(errors.UsageError):  # a role may not list names
+            with ignored(errors.UsageError):  # a role may lack permission to list names
                 self._runner.admission.sweep(self._jobs)
             for name in self._expiring:
                 self._warn_of_expiring(name)
@@ -184,7 +184,7 @@ class Maintenance:
         self._runner.reports.emit(Event(at_ms=runtime.clock.now_ms(), name=name, actor=runtime.owner, detail=detail))
 
     def _warn_of_expiring(self, name: str) -> None:
-        """Warn of dead letters and held messages before they are gone, where looking receives nothing."""
+        """Warn of dead letters and held messages before they expire, where reading the queue receives nothing."""
         clock, queues = self._runtime.steady, self._runtime.engine.queues
         if not queues.open(name).capabilities.inspectable:
             return  # reading would cost receives; an alarm on AWS reports the first dead letter

@@ -206,7 +206,7 @@ class Event(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def exception(self) -> BaseException | None:
-        """The exception, for sinks in the process that raised it; as long as it is kept, the values in its frames live."""
+        """The exception, for sinks in the process that raised it; keeping it keeps the values of its frames alive."""
         found: BaseException | None = self.__dict__.get("exception_")
         return found
 
