@@ -96,6 +96,6 @@ def test_what_fails_in_the_repaired_run_is_explained(capsys: pytest.CaptureFixtu
     )  # fmt: skip
     enrich._draw(found)
     said = " ".join(capsys.readouterr().out.split())
-    assert "The 2 that failed in the repair, too, have a negative price" in said
+    assert "The 2 that failed again in the repair have a negative price" in said
     enrich._draw(structs.replace(found, rounds=(night, structs.replace(again, failed=0))))
     assert "negative price" not in capsys.readouterr().out

@@ -1,12 +1,12 @@
-"""A year of billing while processes are killed: thirteen ticks, thirteen dispatches, one statement per account and month.
+"""A year of billing while processes are killed: thirteen ticks, thirteen dispatches, a statement per account and month.
 
 `onefold demo billing`: two schedulers and three workers run on one file. They are killed at random, workers also in the
 middle of a dispatch. Halfway through, every tick is sent again. At the end, the table of statements is compared with an
 independent sum of the file, month by month, to the penny.
 
 Here: the command, the run, the judgement and the table that is printed. Never here: the shop (`billing_shop`) and the
-figures (`figures`). Invariant: every process that was started is gone before the table is read, and the exit code is 0
-only when every account has one statement for each month, the totals match the file, and no fault was built in.
+figures (`figures`). Invariant: every process that was started has ended before the table is read, and the exit code is
+0 only if every account has one statement for each month, the totals match the file, and no fault was built in.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ _DUPLICATES: Final = "SELECT count(*) FROM onefold_ledger WHERE job = 'monthly-b
 
 
 class BillingSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose.
+    """The options of the demo.
 
     Args:
-        kills: at random, of workers and schedulers together. falls: months in the middle of whose dispatch the worker is
-            killed, 0 to 13. seed: of when and whom. plant: a fault to be built in, or None.
+        kills: number of random kills, of workers and schedulers together. falls: in how many months the worker is
+            killed in the middle of the dispatch, 0 to 13. seed: of the random numbers. plant: a fault to build in, or
+            None.
     """
 
     kills: int
@@ -72,8 +73,9 @@ class Month(Struct, frozen=True, kw_only=True):
     """One month: the figures from the file, and the actual ones.
 
     Args:
-        month: `2011-03`. expected, made: statements. twice, never: accounts. net_expected, net: in pounds.
-        dispatched: messages of its run, as onefold counts them.
+        month: for example `2011-03`. expected, made: numbers of statements. twice, never: numbers of accounts with two
+            statements and with none. net_expected, net: in pounds. dispatched: messages of its run, as onefold counts
+            them.
     """
 
     month: str
@@ -87,7 +89,7 @@ class Month(Struct, frozen=True, kw_only=True):
 
     @property
     def right(self) -> bool:
-        """Whether nothing is wrong with it."""
+        """Whether the month has no fault."""
         return not (self.twice or self.never) and Decimal(self.net) == Decimal(self.net_expected)
 
 
@@ -95,9 +97,9 @@ class BillingOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of the year.
 
     Args:
-        kills: of workers and schedulers. interrupted: dispatches that began again after a kill.
-        duplicates: ticks that came again and were answered from their record.
-        faults: as sentences, empty when all is well.
+        kills: how many workers and schedulers were killed. interrupted: dispatches that began again after a kill.
+        duplicates: ticks that were sent again and answered from their record.
+        faults: one sentence each; empty if there is none.
     """
 
     months: tuple[Month, ...]
@@ -109,7 +111,7 @@ class BillingOutcome(Struct, frozen=True, kw_only=True):
 
 
 def perform(settings: BillingSettings, folder: Path, on_progress: Draw) -> BillingOutcome:
-    """Do the year in a folder of its own.
+    """Run the year in a folder of its own.
 
     Raises:
         OnefoldError: a process ended unexpectedly, or there was no more progress.
@@ -167,14 +169,14 @@ def perform(settings: BillingSettings, folder: Path, on_progress: Draw) -> Billi
 
 
 def _expected() -> dict[str, dict[str, object]]:
-    """The judge's figures, from a process that cannot find onefold."""
+    """The judge's figures, from a process that cannot import onefold."""
     command = [sys.executable, "-I", "-S", figures.__file__, str(data.INVOICES), "--of", "billing"]
-    found: dict[str, dict[str, object]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # noqa: S603 - our own script
+    found: dict[str, dict[str, object]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # noqa: S603 - onefold's own script
     return found
 
 
 def _choose_falls(where: Path, months: Sequence[str], settings: BillingSettings) -> Path:
-    """One empty file for each month whose dispatcher is to be killed."""
+    """Create an empty file for each month whose dispatcher is to be killed."""
     where.mkdir()
     entropy, left = SeededEntropy(settings.seed), list(months)
     for _ in range(settings.falls):
@@ -183,7 +185,7 @@ def _choose_falls(where: Path, months: Sequence[str], settings: BillingSettings)
 
 
 def _prepare(file: Path, variables: Mapping[str, str]) -> None:
-    """The engine's file, and in it the statements' own table: nothing in that keeps an account from having two."""
+    """Create the engine's file, and in it the table of statements, which allows an account to have two."""
     _in_the_shop("app.runtime(); app.close()", variables)
     with closing(sqlite3.connect(file)) as link:
         link.execute("CREATE TABLE statement (month TEXT, account TEXT, net TEXT)")
@@ -192,11 +194,11 @@ def _prepare(file: Path, variables: Mapping[str, str]) -> None:
 
 def _in_the_shop(code: str, variables: Mapping[str, str]) -> None:
     command = [sys.executable, "-c", f"from onefold.demo.billing_shop import app, fire_again; {code}"]
-    subprocess.run(command, env={**os.environ, **variables}, check=True)  # noqa: S603 - our own program
+    subprocess.run(command, env={**os.environ, **variables}, check=True)  # noqa: S603 - onefold's own program
 
 
 def _is_over(file: Path, made: int, total: int) -> bool:
-    """Whether every statement is there and no message is left."""
+    """Whether every statement was made and no message is left."""
     return made >= total and _counted(file, _LEFT) == 0
 
 
@@ -226,7 +228,7 @@ def _judge(file: Path, expected: Mapping[str, Mapping[str, object]]) -> tuple[Mo
 
 
 def _dispatched(runs: list[tuple[str, bytes]]) -> dict[str, int]:
-    """Messages of each month's run: the run's tick is at the beginning of the month after."""
+    """How many messages each month's run dispatched; its tick is at the beginning of the next month."""
     found = {}
     for name, value in runs:
         year, month = (int(part) for part in name.rpartition("/")[2].split("T")[0].split("-")[:2])
@@ -248,18 +250,22 @@ def _fault(month: Month) -> str:
 
 
 EPILOG = """
-Exit codes: 0 every account has one statement a month and the totals are the file's; 1 not so; 2 wrong usage.
+Exit codes: 0 every account has one statement a month and the totals match the file; 1 otherwise; 2 wrong usage.
 """
 
 
 @click.command("billing", epilog=EPILOG)
 @click.option(
-    "--kills", type=click.IntRange(0, 200), default=15, show_default=True, help="At random, of workers and schedulers."
+    "--kills",
+    type=click.IntRange(0, 200),
+    default=15,
+    show_default=True,
+    help="Random kills of workers and schedulers.",
 )
 @click.option(
-    "--falls", type=click.IntRange(0, 13), default=4, show_default=True, help="Months killed in the middle of dispatch."
+    "--falls", type=click.IntRange(0, 13), default=4, show_default=True, help="Months whose dispatch is killed midway."
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Of when, and whom.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option("--plant", type=click.Choice(["two-keys"]), help="Build a fault in; the demo must fail.")
 @click.option(
     "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the engine's file and the log there."
@@ -271,7 +277,7 @@ def billing(
 ) -> None:
     """Bill a year of real invoices: thirteen ticks at 03:00 London time, two schedulers, kills in mid-dispatch.
 
-    Each month's customers are dispatched to a FIFO queue; each gets one statement. In the end they are held against
+    Each month's customers are dispatched to a FIFO queue; each gets one statement. In the end they are compared with
     an independent sum of the file, to the penny.
     """
     settings = BillingSettings(kills=kills, falls=falls, seed=seed, plant=plant)
@@ -307,4 +313,4 @@ def _draw(found: BillingOutcome) -> None:
     for fault in found.faults:
         console.print(fault, style="red", soft_wrap=True)
     if not found.faults:
-        console.print("twice: 0, never: 0; every month's total is the file's.", style="bold green")
+        console.print("twice: 0, never: 0; every month's total matches the file.", style="bold green")

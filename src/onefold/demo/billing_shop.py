@@ -1,9 +1,10 @@
 """The billing department of `onefold demo billing`, as a user would write it: a schedule, a dispatcher, a statement.
 
-At 03:00 on the 1st, London time, the customers of the month before are dispatched; one message each, in a FIFO queue grouped
-by country and month; each makes one statement, whose row commits together with its record. The file's thirteen ticks lie
-in the past: `missed="all"` fires every one of them.
-Never here: processes, kills, judging. Invariant: the dispatcher only dispatches, and yields the same messages each time.
+At 03:00 on the 1st, London time, the customers of the previous month are dispatched: one message each, in a FIFO queue
+grouped by country and month. Each message makes one statement, whose row commits together with its record. The thirteen
+ticks for the file are in the past: `missed="all"` fires every one of them.
+Never here: processes, kills, judging. Invariant: the dispatcher only dispatches, and yields the same messages each
+time.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _PLANTED = os.environ.get("ONEFOLD_DEMO_PLANT") == "two-keys"
 
 
 class AccountStatement(Struct, frozen=True, kw_only=True):
-    """The payload: what one customer bought and gave back in one month.
+    """The payload: what one customer bought and returned in one month.
 
     Args:
-        account: the customer's number, or the invoice's where the file has none.
+        account: the customer's number, or the invoice's if the file has none.
         lines: quantity and unit price of each invoice, the price as text.
-        tick: that dispatched it, where a fault is built in.
+        tick: the tick that dispatched it, if a fault is built in.
     """
 
     account: str
@@ -44,7 +45,7 @@ class AccountStatement(Struct, frozen=True, kw_only=True):
 
 
 def business_key(one: AccountStatement) -> str:
-    """One statement for each account and month; with the fault built in, each firing makes statements of its own."""
+    """The key: one statement per account and month; with the fault built in, one per account, month and tick."""
     return f"{one.month}/{one.account}{one.tick}"
 
 
@@ -58,7 +59,7 @@ def business_key(one: AccountStatement) -> str:
     owner="billing",
 )
 def state(one: AccountStatement, ctx: onefold.Context) -> dict[str, str]:
-    """Write a statement: its row and the record of this job are in one transaction."""
+    """Write a statement: its row and this run's record are in one transaction."""
     net = sum((quantity * Decimal(price) for quantity, price in one.lines), Decimal())
     ctx.connection.execute("INSERT INTO statement VALUES (?, ?, ?)", (one.month, one.account, str(net)))
     return {"net": str(net)}
@@ -76,7 +77,7 @@ def state(one: AccountStatement, ctx: onefold.Context) -> dict[str, str]:
     owner="billing",
 )
 def bill(tick: onefold.Tick) -> Iterator[object]:
-    """Dispatch the statements of the month before."""
+    """Dispatch the statements of the previous month."""
     month = (tick.local.replace(day=1) - timedelta(days=1)).strftime("%Y-%m")
     accounts: dict[str, list[data.InvoiceRow]] = {}
     for invoice in data.read_invoices():
@@ -89,7 +90,7 @@ def bill(tick: onefold.Tick) -> Iterator[object]:
             AccountStatement(
                 account=account,
                 month=month,
-                country=invoices[0].country.replace(" ", "-"),  # a message group id has no spaces
+                country=invoices[0].country.replace(" ", "-"),  # a message group id cannot contain spaces
                 lines=tuple((one.quantity, str(one.unit_price)) for one in invoices),
                 tick=f"/{tick.run}" if _PLANTED else "",
             )
@@ -97,7 +98,7 @@ def bill(tick: onefold.Tick) -> Iterator[object]:
 
 
 def _fall(month: str) -> None:
-    """The process gets SIGKILL, once for each month that the demo has chosen: in the middle of its dispatch."""
+    """Kill this process in the middle of a dispatch, once for each month that the demo has chosen."""
     chosen = Path(os.environ.get("ONEFOLD_DEMO_FALLS", ".")) / month
     try:
         chosen.unlink()
@@ -109,7 +110,7 @@ def _fall(month: str) -> None:
 def fire_again() -> None:
     """Send every tick of the year once more, as a person might who doubts that they were sent.
 
-    With the fault built in they are a second late, so that their keys are others: the same months count twice.
+    With the fault built in they are a second late, so their keys are different and the same months count twice.
     """
     times = bill.timing
     assert times.start_ms is not None
@@ -122,6 +123,6 @@ def fire_again() -> None:
 
 
 def month_of(invoice: data.InvoiceRow) -> str:
-    """The month of an invoice, `2011-03`."""
+    """The month of an invoice, for example `2011-03`."""
     month, _, rest = invoice.invoice_date.partition("/")
     return f"{rest.partition('/')[2].partition(' ')[0]}-{int(month):02d}"

@@ -1,14 +1,14 @@
 """The shop on a local AWS emulator: deployed by CloudFormation, run by Lambda, checked against the partner's ledger.
 
-`onefold demo aws` starts an emulator and a partner, runs `onefold deploy`, and sends invoices, a tenth of them twice; the
-event source mapping invokes the functions. When the queue is empty, the ledger is checked; then a dead letter is corrected
-and redriven, and `why` explains it. Commands are run and shown as a user would type them. With `fault_rate`, that share of
-the calls that functions and sender make to AWS fails (`testing/wire_faults`).
+`onefold demo aws` starts an emulator and a partner, runs `onefold deploy`, and sends invoices, a tenth of them twice;
+the event source mapping invokes the functions. When the queue is empty, the ledger is checked; then a dead letter is
+corrected and redriven, and `why` explains it. Commands are run and shown as a user would type them. With `fault_rate`,
+that share of the calls that functions and sender make to AWS fails (`testing/wire_faults`).
 
 Here: the command, the run, and the table that is printed. Never here: what counts as a fault of a run (`verdict`,
 `outcome`).
-Invariant: nothing that was started outlives the call, and the exit code is 0 only when every invoice was fulfilled once and
-the dead letters are right.
+Invariant: nothing that was started outlives the call, and the exit code is 0 only if every invoice was fulfilled once
+and the dead letters are right.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ PREFIX: Final = "demo-"
 BUCKET: Final = "onefold-demo"
 URL: Final = f"aws://{REGION}?table={PREFIX}shop&prefix={PREFIX}"
 START_S: Final = 30.0
-STALL_MS_MAX: Final = 240_000  # a message whose pause could not be set stays hidden for the queue's visibility: 90 s
+STALL_MS_MAX: Final = (
+    240_000  # a message whose delay could not be set stays hidden for the queue's visibility timeout, 90 s
+)
 _LOOK_S: Final = 0.25
 _ALL: Final = 100_000
 
@@ -69,9 +71,9 @@ class CloudSettings(Struct, frozen=True, kw_only=True):
     """The options of the demo.
 
     Args:
-        rows: how many rows of the file, from the first. seed: of the random numbers.
+        rows: how many rows of the file to send, from the first. seed: of the random numbers.
         fault_rate: share of the calls that fail, 0 to 1.
-        emulator: program of the emulator.
+        emulator: path of the emulator's program.
     """
 
     rows: int
@@ -84,12 +86,12 @@ class CloudOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a run; without `faults` it passed.
 
     Args:
-        messages: sent; again: how many of those were sent twice. seconds: until the queue was empty.
-        requests: requests for a booking that the partner received; repeated: those for an operation that it had booked
-            already.
-        expected: bookings that must exist; bookings: that were made; twice, never: invoices booked twice, or never.
+        messages: how many were sent. again: how many of these were second copies. seconds: until the queue was empty.
+        requests: requests for a booking that the partner received. repeated: those for an operation that it had already
+            booked. expected: bookings that must exist. bookings: those that were made.
+        twice, never: invoices booked twice, and those that should be booked but are not.
         dead_letters: rows of the file by reason. calls, met: calls through the proxy, and calls that failed on purpose.
-        redriven: the key of the dead letter that was corrected; None when there was none.
+        redriven: the key of the dead letter that was corrected; None if there was none.
     """
 
     messages: int
@@ -109,7 +111,7 @@ class CloudOutcome(Struct, frozen=True, kw_only=True):
 
 
 def find_emulator() -> str:
-    """The program of the emulator: next to this Python, in `.venv-tools`, or on the PATH.
+    """The emulator's program, looked for next to this Python, in `.venv-tools` and on the PATH.
 
     Raises:
         NotFoundError: it was not found.
@@ -133,14 +135,14 @@ def perform(
     command: Callable[[Path, Mapping[str, str]], Command],
     on_progress: Draw,
 ) -> CloudOutcome:
-    """Do the run in a folder of its own.
+    """Perform the run in a folder of its own.
 
     Args:
         command: makes the object that runs commands in a folder and an environment.
         on_progress: called several times a second with the progress.
 
     Raises:
-        OnefoldError: the emulator does not start, a command fails, or there is no progress any more.
+        OnefoldError: the emulator does not start, a command fails, or there is no more progress.
     """
     expected = expected_of(settings.rows)
     make_folder(folder)
@@ -210,7 +212,7 @@ def _deploy(run: Command, endpoint: str) -> None:
 
 
 def _make_bucket(endpoint: str) -> None:
-    from onefold.engines.aws.session import Session  # boto3 comes with the extra aws; the other demos do not need it
+    from onefold.engines.aws.session import Session  # needs boto3 from the extra aws; the other demos do not
 
     session = Session(REGION, {"*": endpoint})
     session.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -218,7 +220,7 @@ def _make_bucket(endpoint: str) -> None:
 
 
 def _calmly(wire: Wire, what: Callable[[], None]) -> None:
-    """Let the deployment's calls through without faults: only the jobs are tested."""
+    """Let the deployment's calls through without faults, since only the jobs are tested."""
     rate, wire.rate = wire.rate, 0.0
     what()
     wire.rate = rate
@@ -234,7 +236,7 @@ def _emulator(program: str, folder: Path) -> Iterator[str]:
         port = taken.getsockname()[1]
     url, log = f"http://127.0.0.1:{port}", folder / "emulator.log"
     with log.open("wb") as said:
-        process = subprocess.Popen(  # noqa: S603 - the program the user named
+        process = subprocess.Popen(  # noqa: S603 - the program that the user named
             [program],
             stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder,
             env={**os.environ, "GATEWAY_PORT": str(port), "TMPDIR": str(folder.absolute())},
@@ -292,7 +294,7 @@ def _report(on_progress: Draw, sent: int, messages: int, left: int) -> None:
 
 
 def _until_empty(shop: Any, messages: list[Invoice], on_progress: Draw) -> None:
-    """Send everything, and wait until the queue is empty."""
+    """Send all messages and wait until the queue is empty."""
     clock, never = SystemClock(), threading.Event()
     for first in range(0, len(messages), 100):
         chunk = [shop.ShopInvoice(**msgspec.structs.asdict(one)) for one in messages[first : first + 100]]
@@ -317,7 +319,7 @@ def _until_empty(shop: Any, messages: list[Invoice], on_progress: Draw) -> None:
 
 
 def _sent(shop: Any, chunk: list[Any]) -> None:
-    """Send a chunk, and again if it fails: messages that were sent twice are duplicates like the others."""
+    """Send a chunk, again if that fails; messages that were sent twice by this are duplicates like the others."""
     never = threading.Event()
     for _ in range(20):
         try:
@@ -329,7 +331,7 @@ def _sent(shop: Any, chunk: list[Any]) -> None:
     raise OnefoldError("A chunk of messages could not be sent in 20 tries.", todo="Lower --fault-rate.")
 
 
-# -- afterwards ------------------------------------------------------------------------------------------------------
+# -- after the run ---------------------------------------------------------------------------------------------------
 
 
 def _corrected(run: Command, shop: Any, dead: list[JudgedDeadLetter]) -> str | None:
@@ -362,7 +364,11 @@ Exit codes: 0 every invoice was fulfilled once and the dead letters are right; 1
 
 @click.command("aws", epilog=EPILOG)
 @click.option(
-    "--rows", type=click.IntRange(1, data.ROWS), default=500, show_default=True, help="Only the first invoices."
+    "--rows",
+    type=click.IntRange(1, data.ROWS),
+    default=500,
+    show_default=True,
+    help="How many invoices to send, from the first.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option(
@@ -389,8 +395,8 @@ def aws(
 ) -> None:
     """Deploy the shop by CloudFormation to an emulator, and fulfil invoices in Lambda functions.
 
-    SQS, Lambda's event source mapping, DynamoDB, S3 and CloudFormation are ministack's, on this machine. The partner's own
-    ledger is checked as in the other demos.
+    The emulator ministack provides SQS, Lambda's event source mapping, DynamoDB, S3 and CloudFormation on this machine.
+    The partner's own ledger is checked as in the other demos.
     """
     settings = CloudSettings(rows=rows, seed=seed, fault_rate=fault_rate, emulator=emulator or find_emulator())
     with stage(keep) as folder, bar() as on_progress:
@@ -403,13 +409,13 @@ def aws(
 
 
 def _commands(*, quiet: bool) -> Callable[[Path, Mapping[str, str]], Command]:
-    """Runs `onefold` as a user would, and shows the command and its output."""
+    """A maker of functions that run `onefold` as a user would, and show the command and its output."""
 
     def make(folder: Path, variables: Mapping[str, str]) -> Command:
         def run(*arguments: str) -> str:
             if not quiet:
                 click.secho(f"\n$ onefold {shlex.join(arguments)}", bold=True)
-            done = subprocess.run(  # noqa: S603 - our own program
+            done = subprocess.run(  # noqa: S603 - onefold's own program
                 [sys.executable, "-m", "onefold", *arguments],
                 cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True,
                 timeout=COMMAND_S_MAX, check=False,
@@ -420,7 +426,7 @@ def _commands(*, quiet: bool) -> Callable[[Path, Mapping[str, str]], Command]:
                 raise OnefoldError(
                     f"onefold {arguments[0]} ended with exit code {done.returncode}.",
                     meaning=done.stderr.strip()[-1500:],
-                    todo="Run the demo again with --keep DIR, and look into that folder.",
+                    todo="Run the demo again with --keep DIR, and look at the files in that folder.",
                 )
             return done.stdout
 

@@ -1,7 +1,7 @@
 """`onefold demo`: the command, its options and its exit code.
 
-Never here: what it shows (`screen`), and imports that take long: neither the help nor another demo needs them.
-Invariant: the exit code is 0 only when every run passed and no fault was built in.
+Never here: what it shows (`screen`), slow imports (the help and the other demos do not need them).
+Invariant: the exit code is 0 only if every run passed and no fault was built in.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from onefold.demo import data
 from onefold.extras import missing
 
 KILLS, KILLS_MIN = 12, 10
-"""Planned in each run, and needed; of other numbers the same share."""
+"""Kills planned in each run, and how many of them are needed; of another number, the same share is needed."""
 ROWS_PER_KILL = 100
-"""Fewer are over before a worker that was killed is replaced."""
+"""With fewer rows per kill, the work is done before a killed worker is replaced."""
 FAILED = 1
 
 # name -> (module, one line of help)
@@ -43,7 +43,7 @@ def check_partner() -> None:
     """Refuse to begin without the package of the demo's partner, which runs in a process of its own.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the package is not installed.
     """
     if find_spec("aiohttp") is None:
         raise missing("The demo's partner", "aiohttp", "demo")
@@ -54,9 +54,9 @@ Choice = Literal["keys", "probe", "hold", "all"]
 EPILOG = """
 \b
 Runs
-  keys   the partner honours the job's idempotency key; in doubt the job runs again
-  probe  it does not, but can be made to refuse late requests; in doubt a probe asks and fences
-  hold   it can do neither; in doubt the job waits for a person
+  keys   the partner honours the job's idempotency key; if in doubt, the job runs again
+  probe  it does not, but can be made to refuse late requests; if in doubt, a probe asks and fences
+  hold   it can do neither; if in doubt, the job waits for a person
 
 Exit codes: 0 every invoice was fulfilled once; 1 one was fulfilled twice or never, a dead letter is wrong, or there were too
 few kills; 2 wrong usage; 130 interrupted.
@@ -64,10 +64,10 @@ few kills; 2 wrong usage; 130 interrupted.
 
 
 class _Demos(click.Group):
-    """The other demos, each imported at first use."""
+    """The other demos, each of which is imported when it is first used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """In the order of their names."""
+        """The names of the demos, sorted."""
         return list(OTHERS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
@@ -79,7 +79,7 @@ class _Demos(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List them without importing them."""
+        """List the demos without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in OTHERS.items()])
 
@@ -91,27 +91,27 @@ class _Demos(click.Group):
     type=click.Choice(["keys", "probe", "hold", "all"]),
     default="all",
     show_default=True,
-    help="Which of the runs below.",
+    help="Which of the runs below to perform.",
 )
 @click.option(
     "--rows",
     type=click.IntRange(1, data.ROWS),
     default=data.ROWS,
     show_default=True,
-    help="Only the first invoices.",
+    help="How many invoices to send, from the first.",
 )
-@click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Processes at a time.")
+@click.option("--workers", type=click.IntRange(2, 16), default=3, show_default=True, help="Worker processes at a time.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**31),
     default=1,
     show_default=True,
-    help="Of everything left to chance.",
+    help="Seed of the random numbers.",
 )
 @click.option(
     "--kills",
     type=click.IntRange(0, 1000),
-    help=f"In each run, of workers at work.  [default: {KILLS}; of few rows one in {ROWS_PER_KILL}]",
+    help=f"Kills of busy workers in each run.  [default: {KILLS}; with few rows, one per {ROWS_PER_KILL}]",
 )
 @click.option(
     "--keep",
@@ -135,8 +135,8 @@ def demo(
 ) -> None:
     """Fulfil 25,943 real invoices under fire, and show that each was fulfilled once.
 
-    Workers are killed while they run, messages are sent twice, and the partner is slow, busy and breaks. In the end the
-    partner's own ledger is held against figures that were worked out from the file without onefold.
+    Workers are killed while they run, messages are sent twice, and the partner is slow, busy or fails. In the end the
+    partner's own ledger is compared with figures that were worked out from the file without onefold.
     """
     if context.invoked_subcommand is not None:
         return
@@ -149,7 +149,7 @@ def demo(
     least = 0 if kills in (None, 0) else 1
     if kills is None:
         kills = min(KILLS, rows // ROWS_PER_KILL)
-    from onefold.demo import outcome, screen  # 200 ms that no help needs, nor another demo
+    from onefold.demo import outcome, screen  # takes 200 ms, and neither the help nor another demo needs it
 
     settings = outcome.DemoSettings(
         rows=rows,
@@ -164,7 +164,7 @@ def demo(
 
 
 def _again(context: click.Context) -> str:
-    """The command line that does the same once more, but for what is kept."""
+    """The command line that repeats this run, without the options for what to keep and how to print it."""
     given = [
         f"--{name if name != 'choice' else 'run'} {value}"
         for name, value in context.params.items()

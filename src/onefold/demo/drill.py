@@ -1,16 +1,17 @@
 """One run of the demo from the first message to the verdict.
 
-A partner and an engine get a folder of their own. Every row of the file is sent in order, in chunks, while workers run and
-are killed. About a tenth of the messages are sent again with the same payload: half of those soon after the first, so that
-another worker receives the duplicate while the first is running, and half at any later time, so that it arrives when the
-first is done. When the queue is empty, a simulated person settles what is held: waits until the partner has nothing under
-way (before that its ledger may still change), looks up each held invoice in it, and answers through the same service as
-`onefold held settle`. The workers finish what was released; then everything ends, and the partner's ledger is checked.
+A partner and an engine get a folder of their own. Every row of the file is sent in order, in chunks, while workers run
+and are killed. About a tenth of the messages are sent again with the same payload: half of those soon after the first,
+so that another worker receives the duplicate while the first is running, and half at any later time, so that it arrives
+when the first is done. When the queue is empty, a simulated person settles what is held: the person waits until the
+partner has nothing under way (before that its ledger can still change), looks up each held invoice in it, and answers
+through the same service as `onefold held settle`. The workers finish what was released; then everything ends, and the
+partner's ledger is checked.
 
-Here: the sequence of a run, the sender, and the person. Never here: how processes are killed (`processes`), how a run is
-judged (`outcome`), output. Invariant: the same seed sends the same messages in the same order; no held invoice is answered
-while the partner still works on anything; nothing that was started outlives the call; and the ledger is read after
-everything, including the partner, has ended.
+Here: the sequence of a run, the sender, and the person. Never here: how processes are killed (`processes`), how a run
+is judged (`outcome`), output. Invariant: the same seed sends the same messages in the same order; no held invoice is
+settled while the partner is still working on anything; nothing that was started outlives the call; and the ledger is
+read after everything, including the partner, has ended.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ TICK_MS = 50
 STALL_MS_MAX = 60_000
 """A run without progress for this long is abandoned."""
 ROUNDS_MAX = 20
-"""How many rounds of settling: each leaves less, because the partner fails one request in 200."""
+"""At most this many rounds of settling; each leaves fewer held, as the partner fails only one request in 200."""
 PARTNER_LEAVE_S_MAX = 35
-"""A little longer than the partner's own limit for requests that it has begun."""
+"""How long a stopping partner may take, in seconds: a little longer than its own limit for begun requests."""
 _ALL_ROWS = 1 << 40
 _NEVER_MS = 1 << 62
 
@@ -71,23 +72,23 @@ OnProgress = Callable[[DemoProgress], None]
 
 
 def expected_of(rows: int) -> Figures:
-    """The judge's figures for the first rows of the file, from a process that cannot find onefold.
+    """The judge's figures for the first rows of the file, from a process that cannot import onefold.
 
     Raises:
         subprocess.CalledProcessError: the script failed; its output is on standard error.
     """
     command = [sys.executable, "-I", "-S", figures.__file__, str(data.INVOICES), "--rows", str(rows)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - our own script
+    found = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - onefold's own script
     return Figures.from_json(found.stdout.decode())
 
 
 def drill(run: DemoRun, settings: DemoSettings, expected: Figures, folder: Path, on_progress: OnProgress) -> RunOutcome:
-    """Do one run.
+    """Perform one run.
 
     Args:
         expected: the figures of the rows that are sent.
-        folder: for this run alone; created, and holds the engine's file, the partner's ledger and the logs.
-        on_progress: called several times a second with the state.
+        folder: for this run only; it is created, and holds the engine's file, the partner's ledger and the logs.
+        on_progress: called several times a second with the progress.
 
     Raises:
         OnefoldError: the run did not finish: a worker or the partner ended unexpectedly, or there was no more progress.
@@ -140,7 +141,7 @@ class _Drill:
         self._fire = stack.enter_context(closing(fire))
 
     def perform(self) -> Observed:
-        """From the first message to the last worker's end."""
+        """Perform the run, from the first message to the end of the last worker."""
         self._until_empty("under fire")
         settled = PersonAnswers()
         for _ in range(ROUNDS_MAX):
@@ -182,7 +183,7 @@ class _Drill:
             self._check_moving(left)
 
     def _busy(self) -> set[str]:
-        """Owners with work in progress: messages in flight are among the oldest."""
+        """The owners with work in progress; messages in flight are among the oldest, so only these are read."""
         return {one.owner for one in self._engine.queues.peek(QUEUE, limit=1_000) if one.owner is not None}
 
     def _report(self, phase: Phase, left: int, *, held: int = 0) -> None:
@@ -206,7 +207,7 @@ class _Drill:
         elif now_ms - since_ms > STALL_MS_MAX:
             raise OnefoldError(
                 f"For {STALL_MS_MAX // 1000} s there were never fewer than {least} messages left.",
-                meaning="The run would not come to an end.",
+                meaning="The run does not come to an end.",
                 todo=f"Run it again with --keep DIR, and look at its engine: onefold status --url {self._url}",
             )
 
@@ -225,10 +226,10 @@ class _Drill:
 
 @contextmanager
 def partner(mode: Mode, seed: int, folder: Path) -> Iterator[int]:
-    """The partner's process; the value is its port. Leaving the block lets it finish what it has begun."""
+    """Run the partner's process; yields its port. After the block it finishes the requests that it has begun."""
     command = [sys.executable, "-m", "onefold.demo.partner", "--mode", mode, "--ledger", str(folder / LEDGER)]
     with (folder / PARTNER_LOG).open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        process = subprocess.Popen(  # noqa: S603 - this interpreter and onefold's own module
             [*command, "--seed", str(seed), "--stop-with-stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -268,13 +269,13 @@ def stream(rows: Iterable[data.InvoiceRow], entropy: Entropy) -> list[Invoice]:
 
 
 RESERVE_SHARE = 0.3
-"""Part of the messages, sent a little at a time, so that workers that start slowly still have work when they are killed."""
+"""Share of the messages that is sent in small doses, so that slow-starting workers still have work when killed."""
 DOSE = 5
-"""Messages while a kill is due; otherwise a two-hundredth of all, if that is more."""
+"""Messages released at a time while a kill is due; otherwise a two-hundredth of all, if that is more."""
 
 
 class Sending:
-    """Sends messages in the background, CHUNK at a time, each chunk durable before the next; the reserve when allowed."""
+    """Sends messages in the background in chunks, each durable before the next; the reserve only when allowed."""
 
     def __init__(self, job: onefold.Job[Invoice, Booked], invoices: Sequence[Invoice]) -> None:
         self._job = job
@@ -284,23 +285,23 @@ class Sending:
         self._allowed = len(invoices) - round(len(invoices) * RESERVE_SHARE)
         self._error: BaseException | None = None
         self.sent = 0
-        """Messages accepted by now."""
+        """How many messages have been accepted."""
         self._thread = threading.Thread(target=self._send, name="demo-sender", daemon=True)
         self._thread.start()
 
     @property
     def done(self) -> bool:
-        """Whether everything was sent.
+        """Whether everything has been sent.
 
         Raises:
-            OnefoldError: what stopped the sending.
+            OnefoldError: the error that stopped the sending.
         """
         if self._error is not None:
             raise self._error
         return self.sent == len(self._invoices)
 
     def allow_more(self, dose: int) -> None:
-        """Release this many messages of the reserve once everything released before is sent."""
+        """Release this many messages of the reserve, if everything released before has been sent."""
         with self._changed:
             if self.sent == self._allowed:
                 self._allowed = min(self._allowed + dose, len(self._invoices))
@@ -327,16 +328,16 @@ class Sending:
 
 ACTOR = "person:demo"
 CALM_MS = 200
-"""The partner must be idle at two checks this far apart, with no request in between."""
+"""The partner must be idle at two checks this many ms apart, with no request between them."""
 WAIT_MS_MAX = 30_000
-"""The slowest request takes the partner 1.5 s."""
+"""How long to wait until the partner is idle, in ms; its slowest request takes 1.5 s."""
 
 
 class Person:
-    """Works on a shop's engine like an operator.
+    """A simulated operator of a shop.
 
     Args:
-        app: the shop. courier: how to ask the partner.
+        app: the shop. courier: the client of the partner.
     """
 
     def __init__(self, app: onefold.App, courier: Courier, *, clock: Clock, never: Waiter) -> None:
@@ -347,14 +348,14 @@ class Person:
         self._never = never
 
     def waiting(self) -> list[held.HeldOperation]:
-        """The operations that are held now."""
+        """The operations that are held."""
         return held.listed(self._session)
 
     def settle(self, on_progress: Callable[[int], None]) -> PersonAnswers:
-        """Settle everything that is held now; what was not done goes back to the queue.
+        """Settle everything that is held; operations that were not done go back to the queue.
 
         Args:
-            on_progress: called before each invoice with how many are left.
+            on_progress: called before each invoice with the number of those left.
 
         Raises:
             OnefoldError: the partner did not become idle.

@@ -1,14 +1,15 @@
-"""A nightly file in a map run while workers are killed: it fails past the tolerated share, is repaired, and is redriven.
+"""A nightly file in a map run while workers are killed: more rows fail than tolerated; it is repaired and redriven.
 
-`onefold demo enrich`. In the first round (`night`), damaged rows are quarantined and a country is missing from somebody
-else's table, so more than 2 % fail and the run ends. In the second (`repair`), the table and the file are fixed and the
-same run is redriven with the repaired file. Workers are killed meanwhile, including those that drive the run. Then the
-table is compared with another reading of the file.
+`onefold demo enrich`. In the first round (`night`), damaged rows are quarantined and a country is missing from a table
+that another team maintains, so more than 2 % fail and the run ends. In the second (`repair`), the table and the file
+are fixed and the same run is redriven with the repaired file. Meanwhile workers are killed, including those that drive
+the run. Then the table of results is compared with an independent reading of the file.
 
 Here: the command, the two files, the rounds, the judgement and the table that is printed. Never here: the job
-(`enrich_shop`) and the figures (`figures`). Invariant: every process that was started is gone before the table is read;
-only the damaged lines differ between the two files, and they are the same in every run; the exit code is 0 only when every
-invoice was enriched once, the night ended at its threshold, the repaired run succeeded, and no fault was built in.
+(`enrich_shop`) and the figures (`figures`). Invariant: every process that was started has ended before the table is
+read; only the damaged lines differ between the two files, and they are the same in every run; the exit code is 0 only
+if every invoice was enriched once, the night ended at its threshold, the repaired run succeeded, and no fault was built
+in.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _FILES: Final = ("SUCCEEDED", "FAILED", "PENDING", "QUARANTINED")
 
 
 class EnrichSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose.
+    """The options of the demo.
 
     Args:
-        kills: of workers, in each of the two rounds. seed: of when and whom. rows: of the file.
-        plant: a fault to be built in, or None.
+        kills: how many workers are killed in each of the two rounds. seed: of the random numbers.
+        rows: how many rows of the file to use, from the first. plant: a fault to build in, or None.
     """
 
     kills: int
@@ -93,8 +94,9 @@ class EnrichOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of both rounds.
 
     Args:
-        expected, made: invoices in the table. twice, never, unexpected: of these. wrong: with another amount.
-        net_expected, net: in pounds. faults: as sentences, empty when all is well.
+        expected, made: invoices that should be in the table, and those that are. twice, never: invoices that are in the
+            table twice, or missing. unexpected, wrong: rows of no invoice, and rows with a wrong amount.
+        net_expected, net: in pounds. faults: one sentence each; empty if there is none.
     """
 
     rounds: tuple[Round, ...]
@@ -110,7 +112,7 @@ class EnrichOutcome(Struct, frozen=True, kw_only=True):
 
 
 def perform(settings: EnrichSettings, folder: Path, on_progress: Draw) -> EnrichOutcome:
-    """Do both rounds in a folder of their own.
+    """Perform both rounds in a folder of their own.
 
     Raises:
         OnefoldError: a worker ended unexpectedly, or there was no more progress.
@@ -139,7 +141,7 @@ def _round(
     name: Literal["night", "repair"], settings: EnrichSettings, folder: Path, variables: Mapping[str, str], entropy: Entropy,
     on_progress: Draw,
 ) -> Round:  # fmt: skip
-    """One round from its first message to its last, under fire."""
+    """Perform one round from its first message to its last, while workers are killed."""
     clock, never = SystemClock(), threading.Event()
     since_ms = moved_ms = clock.monotonic_ms()
     of_round = {**variables, "ONEFOLD_DEMO_ROUND": name}
@@ -178,7 +180,7 @@ def _round(
 
 @contextmanager
 def _opened(variables: Mapping[str, str]) -> Iterator[onefold.App]:
-    """The shop in this process, as the workers have it."""
+    """Open the shop in this process as the workers do."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -194,14 +196,14 @@ def _opened(variables: Mapping[str, str]) -> Iterator[onefold.App]:
 
 
 def _make_table(file: Path) -> None:
-    """The job's own table, in the same file: nothing in it keeps an invoice from being there twice."""
+    """Create the job's own table in the engine's file; it allows an invoice to be there twice."""
     with closing(sqlite3.connect(file)) as link:
         link.execute("CREATE TABLE enriched (number TEXT, day TEXT, country TEXT, amount TEXT)")
         link.commit()
 
 
 def _records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """All records of the result files of one kind, by the manifest."""
+    """All records of the result files of one kind that the manifest lists."""
     where = folder / "map-runs" / RUN
     listed = json.loads((where / "manifest.json").read_text())["ResultFiles"].get(kind, [])
     return [record for one in listed for record in json.loads((where / one["Key"]).read_text())]
@@ -262,20 +264,20 @@ def _faults_of_rounds(rounds: tuple[Round, Round], rows: int, refused: int) -> I
 
 
 def _expected(rows: int) -> tuple[dict[str, str], list[str]]:
-    """The judge's figures, from a process that cannot find onefold."""
+    """The judge's figures, from a process that cannot import onefold."""
     command = [sys.executable, "-I", "-S", figures.__file__, str(data.INVOICES), "--rows", str(rows), "--of", "enrich"]
-    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # noqa: S603 - our own script
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # noqa: S603 - onefold's own script
     return found["amounts"], found["refused"]
 
 
-EVERY: Final = 200  # of so many rows one is damaged: 0.5 %
+EVERY: Final = 200  # one row in this many is damaged: 0.5 %
 MISSING: Final = (
     "Germany"  # 603 invoices, 2.3 %; with the damaged rows more than 2.2 % of any first rows, and 2 % are tolerated
 )
 
 
 def write_nightly(folder: Path, rows: int) -> list[int]:
-    """Write `nightly.csv` and `repaired.csv`; the lines of the first that are damaged."""
+    """Write `nightly.csv` and `repaired.csv`; returns the damaged lines of the first."""
     with gzip.open(data.INVOICES, "rb") as file:
         lines = file.read().splitlines()[: rows + 1]
     damaged = list(lines)
@@ -291,17 +293,17 @@ def _damage(line: bytes, number: int) -> bytes:
     cells = line.split(b",")
     match number % 4:
         case 0:
-            return b",".join(cells[:-1])  # a cell too few
+            return b",".join(cells[:-1])  # one cell too few
         case 1:
             return line + b",,"  # two too many
         case 2:
             return b",".join([*cells[:-2], b"n/a", cells[-1]])  # a quantity that is not a number
         case _:
-            return line.replace(b",", b"\xa3,", 1)  # no UTF-8
+            return line.replace(b",", b"\xa3,", 1)  # not UTF-8
 
 
 def write_countries(file: Path, *, complete: bool) -> None:
-    """Write the table of countries; unless `complete`, one is missing."""
+    """Write the table of countries; one is missing unless `complete`."""
     names = sorted({one.country for one in data.read_invoices()})
     table = {name: f"{name[:2].upper()}{number}" for number, name in enumerate(names) if complete or name != MISSING}
     unfinished = file.with_suffix(".unfinished")
@@ -310,16 +312,22 @@ def write_countries(file: Path, *, complete: bool) -> None:
 
 
 EPILOG = """
-Exit codes: 0 every invoice was enriched once, and the run failed and was repaired as it should; 1 not so; 2 wrong usage.
+Exit codes: 0 every invoice was enriched once, and the run failed and was repaired as planned; 1 not; 2 wrong usage.
 """
 
 
 @click.command("enrich", epilog=EPILOG)
-@click.option("--kills", type=click.IntRange(0, 200), default=8, show_default=True, help="Of workers, in each round.")
 @click.option(
-    "--rows", type=click.IntRange(2_000, data.ROWS), default=data.ROWS, show_default=True, help="Of the file."
+    "--kills", type=click.IntRange(0, 200), default=8, show_default=True, help="Kills of workers in each round."
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Of when, and whom.")
+@click.option(
+    "--rows",
+    type=click.IntRange(2_000, data.ROWS),
+    default=data.ROWS,
+    show_default=True,
+    help="How many rows of the file to use.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--plant", type=click.Choice(["salted-key", "no-threshold"]), help="Build a fault in; the demo must fail."
 )
@@ -337,9 +345,9 @@ def enrich(
     keep: Path | None,
     as_json: bool,
 ) -> None:
-    """Enrich a nightly file of real invoices: 2 % may fail, more do; it is repaired and redriven, workers killed meanwhile.
+    """Enrich a nightly file of real invoices: more than 2 % fail; it is repaired and redriven while workers are killed.
 
-    Damaged rows are quarantined with their lines. In the end the table is held against an independent reading of the
+    Damaged rows are quarantined with their lines. In the end the table is compared with an independent reading of the
     file: each invoice once, to the penny.
     """
     settings = EnrichSettings(kills=kills, seed=seed, rows=rows, plant=plant)
@@ -364,12 +372,12 @@ def _draw(found: EnrichOutcome) -> None:
     refused = found.rounds[-1].failed
     if refused and found.rounds[-1].status == "succeeded":
         console.print(
-            f"The {refused:,} that failed in the repair, too, have a negative price: no invoices, refused each time, and "
-            f"fewer than the {TOLERATED_PERCENT:g} % that are tolerated."
+            f"The {refused:,} that failed again in the repair have a negative price: they are not invoices, are "
+            f"refused each time, and are fewer than the {TOLERATED_PERCENT:g} % that are tolerated."
         )
     net, expected = Decimal(found.net), Decimal(found.net_expected)
     console.print(f"In the table: {found.made:,} of {found.expected:,} invoices, {net:,.2f} of {expected:,.2f} pounds.")
     for fault in found.faults:
         console.print(fault, style="red", soft_wrap=True)
     if not found.faults:
-        console.print("twice: 0, never: 0; the total is the file's.", style="bold green")
+        console.print("twice: 0, never: 0; the total matches the file.", style="bold green")

@@ -1,8 +1,9 @@
 """The job of `onefold demo enrich`, as a user would write it: a map over the nightly file of invoices.
 
-Each invoice gets its amount and its country's code; the row it writes commits together with its record. The table of
-countries is a file that somebody else keeps: what is missing there fails, until it is put in.
-Never here: processes, kills, judging. Invariant: nothing in the table keeps an invoice from being in it twice.
+Each invoice gets its amount and its country's code; the row that its run writes commits together with the record. The
+table of countries is a file that another team maintains: invoices of a country that it lacks fail until the country is
+added.
+Never here: processes, kills, judging. Invariant: the table of results allows an invoice to be in it twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOLERATED_PERCENT = 2.0
 
 
 class UnknownCountryError(onefold.PermanentError):
-    """The table of countries lacks the name."""
+    """The table of countries does not have this country."""
 
 
 class BadDebtError(onefold.PermanentError):
@@ -33,7 +34,7 @@ class BadDebtError(onefold.PermanentError):
 
 
 class CatalogueBusyError(onefold.TransientError):
-    """Somebody else's table cannot be read just now."""
+    """The table of countries cannot be read at the moment."""
 
 
 class NightlyInvoice(Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class NightlyInvoice(Struct, frozen=True, kw_only=True):
 
 
 def business_key(invoice: NightlyInvoice) -> str:
-    """Number and date: 43 numbers occur twice in the file. With the fault built in, each round has keys of its own."""
+    """The key: number and date, as 43 numbers occur twice. With the fault built in, each round has keys of its own."""
     salt = os.environ.get("ONEFOLD_DEMO_ROUND", "") if _PLANTED == "salted-key" else ""
     return f"{invoice.InvoiceNo} {invoice.InvoiceDate}{salt}"
 
@@ -79,7 +80,7 @@ def countries() -> dict[str, str]:
     owner="data",
 )
 def enrich(invoice: NightlyInvoice, ctx: onefold.Context) -> dict[str, str]:
-    """Work out one invoice, and write it down."""
+    """Compute the amount of one invoice and write its row."""
     if ctx.attempt == 1 and hash_of(invoice.InvoiceNo) % 50 == 0:
         raise CatalogueBusyError("the table is being replaced")
     code = countries().get(invoice.Country)
@@ -95,5 +96,5 @@ def enrich(invoice: NightlyInvoice, ctx: onefold.Context) -> dict[str, str]:
 
 
 def hash_of(text: str) -> int:
-    """The same in every process, unlike `hash`."""
+    """A hash that is the same in every process, unlike that of `hash`."""
     return sum((index + 1) * ord(sign) for index, sign in enumerate(text))

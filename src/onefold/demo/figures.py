@@ -1,30 +1,30 @@
 """What must happen, worked out from the invoice file alone: the expected figures of each demo.
 
-    python figures.py online-retail-invoices.csv.gz [--rows N] [--of fulfilment|billing|enrich]     prints one JSON object
+    python figures.py online-retail-invoices.csv.gz [--rows N] [--of fulfilment|billing|enrich]     prints one JSON
+    object
 
 Here: the rules of the demos' shops a second time, in the plainest form. Never here: an import of onefold, or of
-anything beyond the standard library (a test runs this file where neither can be found), so that no defect of
-onefold can distort the figures it is compared with. Invariant: money is a decimal, never a float, and every row of the
-file counts exactly once: in fulfilment as booked, refused or conflict, whichever row of an invoice number happens to
-come first; in billing in one month; in enrich as an amount or as refused.
+anything outside the standard library (a test runs this file where neither can be imported), so that no defect of
+onefold can distort the figures that its results are compared with. Invariant: money is a decimal, never a float, and
+every row of the file counts exactly once: in fulfilment as booked, refused or conflict, whichever row of an invoice
+number happens to come first; in billing in one month; in enrich as an amount or as refused.
 
 Fulfilment, in this order:
 
 1. a negative price is refused;
 2. a number that starts with C is a cancellation: refund;
-3. a negative quantity (so: outside cancellations) is refused, also when the price is zero, as it is in all
-   1,336 cases;
+3. a negative quantity of any other invoice is refused, even if the price is zero, as it is in all 1,336 cases;
 4. a price of zero ships free;
 5. everything else ships.
 
-One invoice number is one operation. When rows with different figures share a number, the first to be claimed
-gets the number, booked or refused, and every other row is a conflict. So each of them is an acceptable winner
-and the file alone does not decide which; `what_is_left` computes the rest once the winner is
-known. A refused winner leaves nothing booked: that follows from claiming first and checking then, and no
-pair of the shipped file is of that kind (`order_decides` in the output lists them; it is empty).
+One invoice number is one operation. If rows with different figures share a number, the first to be claimed
+gets the number, whether it is booked or refused, and every other row is a conflict. So each of them is an
+acceptable winner, and the file does not determine which; `what_is_left` computes the rest once the winner is
+known. A refused winner leaves nothing booked, because a row is claimed first and checked afterwards; no pair in
+the shipped file is of that kind (`order_decides` in the output lists them; it is empty).
 
-Billing: a customer has one statement a month; an invoice without a customer (`(blank)`) has a statement of its own. The
-net of a statement is the sum of quantity x unit price of its rows; cancellations have negative quantities.
+Billing: a customer gets one statement a month; an invoice without a customer (`(blank)`) gets a statement of its own.
+The net of a statement is the sum of quantity x unit price of its rows; cancellations have negative quantities.
 
 Enrich: each row of the file must be in the table once, with quantity x unit price; rows with a negative price must not.
 """
@@ -44,20 +44,20 @@ from itertools import islice
 from typing import Any
 
 SHIP, SHIP_FREE, REFUND, REFUSED = "ship", "ship-free", "refund", "refused"
-"""The outcome of a row that comes first; a refused one has no effect and is a dead letter."""
+"""Outcome of a row that comes first and is refused: it has no effect and becomes a dead letter."""
 
 CONFLICT = "conflict"
-"""The outcome of a row whose invoice number went to another row: a dead letter too."""
+"""Outcome of a row whose invoice number was claimed by another row: it becomes a dead letter too."""
 
 
 @dataclass(frozen=True)
 class FileRow:
-    """One row, or several that are alike in everything, and its outcome when it comes first.
+    """One row, or several identical ones, and its outcome if it comes first.
 
     Attributes:
         kind: SHIP, SHIP_FREE, REFUND or REFUSED.
         quantity: as in the file.
-        unit_price: as in the file, text, so that nothing is rounded.
+        unit_price: the text in the file, so that nothing is rounded.
         lines: line numbers in the file (1 is the header).
     """
 
@@ -69,14 +69,14 @@ class FileRow:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the file says must happen.
+    """What must happen according to the file.
 
     Attributes:
         invoices: invoice number -> its rows with different figures, in file order; any of them may win the
             number.
         counts: plain counts of the file, to compare with its description.
-        expected: bookings in all and by kind, refused rows and conflicts; numbers listed in `order_decides`
-            are left out, because they depend on which row comes first.
+        expected: bookings in all and by kind, refused rows and conflicts; invoice numbers in `order_decides`
+            are left out, because their outcome depends on which row comes first.
         order_decides: invoice numbers whose rows are of different kinds.
     """
 
@@ -118,7 +118,7 @@ def kind_of(number: str, quantity: int, unit_price: Decimal) -> str:
 
 
 def what_is_left(rows: tuple[FileRow, ...], winner: FileRow) -> dict[FileRow, str]:
-    """The dead letters of one invoice number once `winner` had it: row -> "refused" or "conflict"."""
+    """The dead letters of one invoice number if `winner` claimed it first: row -> "refused" or "conflict"."""
     left = {row: CONFLICT for row in rows if row != winner}
     if winner.kind == REFUSED:
         left[winner] = REFUSED
@@ -126,7 +126,7 @@ def what_is_left(rows: tuple[FileRow, ...], winner: FileRow) -> dict[FileRow, st
 
 
 def work_out(file_lines: Iterable[str]) -> Figures:
-    """Work the figures out from the lines of a CSV file, header first.
+    """Work out the figures from the lines of a CSV file, header first.
 
     Raises:
         KeyError: a column is missing.
@@ -170,7 +170,7 @@ def _expected(invoices: dict[str, tuple[FileRow, ...]], order_decides: tuple[str
 
 
 def billing(file_lines: Iterable[str]) -> dict[str, dict[str, object]]:
-    """Number of statements and net, in pounds, of every month (`2011-03`), in order."""
+    """Number of statements and net, in pounds, of every month (for example `2011-03`), in order."""
     statements: dict[str, set[str]] = defaultdict(set)
     net: dict[str, Decimal] = defaultdict(Decimal)
     for row in csv.DictReader(file_lines):
@@ -184,7 +184,7 @@ def billing(file_lines: Iterable[str]) -> dict[str, dict[str, object]]:
 
 
 def enrich(file_lines: Iterable[str]) -> dict[str, object]:
-    """The amount of each invoice that must be in the table, by number and date; and the ones that must not be."""
+    """The amount of each invoice that must be in the table, by number and date, and the invoices that must not be."""
     amounts: dict[str, str] = {}
     refused: list[str] = []
     for row in csv.DictReader(file_lines):
@@ -197,7 +197,7 @@ def enrich(file_lines: Iterable[str]) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures of the file named in `arguments` as JSON; 0, or argparse exits with 2."""
+    """Print the figures of the file named in `arguments` as JSON; returns 0 (argparse exits with 2)."""
     parser = argparse.ArgumentParser(description="Work out from an invoice file what must happen to each row.")
     parser.add_argument("file", help="gzip-compressed CSV file")
     parser.add_argument("--rows", type=int, default=None, metavar="N", help="only the first N rows (default: all)")

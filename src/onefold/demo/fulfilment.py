@@ -1,15 +1,15 @@
 """The shop of the demo: one queue, one job, the rules for each invoice, and the client of the courier partner.
 
-    sales ship, cancellations refund, a price of zero ships free; a negative price, or outside cancellations a
-    negative quantity, is a permanent error
+    sales ship, cancellations refund, a price of zero ships free; a negative price is a permanent error, and so is a
+    negative quantity that is not a cancellation
 
-Here: what a user of onefold would write: the HTTP client, payload, key, handler, probe, and the three ways to deal with a
-run that ended in the middle. Never here: processes, kills, counting, an import of the partner, or the figures that the
-outcome is compared with (the judge has worked the rules out a second time, in `figures`, and shares no line with this
+Here: what a user of onefold would write: the HTTP client, payload, key, handler, probe, and the three ways to deal with
+a run that was interrupted. Never here: processes, kills, counting, an import of the partner, or the figures that the
+outcome is compared with (the judge implements the rules a second time, in `figures`, and shares no line with this
 module).
-Invariant: the handler asks the partner for at most one booking in each run, and says exactly what it knows about it. The
-client never repeats a request that may have been carried out: what could not be sent at all is a `TransientError`; what
-was sent and not answered is `OutcomeUnknown`.
+Invariant: the handler asks the partner for at most one booking in each run, and reports exactly what it knows about it.
+The client never repeats a request that may have been carried out: a request that could not be sent at all raises
+`TransientError`, and one that was sent and not answered raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onefold.runner.handlers import Found
 
 LOOPBACK = "127.0.0.1"
 ANSWER_S_MAX = 30
-"""Seconds that an answer may take; the partner's slowest one takes 1.5."""
+"""How many seconds an answer may take; the partner's slowest takes 1.5."""
 
 
 class PartnerAnswer(Struct, frozen=True, kw_only=True):
@@ -39,9 +39,9 @@ class PartnerAnswer(Struct, frozen=True, kw_only=True):
 
     Args:
         status: HTTP status.
-        bookings: the numbers of the bookings it shows, oldest first; empty when there are none.
-        error: its text when it refused, else empty.
-        retry_after_ms: how long it asks to wait; None when it does not say.
+        bookings: the numbers of the bookings that it shows, oldest first; empty if there are none.
+        error: the partner's text if it refused, else empty.
+        retry_after_ms: how long the partner asks to wait; None if it does not say.
     """
 
     status: int
@@ -51,10 +51,11 @@ class PartnerAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The partner's own numbers of this moment.
+    """The partner's own numbers at this moment.
 
     Args:
-        requests: written to its ledger. bookings: made. under_way: requests that are not answered yet.
+        requests: how many are written to its ledger. bookings: how many it has made.
+        under_way: how many requests are not answered yet.
     """
 
     requests: int
@@ -63,10 +64,10 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Courier:
-    """One partner. Safe from any thread; each thread has a connection of its own.
+    """The HTTP client of the partner. Any thread can use it; each has a connection of its own.
 
     Args:
-        port: on loopback.
+        port: the partner's port on loopback.
     """
 
     def __init__(self, port: int) -> None:
@@ -82,17 +83,17 @@ class Courier:
             fence: names the attempt, for partners that fence.
 
         Raises:
-            TransientError: it could not be sent. OutcomeUnknown: it was sent and not answered.
+            TransientError: the request could not be sent. OutcomeUnknown: it was sent and not answered.
         """
         headers = {"Idempotency-Key": key, "Onefold-Fence": str(fence)}
         return self._answer("POST", "/bookings", json.dumps(order).encode(), headers)
 
     def fence(self, reference: str, fence: int) -> PartnerAnswer:
-        """Have every request of `reference` below `fence` refused from now on; answers what was booked before."""
+        """Make the partner refuse all later requests of `reference` below `fence`; returns what it has booked."""
         return self._answer("POST", f"/fence?reference={quote(reference)}", b"", {"Onefold-Fence": str(fence)})
 
     def look(self, reference: str) -> PartnerAnswer:
-        """Ask what was booked for `reference` by now; more may be on its way."""
+        """Ask what has been booked for `reference`; more requests may be on their way."""
         return self._answer("GET", f"/bookings?reference={quote(reference)}", None, {})
 
     def health(self) -> Health:
@@ -118,10 +119,10 @@ class Courier:
             response = connection.getresponse()
             return response.status, response.headers.get("Retry-After"), json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            connection.close()  # the next request opens it again
+            connection.close()  # the next request opens a new one
             raise OutcomeUnknown(
                 f"{method} {path} was sent to the partner and not answered: {type(error).__name__}: {error}.",
-                todo="See in its ledger whether it was carried out.",
+                todo="Look in its ledger whether the request was carried out.",
             ) from error
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -156,13 +157,13 @@ class Invoice(Struct, frozen=True, kw_only=True):
 
 
 class Booked(Struct, frozen=True):
-    """The result: the partner's number of the booking. Stored in the record; it answers duplicates."""
+    """The result: the partner's number of the booking. It is stored in the record and answers duplicates."""
 
     booking: str
 
 
 def invoice_of(row: data.InvoiceRow) -> Invoice:
-    """The payload for a row of the file. Its line number stays out: a row sent twice must be the same payload."""
+    """The payload for a row of the file. It has no line number, so that rows sent twice have the same payload."""
     return Invoice(
         number=row.number,
         invoice_date=row.invoice_date,
@@ -174,7 +175,7 @@ def invoice_of(row: data.InvoiceRow) -> Invoice:
 
 
 def kind_of(invoice: Invoice) -> Kind:
-    """What an invoice asks for.
+    """The kind of booking that an invoice asks for.
 
     Raises:
         PermanentError: a negative price, or a negative quantity that is not a cancellation.
@@ -198,8 +199,8 @@ def kind_of(invoice: Invoice) -> Kind:
     return "ship" if price else "ship-free"
 
 
-# How a run that ended in the middle is handled. What a 500 means is part of it: with a key, asking again is harmless;
-# without one, whether the booking was made is not known.
+# How an interrupted run is handled. This includes the meaning of a 500: with a key, asking again is harmless; without
+# one, it is not known whether the booking was made.
 
 Probe = Callable[[Invoice, onefold.Context], Found]
 OnUnknown = Literal["rerun", "hold"] | Probe
@@ -209,15 +210,15 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
     """Declare the shop.
 
     Args:
-        setup: `keys`: the partner honours the job's key, so what is in doubt runs again; `probe`: it does not, but it can
-            refuse late requests when asked to, so a probe asks; `hold`: it can do neither, so a person decides.
+        setup: `keys`: the partner honours the job's key, so a run in doubt is repeated; `probe`: it does not, but it
+            can refuse late requests when asked to, so a probe asks it; `hold`: it can do neither, so a person decides.
         url: of the engine.
-        courier: how to reach the partner.
-        probe: instead of the one that fences.
+        courier: the client of the partner.
+        probe: replaces the probe that fences.
     """
     app = onefold.App("shop", url=url, history="full")
-    # Workers are killed on purpose here, over and over: an invoice that was hit several times is not poison. Elsewhere
-    # the usual three crashes and five attempts are right.
+    # Workers are killed on purpose here, again and again, so an invoice that was hit several times is not a poison
+    # message. Elsewhere the usual three crashes and five attempts are right.
     invoices = app.queue(QUEUE, visibility="30s", dead_letter=onefold.DeadLetter(after=200))
     often = onefold.Retry(attempts=100, base="100ms", cap="2s", crashes=100)
 
@@ -241,20 +242,20 @@ def shop(setup: Setup, url: str, courier: Courier, *, probe: Probe | None = None
 
 
 def fulfil_job(app: onefold.App) -> onefold.Job[Invoice, Booked]:
-    """The job of a shop, to be sent to."""
+    """The job of a shop that invoices are sent to."""
     job: onefold.Job[Invoice, Any] = app.jobs["fulfil"]
     return job
 
 
 def booked(answer: PartnerAnswer, *, harmless_again: bool) -> Booked:
-    """What the partner's answer to a request for a booking means.
+    """The booking in the partner's answer to a request, or the error that the answer means.
 
     Args:
-        harmless_again: the same request may be sent again without making a second booking.
+        harmless_again: whether the same request can be sent again without making a second booking.
 
     Raises:
-        TransientError: nothing was done, or it may be asked again. OutcomeUnknown: it may have booked.
-        LeaseLost: a later run has fenced this one off. PermanentError: it will never do it.
+        TransientError: nothing was done, or the request can be sent again. OutcomeUnknown: it may have been booked.
+        LeaseLost: a later run has fenced this one off. PermanentError: the partner will never accept the order.
     """
     match answer.status:
         case 200 | 201:
@@ -271,10 +272,10 @@ def booked(answer: PartnerAnswer, *, harmless_again: bool) -> Booked:
 
 
 def ask_and_fence(courier: Courier, invoice: Invoice, ctx: onefold.Context) -> Found:
-    """The probe: did an earlier run's request book? Afterwards it cannot any more.
+    """The probe: find out whether an earlier run's request was booked, and make sure that it cannot be from now on.
 
-    To look is not enough: the request of a worker that is dead may still be on its way, and book a moment after one has
-    looked. A fence makes the partner refuse it from then on, so "not done" stays true.
+    Reading is not enough: the request of a dead worker may still be on its way, and be booked a moment after the read.
+    A fence makes the partner refuse it from then on, so the answer "not done" stays true.
     """
 
     def ask() -> PartnerAnswer:

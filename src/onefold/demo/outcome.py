@@ -1,15 +1,15 @@
 """The outcome of a run: its settings, its numbers in one value, and every fault as a sentence.
 
-The three runs differ in their partner and in what the job does about a run that ended in the middle. The counts come from
-the engine's history at level `full`: a row for each delivery is written in the very transaction that settled it, so a
-worker that is killed can neither lose a count nor leave one for something that did not happen. Deliveries that were never
-settled have no row of their own; the rows `owner-dead` (killed) and `worker-draining` (released) say how many there were.
-`verdict` judges dead letters and the partner's ledger against the figures.
+The three runs differ in their partner and in what the job does about an interrupted run. The counts come from the
+engine's history at level `full`: a row for each delivery is written in the transaction that settles it, so a killed
+worker can neither lose a count nor leave one for something that did not happen. Deliveries that were never settled have
+no row of their own; the rows `owner-dead` (killed) and `worker-draining` (released) say how many there were. `verdict`
+compares dead letters and the partner's ledger with the figures.
 
-Here: values, and functions from values to values. Never here: processes, output, a number taken from the engine where the
-partner's ledger has one: what onefold believes is not evidence that the effects are right. Invariant: every delivery is
-counted once; two runs with equal settings send the same messages to partners that misbehave alike (only the work that a
-kill hits differs); a run passed if and only if it has no fault.
+Here: values, and functions from values to values. Never here: processes, output, a number from the engine if the
+partner's ledger has it too: what onefold believes is not evidence that the effects are right. Invariant: every delivery
+is counted once; two runs with equal settings send the same messages to partners that misbehave in the same way (only
+the work that a kill hits differs); a run passed if and only if it has no fault.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Phase = Literal["under fire", "settling"]
 
 
 class DemoRun(Struct, frozen=True, kw_only=True):
-    """What the partner is like, and what the job does about a run that ended in the middle."""
+    """The kind of partner, and what the job does about an interrupted run."""
 
     name: Setup
     mode: Mode
@@ -53,14 +53,14 @@ RUNS = (
 
 
 class DemoSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose.
+    """The options of the demo.
 
     Args:
-        rows: of the file, from the first; 1 or more.
+        rows: how many rows of the file to send, from the first; 1 or more.
         workers: processes, 2 or more. threads: handlers in flight in each.
-        seed: of everything that is left to chance.
-        kills: planned in each run. kills_min: at least so many must hit a worker with work in progress; fewer is a fault.
-        plant: a fault to be built in, or None.
+        seed: of the random numbers.
+        kills: planned in each run. kills_min: how many must hit a worker with work in progress; fewer is a fault.
+        plant: a fault to build in, or None.
     """
 
     rows: int
@@ -73,12 +73,12 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
 
 
 class DemoProgress(Struct, frozen=True, kw_only=True):
-    """The state of a run.
+    """The progress of a run.
 
     Args:
-        phase: what it does. bookings: made by the partner. expected: how many there must be in the end.
-        left: messages not finished, unsent ones included. kills: by now. held: invoices that the person has yet to settle.
-        seconds: since it began.
+        phase: what the run is doing. bookings: made by the partner. expected: how many there must be in the end.
+        left: messages not finished, including unsent ones. kills: so far. held: invoices that the person has yet to
+            settle. seconds: since the run began.
     """
 
     phase: Phase
@@ -107,18 +107,19 @@ ENDS = frozenset(
         "completion-failed",
     }
 )
-"""Events of which every settled delivery has exactly one."""
+"""Every settled delivery has exactly one of these events."""
 
 
 class HistoryCounts(Struct, frozen=True, kw_only=True):
     """The numbers of a run.
 
     Args:
-        deliveries: receives by workers: settled ones, killed workers' ones, and ones released by stopped workers.
-        duplicates: answered from the record; the handler did not run.
-        waited: deliveries that met a run of the same key under way, and came back later.
+        deliveries: messages that workers received: those that were settled, those of killed workers, and those that
+            draining workers released.
+        duplicates: deliveries answered from the record; the handler did not run.
+        waited: deliveries that came while another run of the same key was in progress, and were delivered again later.
         takeovers: runs begun again after their worker was killed.
-        retries: deliveries that failed for now.
+        retries: deliveries that failed temporarily.
         lost: runs whose lease was lost.
         taken_over: a key that was taken over and completed later, as an example; None if there is none.
     """
@@ -166,13 +167,13 @@ def _number(row: Row, name: str) -> int:
 
 
 SHOWN_MAX = 5
-"""Faults of one kind that are listed one by one; the others are counted."""
+"""How many faults of one kind are listed; the others are only counted."""
 IN_JUDGES_WORDS = {"permanent": REFUSED, "conflict": CONFLICT}
-"""The guard's reasons for a dead letter that the figures know; any other one is a fault."""
+"""The guard's reasons for a dead letter and the figures' names for them; any other reason is a fault."""
 
 
 class PersonAnswers(Struct, frozen=True, kw_only=True):
-    """What the person said: how many invoices were done, and how many were not."""
+    """The person's answers: how many invoices were done, and how many were not."""
 
     done: int = 0
     not_done: int = 0
@@ -182,18 +183,18 @@ class PersonAnswers(Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> int:
-        """Both together."""
+        """How many there are together."""
         return self.done + self.not_done
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """What the drill saw and the engine says.
+    """What the drill has seen and what the engine reports.
 
     Args:
-        seconds: from the first message to the last worker's end. messages: sent.
+        seconds: from the first message to the end of the last worker. messages: how many were sent.
         counted: from the engine's history. dead: the dead letters. held_left: invoices still held.
-        hits: messages in flight of each killed worker. misses: kills of idle ones. stops: by SIGTERM.
-        settled: what the person said. url: of the engine.
+        hits: how many messages each killed worker had in flight. misses: kills of idle workers. stops: by SIGTERM.
+        settled: the person's answers. url: of the engine.
     """
 
     seconds: float
@@ -212,17 +213,19 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
     """The numbers of a run, and in `faults` what is wrong with it.
 
     Args:
-        name, title: which run. plant: the fault that was built in. seconds: as `Observed`.
-        messages: sent; `again`: of those, for the second time.
-        deliveries, duplicates, waited, takeovers, retries, lost: as `HistoryCounts`.
-        kills: that hit a worker with work in progress; in_hand: how many messages in all; misses, stops: as `Observed`.
-        held: invoices that a person settled; held_done: of those, booked already.
-        dead_letters: rows of the file by reason; dead_messages: with the copies of rows sent twice.
-        requests: that the partner decided; fences, looks: of these; cut_off: whose caller was dead by then.
-        expected: bookings that there must be; bookings: that the partner made.
-        twice, never: invoices booked more than once, or not although they must be.
-        taken_over: an invoice that was taken over, to look at; None if none was.
-        url: of the engine; None when it is gone.
+        name, title: of the run. plant: the fault that was built in. seconds: as in `Observed`.
+        messages: how many were sent; `again`: how many of these for the second time.
+        deliveries, duplicates, waited, takeovers, retries, lost: as in `HistoryCounts`.
+        kills: those that hit a worker with work in progress; in_hand: how many messages these workers had in flight;
+            misses, stops: as in `Observed`.
+        held: invoices that a person settled; held_done: how many of these had been booked.
+        dead_letters: rows of the file by reason; dead_messages: including the copies of rows sent twice.
+        requests: requests that the partner decided; fences, looks: how many of these were such; cut_off: how many had a
+            caller that was dead by then.
+        expected: bookings that there must be; bookings: those that the partner made.
+        twice, never: invoices booked more than once, and those that must be booked but are not.
+        taken_over: an invoice that was taken over, as an example; None if there is none.
+        url: of the engine; None if it was deleted.
     """
 
     name: str
@@ -264,7 +267,7 @@ def outcome(
     """Judge a run.
 
     Args:
-        figures: of the rows that were sent. ledger: the partner's, after it has ended.
+        figures: of the rows that were sent. ledger: the partner's, read after the partner has ended.
     """
     dead = [dead_letter_of(message) for message in seen.dead]
     effects = judge_effects(figures, ledger.bookings)
@@ -312,13 +315,13 @@ def outcome(
 
 
 def dead_letter_of(message: Peeked) -> JudgedDeadLetter:
-    """A message of the dead-letter queue as the judge sees it."""
+    """A message of the dead-letter queue, in the form that the judge compares."""
     invoice = msgspec.json.decode(message.body, type=Invoice)
     kind = message.reason.kind if message.reason is not None else "receives"
     return JudgedDeadLetter(invoice.number, IN_JUDGES_WORDS.get(kind, kind), invoice.quantity, invoice.unit_price)
 
 
-# -- faults as sentences---------------------------------------------------------------------------------------------
+# -- faults as sentences ---------------------------------------------------------------------------------------------
 
 
 def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
@@ -334,7 +337,7 @@ def _faults_of_drill(settings: DemoSettings, seen: Observed) -> list[str]:
 
 
 def faults_of_effects(effects: Effects, ledger: PartnerLedger) -> list[str]:
-    """What is wrong with the bookings; the first few of each kind."""
+    """What is wrong with the bookings, with the first few faults of each kind."""
     twice = [_sent_twice(reference, ledger) for reference in effects.twice[:SHOWN_MAX]]
     never = [f"never: invoice {reference} was not booked" for reference in effects.never[:SHOWN_MAX]]
     unasked = [

@@ -2,22 +2,22 @@
 
     python -m onefold.demo.partner --mode honours-keys --ledger partner.db [--port 0] [--seed 1] ...
 
-prints `listening PORT` when it is ready and stops on SIGTERM or SIGINT after answering what it has begun.
+prints `listening PORT` when it is ready, and stops on SIGTERM or SIGINT after answering the requests that it has begun.
 
     POST /bookings                  body {"reference", "kind", "quantity", "unit_price"}; headers
                                     Idempotency-Key, Onefold-Fence; 201 booked, 200 repeated, 409 fenced off,
                                     422 the key was used for another order
-    GET  /bookings?reference=INV    200 {"bookings": [...]}: what was made so far; more may be on its way
+    GET  /bookings?reference=INV    200 {"bookings": [...]}: those made so far; more may be on their way
     POST /fence?reference=INV       header Onefold-Fence: N (from 1); cancel or report: 200 {"bookings": [...]},
-                                    and POSTs of it below N are refused from now on; 409 when N comes
-                                    after a higher one; 404 where the mode has no fences
+                                    and later POSTs of this reference below N are refused; 409 if a higher
+                                    fence came first; 404 if the mode has no fences
     GET  /health                    200 {"ready": true, "mode", "requests", "bookings", "under_way"}; no ledger row
 
 429 and 503 carry Retry-After and mean that nothing was done; 500 does not say what was done; 400 is a
-malformed request. A request is carried out also when its caller is gone.
+malformed request. A request is carried out even if its caller is gone.
 
-Here: HTTP, waiting, and the order of things. Never here: a decision (`partner_books`), SQL
-(`partner_ledger`), or an import of onefold proper; the clock, waits and seed of this process are its own.
+Here: HTTP, waiting, and the order of the steps. Never here: a decision (`partner_books`), SQL
+(`partner_ledger`), or an import of onefold proper; this process has its own clock, waits and seed.
 Invariant: wait, decide, write, wait, answer, in this order: nothing is answered that is not in the ledger.
 """
 
@@ -60,10 +60,10 @@ REFERENCE_CHARS_MAX = 64
 BODY_BYTES_MAX = 16_384
 LOOPBACK = "127.0.0.1"
 FINISH_S_MAX = 30
-"""Seconds that a stopping partner waits at most for what it has begun."""
+"""How many seconds, at most, a stopping partner waits for the requests that it has begun."""
 CALM = Mood(0.0, 0.0)
 BROKE = PartnerDecision(500, "broke", error="something broke")
-"""A 500 says no more than this, whether the booking was made or not."""
+"""The text of a 500, which is the same whether the booking was made or not."""
 
 
 class MalformedRequest(Exception):
@@ -72,13 +72,13 @@ class MalformedRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """What a request asks for, after its headers, query and body were checked.
+    """A request whose headers, query and body were checked.
 
     Attributes:
         action: "book", "look" or "fence".
-        reference: invoice number; empty when the request was malformed.
-        key: the Idempotency-Key header, None when it is missing.
-        fence: the Onefold-Fence header, None when it is missing.
+        reference: invoice number; empty if the request was malformed.
+        key: the Idempotency-Key header; None if it is missing.
+        fence: the Onefold-Fence header; None if it is missing.
         order: what to book, for "book" only.
     """
 
@@ -93,9 +93,9 @@ class Partner:
     """The four endpoints over one set of books.
 
     Args:
-        books: decides.
-        weather: what goes wrong with which request.
-        ledger: where each decision is written before it is answered.
+        books: makes the decisions.
+        weather: determines what goes wrong with which request.
+        ledger: each decision is written to it before it is answered.
     """
 
     def __init__(self, books: PartnerBooks, weather: Weather, ledger: LedgerWriter) -> None:
@@ -103,14 +103,14 @@ class Partner:
         self._weather = weather
         self._ledger = ledger
         self.broken = asyncio.Event()
-        """Set when the ledger could not be written: the process must stop."""
+        """Set if the ledger could not be written, after which the process must stop."""
         self.under_way = 0
-        """Requests that have arrived and are not answered yet."""
+        """How many requests have arrived and are not answered yet."""
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def idle(self) -> None:
-        """Return when nothing is under way: requests whose caller is gone are finished too, and may book."""
+        """Return when no request is under way; one whose caller is gone is finished too, and may make a booking."""
         await self._idle.wait()
 
     def application(self) -> web.Application:
@@ -265,7 +265,7 @@ async def _pause(wait_ms: float) -> None:
 
 @asynccontextmanager
 async def served(partner: Partner, port: int) -> AsyncIterator[int]:
-    """Serve `partner` on loopback; the value is the port. Leaving finishes what was begun, for whomever.
+    """Serve `partner` on loopback; yields the port. At the end of the block all begun requests are finished.
 
     Raises:
         OSError: the port is taken.
@@ -274,7 +274,7 @@ async def served(partner: Partner, port: int) -> AsyncIterator[int]:
         partner.application(),
         access_log=None,
         handle_signals=False,
-        handler_cancellation=False,  # a request is carried out also when its caller is gone
+        handler_cancellation=False,  # a request is carried out even if its caller is gone
         shutdown_timeout=1,
     )
     try:
@@ -295,19 +295,19 @@ async def serve(mode: Mode, temper: Temper, ledger_path: Path, port: int, *, sto
     """Serve until asked to stop.
 
     Args:
-        mode: what kind of partner this is.
-        temper: what goes wrong.
-        ledger_path: file to be made for the ledger.
+        mode: the kind of partner.
+        temper: how often what goes wrong.
+        ledger_path: the ledger's file, which is created.
         port: TCP port on loopback, 0 lets the system choose; the port is printed either way.
         stop_with_stdin: stop when standard input ends, so that no partner outlives the process that started
             it.
 
     Returns:
-        0 after a stop that was asked for; 1 when the ledger could not be written.
+        0 after a requested stop; 1 if the ledger could not be written.
 
     Raises:
         FileExistsError: there is a ledger already.
-        OSError: the port is taken or the file cannot be made.
+        OSError: the port is taken or the file cannot be created.
     """
     ledger = LedgerWriter(ledger_path)
     partner = Partner(PartnerBooks(mode), Weather(temper), ledger)
@@ -353,9 +353,9 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     usual = Temper()
     parser = argparse.ArgumentParser(prog="python -m onefold.demo.partner", description="The demo's courier partner.")
     parser.add_argument("--mode", choices=MODES, required=True)
-    parser.add_argument("--ledger", type=Path, required=True, help="SQLite file to be made; must not exist")
+    parser.add_argument("--ledger", type=Path, required=True, help="SQLite file to create; must not exist")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 lets the system choose (default)")
-    parser.add_argument("--seed", type=int, default=usual.seed, help="what goes wrong repeats itself for one seed")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="the same seed makes the same things go wrong")
     parser.add_argument("--slow-rate", type=float, default=usual.slow_rate, help="share of slow requests, 0 to 1")
     parser.add_argument(
         "--slow-ms",
@@ -371,7 +371,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the partner: 0 after a stop that was asked for, 1 if its ledger broke, 2 if it did not start."""
+    """Run the partner; returns 0 after a requested stop, 1 if its ledger failed, 2 if it did not start."""
     options = _arguments(arguments)
     try:
         temper = Temper(

@@ -1,27 +1,28 @@
 """What the courier partner decides: its bookings and its planned faults, without network, files or clock.
 
-Here: which request makes a booking, which is answered from an earlier one, which is refused; and what goes wrong on purpose,
-drawn from a seed. Never here: sockets, SQLite, time, or an import of onefold: the partner is an independent system.
+Here: which request makes a booking, which is answered from an earlier one, which is refused; and what goes wrong on
+purpose, drawn from a seed. Never here: sockets, SQLite, time, or an import of onefold, since the partner is an
+independent system.
 Invariant: a decision is one call on one thread, so bookings are in the order of the calls.
 
-The three modes, which are three kinds of partner that exist:
+The three modes are three kinds of partner that exist in practice:
 
 - `honours-keys`: a POST that repeats an Idempotency-Key is answered with the first booking; no second one is
   made.
-- `fences`: keys are ignored, each POST that is let in is a new booking, but the partner cancels or reports: a
-  fence at number N answers with the bookings made so far and refuses forever each later POST of that
-  reference whose `Onefold-Fence` is below N (or missing: an unnumbered request counts as 0). Why reading alone
-  is not enough: the POST of a worker that is dead may still be on its way. A look that says "nothing there"
-  may be wrong a moment later; after a fence at N it stays right, because everything older is refused. The
-  attempt that fenced, N itself, may book. A fence below the highest one is refused too: its sender was
-  overtaken. The same fence twice is answered alike.
-- `no-keys`: keys are ignored, no fence is checked, each POST is a new booking. One can look.
+- `fences`: keys are ignored and each accepted POST is a new booking, but the partner can cancel or report: a
+  fence at number N is answered with the bookings made so far, and from then on each POST of that reference
+  whose `Onefold-Fence` is below N (or missing, which counts as 0) is refused. Reading alone is not enough,
+  because the POST of a dead worker may still be on its way: the answer "nothing there" can be wrong a moment
+  later, whereas after a fence at N it stays right, because everything older is refused. The attempt that set
+  the fence, N itself, may book. A fence below the highest one is refused too, because a later attempt has
+  overtaken its sender. The same fence sent twice gets the same answer.
+- `no-keys`: keys are ignored, no fence is checked, each POST is a new booking. Bookings can be read.
 
-What goes wrong: requests are slow, before the booking is made (it is still on its way while the caller is
-already dead) or after (the answer is lost). 429 and 503 always mean "turned away at the door, nothing was
+What goes wrong: requests are slow, either before the booking is made (it is still on its way when the caller is
+already dead) or after it (the answer is lost). 429 and 503 always mean "refused at the door, nothing was
 done" and carry Retry-After. 500 means "something broke", before the booking or after it, and does not say
-which: with keys one may send it again, without keys the outcome is unknown. No reference meets more than
-ERRORS_IN_A_ROW_MAX planned errors in a row, because transient means that it passes.
+which: with keys the request can be sent again, without keys the outcome is unknown. No reference gets more
+than ERRORS_IN_A_ROW_MAX planned errors in a row, because a transient error must pass.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ Mode = Literal["honours-keys", "fences", "no-keys"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 ERRORS_IN_A_ROW_MAX = 2
-"""Planned errors that one reference meets in a row at most; below the three tries of a usual in-call
-retry."""
+"""Most planned errors in a row for one reference; fewer than the usual three tries of a retry within a call."""
 
 DOOR_RETRY_AFTER_S = 1
 """Seconds in the Retry-After header of a 429 or 503: the smallest whole number that asks for a wait."""
@@ -45,7 +45,7 @@ DOOR_RETRY_AFTER_S = 1
 
 @dataclass(frozen=True, slots=True)
 class BookingOrder:
-    """What a POST asks for: `reference` is the invoice number, `unit_price` stays the text that came."""
+    """What a POST asks for: `reference` is the invoice number, `unit_price` the text that was sent."""
 
     reference: str
     kind: str
@@ -55,7 +55,7 @@ class BookingOrder:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """A booking that was made; numbers start at 1 and follow the order of the books."""
+    """A booking that was made; numbers start at 1, in the order of the decisions."""
 
     number: int
     order: BookingOrder
@@ -63,16 +63,15 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class PartnerDecision:
-    """What the books answer.
+    """The books' decision about a request.
 
     Attributes:
         status: HTTP status.
         outcome: one word for the ledger: booked, repeated, other-order, fenced, told, nothing, overtaken,
-            no-fences;
-            the partner itself adds turned-away, broke and malformed.
-        made: the booking this request made, if it made one.
-        shown: bookings the answer shows.
-        error: text for the caller when the request was refused, else empty.
+            no-fences; the partner itself adds turned-away, broke and malformed.
+        made: the booking that this request made, if it made one.
+        shown: the bookings that the answer shows.
+        error: text for the caller if the request was refused, else empty.
     """
 
     status: int
@@ -83,7 +82,7 @@ class PartnerDecision:
 
 
 class PartnerBooks:
-    """The partner's memory of one run. Not safe for threads; one event loop calls it."""
+    """The partner's memory of one run. Not thread-safe; one event loop calls it."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
@@ -97,8 +96,8 @@ class PartnerBooks:
 
         Args:
             order: what to book.
-            key: the Idempotency-Key header; looked at in honours-keys mode only.
-            fence: the Onefold-Fence header, 0 when it is missing; looked at in fences mode only.
+            key: the Idempotency-Key header; used in honours-keys mode only.
+            fence: the Onefold-Fence header, 0 if it is missing; used in fences mode only.
         """
         if self.mode == "honours-keys" and key is not None and (first := self._by_key.get(key)):
             if first.order == order:
@@ -118,12 +117,12 @@ class PartnerBooks:
         return PartnerDecision(201, "booked", made=booking, shown=(booking,))
 
     def look(self, reference: str) -> PartnerDecision:
-        """The bookings of `reference` made so far. Says nothing about requests still on their way."""
+        """The bookings of `reference` made so far, which says nothing about requests still on their way."""
         shown = tuple(self._by_reference.get(reference, ()))
         return PartnerDecision(200, "told" if shown else "nothing", shown=shown)
 
     def fence(self, reference: str, fence: int) -> PartnerDecision:
-        """Refuse later POSTs of `reference` below `fence` (1 or more), and report what was made."""
+        """Refuse later POSTs of `reference` below `fence` (1 or more), and report the bookings made so far."""
         if self.mode != "fences":
             return PartnerDecision(
                 404, "no-fences", error=f"this partner ({self.mode}) has no fences; look with GET /bookings"
@@ -142,8 +141,8 @@ class Mood:
     Attributes:
         before_ms: wait before the books are asked.
         after_ms: wait between the books' decision and the answer.
-        door_status: 429 or 503 when it is turned away before anything is done, else 0.
-        breaks: 500 "before" or "after" the books were asked, else "".
+        door_status: 429 or 503 if the request is refused before anything is done, else 0.
+        breaks: "before" or "after" if it is answered with 500 before or after the books are asked, else "".
     """
 
     before_ms: float
@@ -154,14 +153,14 @@ class Mood:
 
 @dataclass(frozen=True)
 class Temper:
-    """How often what goes wrong; rates are shares from 0 to 1.
+    """How often things go wrong; rates are shares from 0 to 1.
 
     Attributes:
-        seed: the same seed gives the n-th request of a reference the same mood, whatever else runs.
+        seed: with the same seed the n-th request of a reference has the same mood, whatever else runs.
         slow_rate: share of slow requests; half of them wait before the books are asked, half after.
-        slow_ms_min, slow_ms_max: how long a slow one waits, milliseconds.
+        slow_ms_min, slow_ms_max: how long a slow request waits, milliseconds.
         fast_ms_max: the others wait from 0 to this many milliseconds, before the books are asked.
-        refuse_rate: share turned away at the door, half 429, half 503.
+        refuse_rate: share refused at the door, half with 429, half with 503.
         break_rate: share of bookings answered with 500, half before, half after the booking.
     """
 
@@ -184,7 +183,7 @@ class Temper:
             )
 
     def mood(self, reference: str, nth: int) -> Mood:
-        """The mood for the `nth` request (from 0) of `reference`; a hash of the three gives six draws."""
+        """The mood of the `nth` request (from 0) of `reference`; a hash of seed and both gives six draws."""
         digest = hashlib.blake2b(f"{self.seed}/{reference}/{nth}".encode(), digest_size=24).digest()
         slow, length, side, refuse, breaks, half = (draw / 2**32 for draw in struct.unpack("<6I", digest))
         before_ms, after_ms = length * self.fast_ms_max, 0.0
@@ -199,7 +198,7 @@ class Temper:
 
 
 class Weather:
-    """Hands out moods request by request and keeps errors from piling up on one reference."""
+    """Returns moods request by request, and keeps errors from accumulating on one reference."""
 
     def __init__(self, temper: Temper) -> None:
         self._temper = temper
@@ -207,7 +206,7 @@ class Weather:
         self._errors_in_a_row: dict[str, int] = defaultdict(int)
 
     def next_mood(self, reference: str, *, may_break: bool) -> Mood:
-        """The next mood of `reference`: 500 only if it `may_break`, no third error in a row."""
+        """The next mood of `reference`, with a 500 only if it `may_break`, and never a third error in a row."""
         nth = self._seen[reference]
         self._seen[reference] = nth + 1
         mood = self._temper.mood(reference, nth)

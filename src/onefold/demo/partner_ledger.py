@@ -1,8 +1,7 @@
 """The partner's ledger: every request it decided and every booking it made, in a SQLite file of its own.
 
-Here: the schema, the writer that commits what arrived together as one group, and the reader the judge uses.
-Never here: an
-import of onefold, or a decision. Invariant: a row is committed with an fsync before its request is
+Here: the schema, the writer that commits rows that arrive together as one group, and the reader that the judge uses.
+Never here: an import of onefold, or a decision. Invariant: a row is committed with an fsync before its request is
 answered, and a booking is always written in the same transaction as the request that made it.
 """
 
@@ -63,18 +62,18 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class PartnerLedger:
-    """What a ledger file holds, in the order of the partner's decisions."""
+    """The contents of a ledger file, in the order of the partner's decisions."""
 
     requests: tuple[RequestRow, ...]
     bookings: tuple[Booking, ...]
 
 
 class LedgerWriter:
-    """Writes rows in groups. `written` may be awaited by any number of requests of one event loop.
+    """Writes rows in groups. Any number of requests of one event loop can await `written`.
 
     Args:
-        path: a file that does not exist yet: the partner's memory starts empty, so an old ledger would hide
-            that a reference was booked before.
+        path: a file that does not exist yet. The partner's memory starts empty, so it would not know the
+            bookings of an old ledger.
 
     Raises:
         FileExistsError: there is a file already.
@@ -96,11 +95,11 @@ class LedgerWriter:
         self.requests_count = 0
 
     async def written(self, row: RequestRow) -> None:
-        """Return when `row` is committed, together with all rows that joined its group.
+        """Return when `row` is committed, together with all rows of its group.
 
         Raises:
-            sqlite3.Error: the group could not be committed. The partner's memory and its ledger differ from
-                then on; it must stop.
+            sqlite3.Error: the group could not be committed. From then on the partner's memory and its ledger
+                differ, so the partner must stop.
         """
         self._rows.append(row)
         if self._group is None:
@@ -134,7 +133,7 @@ class LedgerWriter:
 
 
 def read_ledger(path: Path) -> PartnerLedger:
-    """Read a ledger file; the partner may still be writing to it, then this is what was committed by now.
+    """Read a ledger file. If the partner is still writing to it, the result is what has been committed so far.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -1,14 +1,14 @@
 """The processes of a demo: started, killed, replaced, and ended.
 
-`DemoProcesses` are any `onefold` commands, killed on the demo's request. `Fire` are workers that are killed at random
-moments, drawn from the seed as shares of the work that is done, so that a slow machine sees as many kills as a fast one;
-which worker is hit is drawn too. There are two kinds of end: SIGKILL, and now and then SIGTERM, after which a worker
-drains. A kill counts only when the worker had messages in flight. That is read from the engine's history (`owner-dead`, with
-the number of messages that were released), because the process that sends the signal cannot know. A kill that hit an idle
-worker is repeated.
+`DemoProcesses` runs any `onefold` commands and kills them on the demo's request. `Fire` runs workers that are killed at
+random moments. The moments are drawn from the seed as shares of the work done, so that a slow machine sees as many
+kills as a fast one; which worker is hit is drawn too. Workers end in two ways: by SIGKILL, and now and then by SIGTERM,
+after which a worker drains. A kill counts only if the worker had messages in flight. The engine's history shows that
+(`owner-dead`, with the number of messages that were released), because the process that sends the signal cannot know. A
+kill that hit an idle worker is repeated.
 
-Here: processes and signals. Never here: what workers do, or judging. Invariant: a killed process is replaced at once, and
-every process that was started here is gone when `close` returns, whatever happened before.
+Here: processes and signals. Never here: what workers do, or judging. Invariant: a killed process is replaced at once,
+and every process that was started here has ended when `close` returns, whatever happened before.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
-"""Kills come between these shares of the work: there is work in flight by then, and enough is left after the last one."""
+"""Kills happen between these shares of the work: work is in flight by then, and enough is left after the last kill."""
 STOPS_PER_KILL = 0.25
 """How many workers are stopped with SIGTERM for each one that is killed."""
 AT_WORK_MS = 100
-"""A worker that has been ready for this long has received something by now, if there was anything."""
+"""A worker that has been ready for this long has received a message, if there was any."""
 LEAVE_S_MAX = 10
-"""Seconds that a draining worker may take; its slowest request takes the partner 1.5."""
+"""How many seconds a draining worker may take; the partner needs at most 1.5 for a request."""
 EVIDENCE_MS_MAX = 5_000
-"""After so long without a row `owner-dead` a kill is taken to have hit nothing; others notice a death within a second."""
+"""A kill without a row `owner-dead` for this long counts as a miss; other workers notice a death within a second."""
 
 
 class WorkerFailed(OnefoldError):
@@ -50,8 +50,8 @@ class WorkerProcess:
     """One worker process.
 
     Attributes:
-        owner: its id in the engine, once it has said it is ready; None before.
-        ready_at_ms: when that was heard (monotonic).
+        owner: its id in the engine once it has reported that it is ready; None before.
+        ready_at_ms: when that report was read (monotonic).
     """
 
     def __init__(self, command: Sequence[str], log: BinaryIO) -> None:
@@ -59,26 +59,26 @@ class WorkerProcess:
         self.ready_at_ms = 0
         self.stopping = False
         self._said = b""
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter and onefold's own module
             command,
-            stdin=subprocess.PIPE,  # ends with this process, and the worker with it
+            stdin=subprocess.PIPE,  # ends with this process, and so does the worker
             stdout=subprocess.PIPE,
             stderr=log,
-            start_new_session=True,  # Ctrl-C is ours to deal with
+            start_new_session=True,  # only this process handles Ctrl-C
         )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def listen(self, now_ms: int) -> None:
-        """Note that it is ready, if it has said so since the last call; `now_ms` is monotonic."""
+        """Note that the worker is ready, if it has reported that since the last call; `now_ms` is monotonic."""
         assert self._process.stdout is not None
         if self.owner is None and (said := self._process.stdout.read()):
             self._said += said
-            if b"\n" in self._said:  # a line may come in pieces
+            if b"\n" in self._said:  # a line can arrive in pieces
                 self.owner, self.ready_at_ms = self._said.split()[1].decode(), now_ms
 
     def ended(self) -> int | None:
-        """Its exit code; None while it lives."""
+        """Its exit code; None while it runs."""
         return self._process.poll()
 
     def stop(self) -> None:
@@ -87,13 +87,13 @@ class WorkerProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL and wait for its end."""
         self._process.kill()
         self._process.wait()
         self.close()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; whether it came in time."""
+        """Wait for its end; returns whether it ended in time."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -108,10 +108,10 @@ class WorkerProcess:
 
 
 class KillPlan:
-    """When to kill and when to stop, as shares of the work from 0 to 1, each drawn evenly from its own part of the way.
+    """When to kill and when to stop, as shares of the work from 0 to 1, each drawn from an equal part of the way.
 
     Args:
-        kills: how many kills. entropy: where they are drawn from.
+        kills: how many kills. entropy: the source of the random numbers.
     """
 
     def __init__(self, kills: int, entropy: Entropy) -> None:
@@ -119,7 +119,7 @@ class KillPlan:
         self.stops = _spread(round(kills * STOPS_PER_KILL), entropy)
 
     def due(self, share: float) -> tuple[int, int]:
-        """How many kills and stops have become due by this share of the work; each is answered once."""
+        """How many kills and stops have become due by this share of the work; each is reported once."""
         return _take(self.kills, share), _take(self.stops, share)
 
 
@@ -135,12 +135,12 @@ def _take(shares: list[float], share: float) -> int:
 
 
 class Fire:
-    """A crew of workers under fire.
+    """A number of workers that are killed and replaced.
 
     Args:
-        command: starts one worker. count: how many are to be there at any time.
-        plan: when to kill and stop. entropy: draws whom.
-        log: file for what workers say on standard error.
+        command: starts one worker. count: how many run at any time.
+        plan: when to kill and stop. entropy: draws which worker is hit.
+        log: file for the workers' standard error.
     """
 
     def __init__(
@@ -154,14 +154,14 @@ class Fire:
         self._log = log.open("ab")
         self._crew: list[WorkerProcess] = []
         self._leaving: list[WorkerProcess] = []
-        self._unproved: dict[str, int] = {}  # owner -> when it was killed, wall time
+        self._unproved: dict[str, int] = {}  # owner -> when it was killed (wall time)
         self.kills_due = 0
-        """Kills that are due and have not hit a worker with work in progress yet."""
+        """How many due kills have not hit a worker with work in progress yet."""
         self._stops_due = 0
         self.hits: dict[str, int] = {}
-        """Owner -> messages it had in flight when it was killed, 1 or more."""
+        """Owner -> how many messages it had in flight when it was killed, 1 or more."""
         self.misses = 0
-        """Kills that hit a worker without work in flight."""
+        """How many kills hit a worker without work in flight."""
         self.stops = 0
         for _ in range(count):
             self._start()
@@ -169,22 +169,22 @@ class Fire:
     def _start(self) -> None:
         self._crew.append(WorkerProcess(self._command, self._log))
 
-    # -- burning -----------------------------------------------------------------------------------------------------
+    # -- killing and replacing ---------------------------------------------------------------------------------------
 
     def step(self, share: float, busy: Callable[[], Collection[str]] | None = None) -> None:
-        """Do what is due at this share of the work; replace workers that are gone.
+        """Kill and stop the workers that are due at this share of the work; replace those that have ended.
 
         Args:
-            busy: returns the owner ids of workers with work in progress, called when a kill is due: only they are killed.
-                None: any.
+            busy: returns the owner ids of workers with work in progress, the only ones that are killed; called when a
+                kill is due. None: any worker can be killed.
 
         Raises:
-            WorkerFailed: a worker ended that was not asked to.
+            WorkerFailed: a worker ended without having been asked to.
         """
         for worker in (*self._crew, *self._leaving):
             worker.listen(self._clock.monotonic_ms())
             code = worker.ended()
-            if code == -signal.SIGKILL and worker in self._crew:  # somebody else has killed it: welcome
+            if code == -signal.SIGKILL and worker in self._crew:  # killed by somebody else, which is welcome
                 self._kill(worker)
             elif code is not None:
                 self._check_end(worker, code)
@@ -199,17 +199,17 @@ class Fire:
             self._stop(chosen)
 
     def takes_more_work(self, *, idle: bool) -> bool:
-        """Whether more may be sent: no kill is due, or it needs work to hit, and there is a worker to be killed with it.
+        """Whether more may be sent: no kill is due, or a due kill needs work to hit and a worker can receive it.
 
         Args:
-            idle: the workers have next to nothing left to do.
+            idle: whether the workers have next to nothing left to do.
         """
         if self._unproved:
             return False
         return not self.kills_due or (idle and bool(self._at_work(None)))
 
     def _choose(self, busy: Collection[str] | None) -> WorkerProcess | None:
-        """A worker that is at work, by chance; None when there is none."""
+        """A randomly chosen worker that is at work; None if there is none."""
         begun = self._at_work(busy)
         return begun[int(self._entropy.fraction() * len(begun))] if begun else None
 
@@ -253,20 +253,20 @@ class Fire:
     # -- evidence ----------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[str]:
-        """Owner ids of the workers that are there and have said that they are ready."""
+        """The owner ids of the running workers that have reported that they are ready."""
         return [worker.owner for worker in self._crew if worker.owner is not None]
 
     @property
     def kills(self) -> int:
-        """Kills that are proved to have hit a worker with work in flight."""
+        """How many kills are proved to have hit a worker with work in flight."""
         return len(self.hits)
 
     def unproved_since_ms(self) -> int | None:
-        """Wall time of the first kill whose effect is not known yet; None when there is none."""
+        """Wall time of the first kill whose effect is not known yet; None if there is none."""
         return min(self._unproved.values(), default=None)
 
     def hear(self, rows: Iterable[Row]) -> None:
-        """Read the engine's history since that time: whose work was freed, and how much of it there was."""
+        """Learn from rows of the engine's history which killed workers had messages in flight, and how many."""
         for row in rows:
             owner = str(row.detail.get("owner"))
             if row.event == "owner-dead" and owner in self._unproved:
@@ -288,10 +288,10 @@ class Fire:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Stop all workers in good order; one that is not ready yet is left for `close`.
+        """Stop all workers with SIGTERM and wait for them; one that is not ready yet is left to `close`.
 
         Raises:
-            WorkerFailed: one ended otherwise.
+            WorkerFailed: a worker ended in another way, or not in time.
         """
         for worker in tuple(self._crew):
             worker.listen(self._clock.monotonic_ms())
@@ -316,14 +316,14 @@ _END_S = 20
 
 
 class DemoProcesses:
-    """So many processes at a time.
+    """A fixed set of `onefold` processes.
 
     Args:
         commands: arguments of `onefold`, one list for each process.
-        variables: of their environment, beside ours. log: where they write; appended to.
+        variables: environment variables that are added to this process's. log: file that their output is appended to.
 
     Attributes:
-        kills: by command, `worker` to how many.
+        kills: how many processes were killed, by command, for example `worker`.
     """
 
     def __init__(self, commands: Sequence[Sequence[str]], variables: Mapping[str, str], log: Path) -> None:
@@ -334,13 +334,13 @@ class DemoProcesses:
         self.kills: Counter[str] = Counter()
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - our own program
+        return subprocess.Popen(  # noqa: S603 - onefold's own program
             [sys.executable, "-m", "onefold", *command],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=self._variables, start_new_session=True,
         )  # fmt: skip
 
     def kill(self, number: int) -> None:
-        """SIGKILL one of them."""
+        """Kill a process with SIGKILL, by its number, and replace it."""
         self._processes[number].kill()
         self._processes[number].wait()
         self.check()
@@ -349,7 +349,7 @@ class DemoProcesses:
         """Replace killed processes, and check that no other has ended.
 
         Raises:
-            OnefoldError: one has; its output is in the log.
+            OnefoldError: a process has ended; its output is in the log.
         """
         for number, (process, command) in enumerate(zip(self._processes, self._commands, strict=True)):
             if process.poll() == -signal.SIGKILL:
@@ -362,7 +362,7 @@ class DemoProcesses:
                 )
 
     def close(self) -> None:
-        """End them all: with SIGTERM first, then killed."""
+        """End all processes, with SIGTERM and, if that is not enough, by killing them."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:

@@ -4,8 +4,8 @@ On a terminal, progress is a bar that is redrawn; elsewhere it is a plain line e
 error and the tables go to standard output, so either can be kept alone. Everything fits in 80 columns.
 
 Never here: options (`command`), how a run proceeds (`drill`), what is right (`outcome`), or numbers that are not in the
-values passed in. Invariant: a run with a fault is never shown as one that passed; everything is in a folder of its own,
-which is deleted afterwards unless it was to be kept.
+values passed in. Invariant: a run with a fault is never shown as passed; everything is in a folder of its own, which is
+deleted afterwards unless the user asked to keep it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from onefold.observe.wording import counted
 
 
 def show(settings: DemoSettings, choice: str, keep: Path | None, *, as_json: bool, again: str) -> bool:
-    """Do the chosen runs and show them; whether all passed, with no fault built in.
+    """Perform the chosen runs and show them; returns whether all passed and no fault was built in.
 
     Args:
-        choice: the name of a run, or `all`. keep: the folder in which everything is left; None deletes it.
-        again: the command that does the same once more.
+        choice: the name of a run, or `all`. keep: the folder in which everything is kept; None: a temporary one.
+        again: the command that repeats these runs.
     """
     with stage(keep) as folder:
         found = _perform(settings, choice, folder, quiet=as_json)
@@ -53,7 +53,7 @@ def show(settings: DemoSettings, choice: str, keep: Path | None, *, as_json: boo
 
 
 def _perform(settings: DemoSettings, choice: str, folder: Path, *, quiet: bool) -> list[RunOutcome]:
-    """Do the runs one after the other, showing each; `quiet`: on standard error only."""
+    """Perform the runs one after the other and show each; if `quiet`, on standard error only."""
     runs = [run for run in RUNS if choice in (run.name, "all")]
     out, err = consoles()
     if not quiet:
@@ -77,25 +77,25 @@ def _document(settings: DemoSettings, found: Sequence[RunOutcome], passed: bool)
 LINE_S = 5
 """Seconds between two lines without a terminal."""
 RATE_S = 3
-"""The rate covers this much time."""
+"""The rate covers this many seconds."""
 
 
 def consoles() -> tuple[Console, Console]:
-    """Standard output and standard error."""
+    """The consoles of standard output and standard error."""
     return Console(highlight=False, emoji=False), Console(stderr=True, highlight=False, emoji=False)
 
 
-# -- while it runs ---------------------------------------------------------------------------------------------------
+# -- while a run is in progress --------------------------------------------------------------------------------------
 
 
 class BookingRate:
-    """Bookings per second over the last RATE_S."""
+    """Bookings per second over the last RATE_S seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def per_second(self, now: DemoProgress) -> int:
-        """The rate, given the state of the run now."""
+        """The rate, given the present progress of the run."""
         self._seen.append((now.seconds, now.bookings))
         while now.seconds - self._seen[0][0] > RATE_S:
             self._seen.popleft()
@@ -104,7 +104,7 @@ class BookingRate:
 
 
 def progress_line(now: DemoProgress, per_second: int) -> str:
-    """The state of a run, in a line."""
+    """The progress of a run, in one line."""
     if now.held:
         return f"a person settles {now.held:,} held, {counted(now.kills, 'kill')}, {now.seconds:.0f} s"
     done = f"{now.bookings:,} of {now.expected:,} fulfilled, {per_second:,}/s"
@@ -113,7 +113,7 @@ def progress_line(now: DemoProgress, per_second: int) -> str:
 
 @contextmanager
 def shown(label: str, console: Console) -> Iterator[OnProgress]:
-    """Show the progress of one run; the value is called with its state."""
+    """Show the progress of one run; yields the function to call with it."""
     rate = BookingRate()
     if not console.is_terminal:
         yield _lines(label, console, rate)
@@ -141,11 +141,11 @@ def _lines(label: str, console: Console, rate: BookingRate) -> Callable[[DemoPro
     return write
 
 
-# -- before and after ------------------------------------------------------------------------------------------------
+# -- before and after a run ------------------------------------------------------------------------------------------
 
 
 def opening(settings: DemoSettings, runs: int) -> str:
-    """What is about to happen, for first-time readers; lines of at most 80 characters."""
+    """A description of what is about to happen, for first-time readers; lines of at most 80 characters."""
     many = "s" if runs > 1 else ""
     lines = [
         f"{settings.rows:,} real invoices of a UK retailer, each to be booked with a courier once.",
@@ -218,7 +218,7 @@ def ending(settings: DemoSettings, found: Sequence[RunOutcome], *, again: str) -
     """The verdict on all runs, and where to look next.
 
     Args:
-        again: the command that does the same once more.
+        again: the command that repeats the runs.
     """
     if settings.plant is not None:
         return _planted(settings.plant, found)

@@ -1,7 +1,8 @@
-"""The environment of a demo: its folder, its progress bar, and its end when a signal comes.
+"""The environment of a demo: its folder, its progress bar, and its end on a signal.
 
-The folder is deleted afterwards unless it was to be kept. The bar is drawn on a terminal's standard error and nowhere
-else. Never here: what a demo does or counts. Invariant: everything that a demo started ends before the command does, also by
+The folder is deleted afterwards unless the user asked to keep it. The bar is drawn only if standard error is a
+terminal.
+Never here: what a demo does or counts. Invariant: everything that a demo started ends before the command does, even on
 SIGTERM, and standard output is left to the result.
 """
 
@@ -21,13 +22,13 @@ from onefold.errors import UsageError
 
 @contextmanager
 def stage(keep: Path | None) -> Iterator[Path]:
-    """A folder of the demo's own, absolute; until the block ends, SIGTERM and SIGHUP end the command as Ctrl-C does.
+    """Yield the absolute path of the demo's folder; until the block ends, SIGTERM and SIGHUP act like Ctrl-C.
 
     Args:
-        keep: the folder, which need not be there; None: a temporary one.
+        keep: the folder, which need not exist; None: a temporary one.
 
     Raises:
-        UsageError: `keep` holds something already.
+        UsageError: `keep` is not empty.
     """
     with _ended_by_signals(), _folder(keep) as folder:
         yield folder.absolute()
@@ -42,7 +43,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         raise UsageError(
             f"--keep {keep} exists and is not an empty folder.",
-            meaning="What is kept of two runs would be mixed up. Nothing was done.",
+            meaning="The files of two runs would be mixed up. Nothing was done.",
             todo="Name a folder that does not exist yet.",
         )
     yield keep
@@ -50,7 +51,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """The processes of a demo have sessions of their own: unless it unwinds, they would run forever."""
+    """Turn signals into KeyboardInterrupt; the demo's processes have their own sessions and would run forever."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -64,7 +65,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 class Draw(Protocol):
-    """How far it is."""
+    """Shows the progress of a demo."""
 
     def __call__(self, name: str, done: int, total: int, text: str, /) -> None:
         """Show `done` of `total` as a bar, between a name and a text."""
@@ -72,7 +73,7 @@ class Draw(Protocol):
 
 @contextmanager
 def bar() -> Iterator[Draw]:
-    """A bar while the block runs."""
+    """Show a progress bar while the block runs; yields the function that draws it."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 

@@ -1,14 +1,14 @@
-"""The judge of a demo run: the partner's ledger and the dead letters against the figures of the file.
+"""The judge of a demo run: compares the partner's ledger and the dead letters with the figures of the file.
 
 Here: pure functions from values to what is wrong. Never here: files, processes, an import of onefold proper, or a
-look at onefold's own records: what onefold believes is not evidence. Invariant: a run passes only if every invoice
-number has what one of its rows, coming first, would have left, and nothing else.
+look at onefold's own records, since what onefold believes is not evidence. Invariant: a run passes only if every
+invoice number has exactly the effects that it would have if one of its rows came first.
 
 - twice: an invoice number with more than one booking, whatever they say.
 - never: an invoice number that must have a booking and has no acceptable one.
 - unexpected: a booking that no row of its invoice number asks for (a refused row, other figures, an unknown number).
-- dead letters: the refused rows, and of each number with other figures the rows that did not win it. They are
-  compared as a set: a duplicate of a conflicting message is a conflict again, and says nothing new.
+- dead letters: the refused rows, and for each number with different figures the rows that did not win it. They
+  are compared as a set: a duplicate of a conflicting message is another conflict, which adds no information.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from onefold.demo.partner_books import Booking
 
 @dataclass(frozen=True)
 class Effects:
-    """What the partner's ledger shows; every tuple is in order and empty when all is well.
+    """What the partner's ledger shows; every tuple is sorted, and empty if nothing is wrong.
 
     Attributes:
         bookings: number of bookings.
         twice: invoice numbers booked more than once.
         never: invoice numbers that should be booked and are not.
-        unexpected: bookings that nothing asks for.
+        unexpected: bookings that no row asks for.
     """
 
     bookings: int
@@ -39,17 +39,17 @@ class Effects:
 
     @property
     def right(self) -> bool:
-        """True when nothing is booked twice, never, or without being asked for."""
+        """Whether no invoice was booked twice, left out, or booked without being asked for."""
         return not (self.twice or self.never or self.unexpected)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class JudgedDeadLetter:
-    """A dead letter as the judge sees it.
+    """A dead letter in the form that the judge compares.
 
     Attributes:
         reference: invoice number.
-        reason: "refused" or "conflict"; anything else is an unexpected dead letter.
+        reason: "refused" or "conflict"; with any other reason the dead letter is unexpected.
         quantity, unit_price: of the message's payload, the price as the text in the file.
     """
 
@@ -64,9 +64,9 @@ class DeadLetters:
     """What the dead letters show.
 
     Attributes:
-        refused, conflicts: how many different rows are there with that reason.
-        missing: dead letters that should be there.
-        unexpected: dead letters that should not.
+        refused, conflicts: how many different rows there are with that reason.
+        missing: dead letters that should be there and are not.
+        unexpected: dead letters that should not be there.
     """
 
     refused: int
@@ -76,12 +76,12 @@ class DeadLetters:
 
     @property
     def right(self) -> bool:
-        """True when exactly the expected rows are there, each for its reason."""
+        """Whether exactly the expected rows are there, each with the right reason."""
         return not (self.missing or self.unexpected)
 
 
 def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
-    """Hold the partner's bookings against the figures.
+    """Compare the partner's bookings with the figures.
 
     Args:
         figures: what the file says must happen.
@@ -111,15 +111,15 @@ def judge_effects(figures: Figures, bookings: Iterable[Booking]) -> Effects:
 def judge_dead_letters(
     figures: Figures, bookings: Iterable[Booking], dead_letters: Iterable[JudgedDeadLetter]
 ) -> DeadLetters:
-    """Hold the dead letters against the figures, given which row of each invoice number the partner booked.
+    """Compare the dead letters with the figures, given which row of each invoice number the partner booked.
 
-    Where no row of a number was booked and several could be the refused winner, the one that makes the dead letters
-    right is taken, if there is one.
+    If no row of a number was booked and several could be the refused winner, the one that makes the dead letters
+    right is assumed, if there is one.
 
     Args:
         figures: what the file says must happen.
         bookings: all bookings of the ledger.
-        dead_letters: what the dead-letter queue holds at the end; duplicates do not count.
+        dead_letters: the dead-letter queue's messages at the end; duplicates count once.
     """
     by_reference = _by_reference(bookings)
     distinct = set(dead_letters)
@@ -149,7 +149,7 @@ def _by_reference(bookings: Iterable[Booking]) -> dict[str, list[Booking]]:
 
 
 def _winner(rows: Iterable[FileRow], booking: Booking) -> FileRow | None:
-    """The row this booking carries out; None when no row asks for it."""
+    """The row that this booking is for; None if no row asks for it."""
     order = booking.order
     for row in rows:
         if row.kind != REFUSED and (row.kind, row.quantity, row.unit_price) == (

@@ -1,10 +1,11 @@
-"""`onefold demo web`: the shop under fire with its page open; alarms begin and end in it, until it is stopped.
+"""`onefold demo web`: the shop under fire with its page open, where alarms begin and end until the demo is stopped.
 
-Orders arrive a few a second. The partner is slow, refuses and breaks; a worker is killed every so often. In each round some
-orders fail for good, and a bank does not report what it did: alarms begin. After a while somebody corrects the rule, sends
-the dead letters back and settles what is held, with reasons that the page shows, and the alarms end.
-Here: the command, the processes and that somebody. Never here: the shop (`web_shop.py`), the page (`onefold/web`).
-Invariant: every process that was started here is gone when the command ends.
+A few orders arrive each second. The partner is slow, refuses or fails; a worker is killed every so often. In each round
+some orders fail for good, and a bank does not report what it did, so alarms begin. After a while a simulated person on
+call corrects the rule, sends the dead letters back and settles what is held, with reasons that the page shows, and the
+alarms end. Here: the command, the processes and that person. Never here: the shop (`web_shop.py`), the page
+(`onefold/web`).
+Invariant: every process that was started here has ended when the command ends.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ WORKERS: Final = 3
 _TICK_MS: Final = 250
 _KILL_MS: Final = 20 * limits.SECOND_MS
 _PAYMENT_SHARE: Final = 0.15
-_WRONG: Final = 12  # orders of a round that fail for good
+_WRONG: Final = 12  # how many orders of a round fail for good
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """When things happen in a round, in milliseconds from its beginning: what goes wrong, its correction, its end."""
+    """When things happen in a round, in milliseconds from its beginning: the fault, its correction, the end."""
 
     wrong_ms: int = 8_000
     corrected_ms: int = 75_000
@@ -62,7 +63,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class WebDemoOutcome(Struct, frozen=True, kw_only=True):
-    """What happened: orders sent, kills of workers, rounds that somebody corrected, alarms that began and that ended."""
+    """What happened: orders sent, kills of workers, rounds that were corrected, alarms that began and that ended."""
 
     sent: int
     kills: int
@@ -72,10 +73,11 @@ class WebDemoOutcome(Struct, frozen=True, kw_only=True):
 
 
 class Demonstration:
-    """The shop, from outside: orders, kills, corrections.
+    """What happens to the shop from outside: orders, kills, corrections.
 
     Args:
-        app: the shop. crew: its workers. banks: where to ask what was charged. folder: of the shop.
+        app: the shop. crew: its workers. bank: the client of the bank, to ask what was charged.
+        folder: of the shop. seed: of the random numbers. times: when things happen in a round.
     """
 
     def __init__(self, app: App, crew: DemoProcesses, bank: Courier, folder: Path, seed: int, times: Round) -> None:
@@ -124,7 +126,7 @@ class Demonstration:
         self.sent += 1
 
     def _correct(self) -> None:
-        """What the person on call does."""
+        """Do what the person on call does: correct the rule, redrive, and settle what is held."""
         self._allowed.touch()
         messages = list(dead_letters.find(self._session, Select(queue="orders-dead")))
         why = "a negative quantity is a return: the rule was wrong"
@@ -133,7 +135,7 @@ class Demonstration:
             found = self._bank.look(one.key.partition("/")[0]).bookings
             result = json.dumps({"booking": found[0]}) if found else None
             why = f"the bank has {'booking ' + found[0] if found else 'no such booking'}"
-            with suppress(errors.OnefoldError):  # somebody at the page was faster
+            with suppress(errors.OnefoldError):  # a user of the page settled it first
                 held.settle(
                     self._session, one.key, done=bool(found), result=result, job=one.job, tenant=one.tenant,
                     hold=one.hold, reason_text=why,
@@ -141,7 +143,7 @@ class Demonstration:
         self.corrected += 1
 
     def outcome(self) -> WebDemoOutcome:
-        """What happened until now."""
+        """What has happened so far."""
         kinds = [one.kind for one in incidents.history(self._session.engine.state)]
         return WebDemoOutcome(
             sent=self.sent,
@@ -152,13 +154,13 @@ class Demonstration:
         )
 
     def line(self) -> str:
-        """Its state in a line."""
+        """The state of the demo in one line."""
         on = [one.alarm for one in alarms.now(self._session).alarms if one.phase == "on"]
         return f"{self.sent:,} orders, {counted(self.kills, 'kill')}, alarms on: {', '.join(on) or 'none'}"
 
 
 def _invoices() -> tuple[Iterator[Invoice], Iterator[Invoice]]:
-    """An endless stream of real invoices, fulfillable or not; a repeated one is a new order."""
+    """Two endless streams of real invoices: those that can be fulfilled, and the others; a repeat is a new order."""
     every = [invoice_of(one) for one in data.read_invoices()]
     wrong = [one for one in every if one.quantity < 0 and not one.number.startswith("C")]
     right = [one for one in every if one.quantity >= 0 and not one.unit_price.startswith("-")]
@@ -175,11 +177,11 @@ def _invoices() -> tuple[Iterator[Invoice], Iterator[Invoice]]:
 
 @contextmanager
 def _page(port: int, variables: dict[str, str], log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The page's process, and the address that opens it."""
+    """Run the page's process; yields it and the address that opens the page."""
     command = [sys.executable, "-m", "onefold", "web", APP, "--port", str(port), "--json"]
     with (
         log.open("ab") as errors_to,
-        subprocess.Popen(  # noqa: S603 - our own program
+        subprocess.Popen(  # noqa: S603 - onefold's own program
             command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors_to,
             text=True, start_new_session=True,
         ) as process,
@@ -209,29 +211,29 @@ def has_display() -> bool:
 
 
 EPILOG = """
-Exit codes: 0 it was ended, after --seconds or by Ctrl-C; 1 one of its processes ended unexpectedly; 2 wrong usage.
+Exit codes: 0 ended after --seconds or by Ctrl-C; 1 one of its processes ended unexpectedly; 2 wrong usage.
 """
 
 
 @click.command("web", epilog=EPILOG)
-@click.option("--seconds", type=click.IntRange(1), help="End after so long; at Ctrl-C unless given.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Of the page; a free one unless given.")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Of when, and whom.")
-@click.option("--quick", is_flag=True, help="Correct after 20 seconds what goes wrong, instead of 75.")
+@click.option("--seconds", type=click.IntRange(1), help="End after this many seconds, not only on Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port of the page; 0: a free one.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of the random numbers.")
+@click.option("--quick", is_flag=True, help="Correct faults after 20 seconds instead of 75.")
 @click.option(
     "--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the engine's file and the logs there."
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="The address as one JSON line, at the end the outcome as another."
+    "--json", "as_json", is_flag=True, help="Print the address as one JSON line, and the outcome at the end as another."
 )
 def web(seconds: int | None, port: int, seed: int, quick: bool, keep: Path | None, as_json: bool) -> None:
     """The shop under fire with its page open: kills, a slow partner, alarms that begin and end.
 
-    Prints the address that opens the page, with its token, and opens it in a browser where there is one. Look around, send
-    dead letters back, settle payments, silence an alarm, drain a worker: the shop goes on.
+    Prints the address that opens the page, with its token, and opens it in a browser if there is one. Look around, send
+    dead letters back, settle payments, silence an alarm, drain a worker: the shop continues.
     """
     check_partner()
-    with extras.needed("The page", "web"):  # which runs in a process of its own
+    with extras.needed("The page", "web"):  # the page runs in a process of its own
         import_module("jinja2")
     times = Round(wrong_ms=3_000, corrected_ms=20_000) if quick else Round()
     clock, never = SystemClock(), threading.Event()

@@ -1,7 +1,7 @@
-"""The shop of `onefold demo web`, as a user would write it: parcels at a slow partner, payments in doubt, a nightly count.
+"""The shop of `onefold demo web`, as a user would write it: parcels at a slow partner, payments in doubt, stock counts.
 
-Never here: processes, kills, the correction of what went wrong (`web.py`). Invariant: an invoice with a quantity that makes
-no sense fails for good, until the file `returns-allowed` says that it is a return.
+Never here: processes, kills, the correction of what went wrong (`web.py`). Invariant: an invoice with a negative
+quantity fails for good until the file `returns-allowed` exists, which declares it a return.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onefold.demo.fulfilment import Booked, Courier, Invoice
 
 FOLDER = Path(os.environ.get("ONEFOLD_DEMO_FOLDER", "."))
 RETURNS_ALLOWED = FOLDER / "returns-allowed"
-_COUNTRIES = 40  # that one count reads
+_COUNTRIES = 40  # how many countries one count covers
 
 app = onefold.App("shop", url=os.environ.get("ONEFOLD_URL"))
 app.alarms(command=["tee", "-a", str(FOLDER / "alarms.log")], owner="on call")
@@ -30,7 +30,7 @@ bank = Courier(int(os.environ.get("ONEFOLD_DEMO_BANK", "0")))
 
 
 class Count(Struct, frozen=True, kw_only=True):
-    """What is counted: one country at one minute."""
+    """The payload of a count: one country at one minute."""
 
     country: str
     minute: str
@@ -60,7 +60,7 @@ def fulfil(invoice: Invoice, ctx: onefold.Context) -> Booked:
 
 @app.job(payments, key="{number}", on_unknown="hold", timeout="60s", owner="billing")
 def charge(invoice: Invoice, ctx: onefold.Context) -> Booked:
-    """Charge a card. The bank knows no keys: if it does not report what it did, a person finds out."""
+    """Charge a card. The bank does not honour keys: if it does not report what it did, a person has to find out."""
     order: dict[str, str | int] = {
         "reference": invoice.number,
         "kind": fulfilment.kind_of(invoice),
@@ -72,7 +72,7 @@ def charge(invoice: Invoice, ctx: onefold.Context) -> Booked:
 
 @app.job(stock, key="{country} {minute}", owner="warehouse")
 def count_stock(count: Count) -> dict[str, int]:
-    """Count what went to a country."""
+    """Stand in for a count of what was sent to a country."""
     return {"letters": len(count.country)}
 
 
@@ -86,9 +86,9 @@ def stock_count(tick: onefold.Tick) -> Iterator[object]:
 
 @app.schedule("cron(0 3 * * ? *)", tz="Europe/London", name="nightly-report", owner="finance")
 def nightly_report(tick: onefold.Tick) -> None:
-    """What a shop does at night."""
+    """Stand in for the report that a shop writes at night."""
 
 
 @app.schedule("cron(30 6 ? * MON-FRI *)", tz="Europe/London", name="order-paper", owner="warehouse")
 def order_paper(tick: onefold.Tick) -> None:
-    """What it does in the morning of working days."""
+    """Stand in for the order of paper on working-day mornings."""

@@ -1,17 +1,17 @@
 """One worker process of the demo: `python -m onefold.demo.worker --url ... --setup ... --partner PORT`.
 
-Prints `ready OWNER` before it receives. Drains on SIGTERM, and stops at once on a second one and when its standard input
-ends, so that no worker outlives the process that started it, however that one ended.
+Prints `ready OWNER` before it receives. Drains on SIGTERM, and stops at once on a second one and when its standard
+input ends, so that no worker outlives the process that started it, however that process ended.
 
-With `--plant no-fence` a fault is built in on purpose, so that the demo can show that its judge would notice: the guard
-without its fence. Every claim of an operation succeeds, even during a run of it; no run learns that an
-earlier run had started, because the fence it started under says so; every write is accepted, because fences are not
-compared; and the probe reads instead of fencing. What was completed is still known, so the fault is the one that many
-home-made guards have, not a guard that does nothing.
+With `--plant no-fence` a fault is built in on purpose, so that the demo can show that its judge would notice it: the
+guard works without its fence. Every claim of an operation succeeds, even while a run of it is in progress; no run
+learns that an earlier run had started; every write is accepted, because fences are not compared; and the probe reads
+instead of fencing. Completed operations are still recognised, so this is the fault that many home-made guards have, not
+a guard that does nothing.
 
 Here: the worker of `runner/worker_setup.py` with the demo's shop, and wrappers around the real contracts for the fault.
-Never here: what a worker does, or kills. Invariant: without `--plant` no wrapper is used; what is not named above, the real
-store does.
+Never here: what a worker does, or kills. Invariant: without `--plant` no wrapper is used; whatever is not named above,
+the real store does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the worker until it is asked to stop; its exit code: 0 drained, 3 with work in flight."""
+    """Run the worker until it is asked to stop; returns 0 if it drained, 3 if work was still in flight."""
     parser = argparse.ArgumentParser(prog="python -m onefold.demo.worker", description="One worker of the demo.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--setup", choices=("keys", "probe", "hold"), required=True)
@@ -80,7 +80,7 @@ def _stop_at_end_of_input(worker: Worker) -> None:
 
 
 def without_fence(backend: Backend) -> Backend:
-    """The same backend, its guard without a fence."""
+    """The same backend with a guard that has no fence."""
     store = NoFence(backend.store)
     commit = None if backend.commit is None else NoFenceCommit(backend.commit, store)
     return replace(backend, store=store, commit=commit)
@@ -97,11 +97,13 @@ class NoFence:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.capabilities = replace(store.capabilities, notes_claims=False)  # its answers are not the store's
+        self.capabilities = replace(
+            store.capabilities, notes_claims=False
+        )  # the answers differ from those of the store
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - see above
-        """Claim as if every lease were over, and forget that a run had started."""
-        answers = self._store.claim(asks, now_ms + DAY_MS)  # a day from now every lease given by now has ended
+        """Claim as if every lease had ended, and forget that a run had started."""
+        answers = self._store.claim(asks, now_ms + DAY_MS)  # in a day every present lease will have ended
         return [self._forgetful(answer, now_ms) for answer in answers]
 
     def _forgetful(self, answer: Answer, now_ms: int) -> Answer:
@@ -120,7 +122,7 @@ class NoFence:
         return self._store.start([self.current(hold) for hold in holds], now_ms)
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """Renew for any caller."""
+        """Renew the lease for any caller."""
         return self._store.renew([self.current(hold) for hold in holds], lease_until_ms)
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
@@ -141,14 +143,14 @@ class NoFence:
 
 
 class NoFenceCommit:
-    """Settlements of any caller."""
+    """Commits the settlements of any caller."""
 
     def __init__(self, commit: Commit, store: NoFence) -> None:
         self._commit = commit
         self._store = store
 
     def commit(self, settlements: Sequence[Settlement], now_ms: int) -> list[Verdict]:
-        """Commit with the record's current hold instead of the caller's; a second caller's message is still settled."""
+        """Commit with the record's current hold instead of the caller's; a late caller's message is settled too."""
         verdicts = self._commit.commit([self._believed(one) for one in settlements], now_ms)
         late = [index for index, verdict in enumerate(verdicts) if not verdict.written]
         settled = self._commit.commit([replace(settlements[index], write=None) for index in late], now_ms)
@@ -163,7 +165,7 @@ class NoFenceCommit:
         return replace(settlement, write=(self._store.current(hold), outcome))
 
     def effects(self, limit_ms: int) -> EffectTransaction:
-        """As the real one; the demo's job is not transactional."""
+        """The real store's, unchanged; the demo's job is not transactional."""
         return self._commit.effects(limit_ms)
 
 

@@ -1,4 +1,4 @@
-"""One child of a map run driven by Step Functions: takes the task's event, returns the job's result or raises its error.
+"""One child of a map run driven by Step Functions; takes the task's event, returns its result or raises its error.
 
     {"onefold": {"map": "enrich", "run": "enrich/nightly-7"}, "item": {...}}        or "items": [...] for a batch
 

@@ -258,7 +258,7 @@ class MapSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def retriers(self) -> tuple[Retrier, ...]:
-        """The entries of `retry` in order, after one by which PermanentError is not retried unless an entry names it."""
+        """The entries of `retry` in order, after one that never retries PermanentError unless an entry names it."""
         if not self.retry or any("PermanentError" in one.errors for one in self.retry):
             return self.retry
         return (Retrier(errors=("PermanentError",), retries=0), *self.retry)

@@ -1,7 +1,7 @@
 """The shop of `onefold demo aws`, as a user would write it: one queue, one job, one Lambda handler.
 
-It is copied beside the run as `shop.py`, packed, deployed, and runs in Lambda functions; the same file sends. It knows
-nothing of the demo: the partner is an HTTP address in the environment.
+It is copied to the run's folder as `shop.py`, packed, deployed, and runs in Lambda functions; the same file sends the
+messages. It knows nothing of the demo: the partner is an HTTP address in the environment.
 Never here: counting, judging. Invariant: the handler asks the partner for at most one booking in each run.
 """
 
@@ -24,14 +24,14 @@ invoices = app.queue(
     dead_letter=onefold.DeadLetter(after=20),
     function=onefold.aws.Function(
         timeout="15s",
-        runtime=f"python{sys.version_info.major}.{sys.version_info.minor}",  # of the emulator, which has this one
+        runtime=f"python{sys.version_info.major}.{sys.version_info.minor}",  # the emulator's
         environment={name: os.environ[name] for name in ("PARTNER", "AWS_ENDPOINT_URL") if name in os.environ},
     ),
 )
 
 
 class ShopInvoice(Struct, frozen=True, kw_only=True):
-    """The payload: one invoice as it is in the file; the price is text, so that nothing is rounded."""
+    """The payload: one invoice as in the file; the price is text, so that nothing is rounded."""
 
     number: str
     invoice_date: str
@@ -45,7 +45,7 @@ class ShopInvoice(Struct, frozen=True, kw_only=True):
     invoices, key="{number}", timeout="5s", retry=onefold.Retry(attempts=15, base="1s", cap="4s"), owner="fulfilment"
 )
 def fulfil(invoice: ShopInvoice, ctx: onefold.Context) -> dict[str, str]:
-    """Have the partner book an invoice; the number of its booking."""
+    """Have the partner book an invoice; returns the number of the booking."""
     kind = kind_of(invoice)
     order = {
         "reference": invoice.number,
@@ -71,7 +71,7 @@ def fulfil(invoice: ShopInvoice, ctx: onefold.Context) -> dict[str, str]:
 
 
 def kind_of(invoice: ShopInvoice) -> str:
-    """What an invoice asks for.
+    """The kind of booking that an invoice asks for.
 
     Raises:
         PermanentError: a negative price, or a negative quantity that is not a cancellation.
