@@ -177,7 +177,7 @@ def test_two_apps_with_one_prefix_never_get_each_others_queues(
     monkeypatch.setattr(Looking, "_stack", lambda *_: None)
     change_set = wanted.prepare(None, None, None, said.append)
     assert change_set is not None
-    assert said[0] == "twice-orders is there already, in no stack: it is imported, with the messages that it holds"
+    assert said[0] == "twice-orders exists already, in no stack: it is imported, with the messages that it holds"
     wanted.discard(change_set)
 
 

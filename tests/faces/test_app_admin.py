@@ -57,7 +57,7 @@ def test_a_redrive_is_planned_and_carried_out(there: Open, admin: Admin) -> None
     there.office.ill["e"] = onefold.PermanentError("no such city")
     there.office.book.send(Order("e"))
     there.world.run()
-    with pytest.raises(errors.ConflictError, match="is over"):
+    with pytest.raises(errors.ConflictError, match="is out of date"):
         admin.redrive(plan, reason="the city is back")
     there.office.ill.clear()
     tally = admin.redrive(admin.plan_redrive(Select(key="d")), reason="the city is back")

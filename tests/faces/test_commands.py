@@ -437,7 +437,7 @@ def test_settling_is_of_the_hold_that_was_looked_at(shell: Shell, monkeypatch: p
     assert "settled as not done" in shell("held", "settle", "p", "shop:app", "--not-done")
     shell.work()
     said = shell.fails("held", "settle", "p", "shop:app", "--done", "--hold", seen["hold"])
-    assert "is held anew" in said
+    assert "has been held again" in said
     (later,) = shell.json("held", "list")["held"]
     assert "settled as done" in shell("held", "settle", "p", "shop:app", "--done", "--hold", later["hold"])
 

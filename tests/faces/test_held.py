@@ -450,7 +450,7 @@ def test_another_result_by_hand_shows_the_one_before(there: Open) -> None:
 
 
 def test_what_was_found_out_about_one_run_does_not_settle_a_later_one(there: Open) -> None:
-    """Somebody looks at a hold. It is settled as not done, runs again, and is held anew: nobody has judged that run."""
+    """Somebody looks at a hold. It is settled as not done, runs again, and is held again: nobody has judged that run."""
     park(there)
     (seen,) = held.listed(there.session)
     held.settle(there.session, "p-1", done=False, hold=seen.hold)
@@ -461,7 +461,7 @@ def test_what_was_found_out_about_one_run_does_not_settle_a_later_one(there: Ope
         for hold in (seen.hold, "0@0", "x"):
             with pytest.raises(onefold.errors.ConflictError, match=f"The hold {hold} of pay p-1 is over") as caught:
                 held.settle(there.session, "p-1", done=done, hold=hold, result='{"label":"l"}' if done else None)
-            assert f"is held anew, {later.hold}, since 20" in caught.value.what
+            assert f"has been held again, {later.hold}, since 20" in caught.value.what
             assert "onefold held show p-1" in caught.value.todo
     assert held.listed(there.session) == [later]
     held.settle(there.session, "p-1", done=True, hold=later.hold, result='{"label":"l"}')
@@ -482,7 +482,7 @@ def test_a_run_that_is_held_while_somebody_settles_is_not_settled(there: Open, m
         return settle(key, decision, now_ms)
 
     monkeypatch.setattr(records, "settle", late)
-    with pytest.raises(onefold.errors.ConflictError, match="it ran again and is held anew"):
+    with pytest.raises(onefold.errors.ConflictError, match="it ran again and has been held again"):
         held.settle(there.session, "p-1", done=True)
     assert record_of(there, "p-1").parked
     assert len(held.listed(there.session)[0].message_ids) == 1

@@ -154,7 +154,7 @@ def test_what_the_dispatcher_does_not_yield_any_more_is_refused(month: Opened, t
         found = plan(there)
         assert [one.key for one in found.resend] == ["2026-06/b"]
         assert [(one.key, one.why) for one in found.refused] == [
-            ("2026-06/a", "its data has changed: it does not come up any more when its message is to be made again")
+            ("2026-06/a", "its data has changed: its message is no longer produced")
         ]
         assert not reconcile.Repair(there.session, there.app, RUN).send().whole
 
@@ -167,7 +167,7 @@ def test_another_payload_than_the_one_that_was_claimed_is_refused(month: Opened,
         (tmp_path / "customers").write_text("a b!", encoding="utf-8")
         found = plan(there)
         assert found.resend == ()
-        assert found.refused[0].why.startswith("its payload would be another than the one that was claimed")
+        assert found.refused[0].why.startswith("its payload would differ from the one that was claimed")
 
 
 def test_a_dispatcher_that_fails_when_asked_again_sends_nothing(month: Opened, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_dispatcher_that_fails_when_asked_again_sends_nothing(month: Opened, t
         there.dispatch()
         there.lose("b", "c")
         (tmp_path / "customers").write_text("a b RAISE c", encoding="utf-8")
-        again = r"failed while it was asked again: ConnectionError: the customer"
+        again = r"failed when it was run again: ConnectionError: the customer"
         with pytest.raises(onefold.errors.UsageError, match=again):
             plan(there)
         assert there.world.depth("bills").visible == 1

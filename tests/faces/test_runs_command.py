@@ -109,7 +109,7 @@ def test_a_list_of_nothing_says_which_titles_there_are(billing: Billing, session
 
 def test_a_page_that_cannot_be_is_refused(billing: Billing, session: AdminSession) -> None:
     begin(billing, 1)
-    with pytest.raises(errors.UsageError, match="nothing on it"):
+    with pytest.raises(errors.UsageError, match="cannot have 0 runs"):
         runs.listed(session, limit=0)
     with pytest.raises(errors.UsageError, match="not on this list"):
         runs.listed(session, after="billing/2020")

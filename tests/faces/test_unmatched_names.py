@@ -66,9 +66,7 @@ app.reconcile("t2", after="30m")
 app.reconcile("t1", after="40m")
 app.reconcile("t1/2026-01-01", after="50m")
 """
-SAID = (
-    "warning: reconcile-t2 is for 't2', which is neither a schedule nor a map of the app n: it only looks at a map run"
-)
+SAID = "warning: reconcile-t2 is for 't2', which is neither a schedule nor a map of the app n: it only checks a map run"
 
 
 @pytest.mark.slow
@@ -85,4 +83,4 @@ def test_a_reconciliation_of_nothing_is_warned_of_at_the_start(shell: Shell) -> 
         )
         assert done.stderr.count("warning: ") == 1
         assert SAID in done.stderr
-        assert "under this very name. There are: t1." in done.stderr
+        assert "under exactly this name. There are: t1." in done.stderr

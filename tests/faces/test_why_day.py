@@ -203,8 +203,8 @@ def test_where_another_scheduler_sends_ticks_only_their_absence_is_known(month: 
         there.clock.advance(31 * DAY_MS)
         found = why(there, "2026").runs[4:8]
         assert [one.fired for one in found] == ["before", "fired", "not-fired", "ahead"]
-        assert found[0].tick == "it was first heard of here at 2026-06-01 03:00:00 BST"
-        assert found[2].tick == "its tick was never handled here, or its run was swept away after 90 days"
+        assert found[0].tick == "it was first seen here at 2026-06-01 03:00:00 BST"
+        assert found[2].tick == "its tick was never handled here, or its run was deleted after 90 days"
 
 
 def test_without_an_app_what_began_is_told(month: Opened) -> None:

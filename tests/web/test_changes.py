@@ -250,7 +250,10 @@ def test_a_form_settles_the_runs_that_it_showed_and_no_later_ones(there: Open, r
     for done in ("yes", "no"):
         got = reader.post("/api/held/settle", [seen, ("done", done), ("result", ""), ("why", "the bank says so")])
         (outcome,) = got.json()["outcomes"]
-        assert (outcome["outcome"], "ran again and is held anew" in outcome["text"]) == ("changed meanwhile", True)
+        assert (outcome["outcome"], "ran again and has been held again" in outcome["text"]) == (
+            "changed meanwhile",
+            True,
+        )
     assert there.session.engine.records.find("p-1")[0].parked
     assert "None of them is held any more" in reader.get("/held/settle?" + urlencode([seen])).words
 

@@ -1,4 +1,4 @@
-"""What an operator can do, in plain values. Public is what `app.admin` is made of; everything else may change.
+"""What an operator can do, in plain values. What `app.admin` is made of is public; everything else may change.
 
 The names here are loaded when they are first used.
 """

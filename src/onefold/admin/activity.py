@@ -17,7 +17,7 @@ from onefold.runner import roster
 from onefold.runner.roster import WorkerEntry
 
 _MINUTES: Final = 30
-_RUNNING_MAX: Final = 1_000  # records in progress that are looked at
+_RUNNING_MAX: Final = 1_000  # records in progress that are read
 _AUDIT_PAGE: Final = 1_000
 _AUDIT_LOOKED_AT: Final = 20_000  # rows of the history that one call reads
 _STRETCHES_MS: Final = (limits.HOUR_MS, limits.DAY_MS, 14 * limits.DAY_MS, 90 * limits.DAY_MS)
@@ -39,8 +39,9 @@ class RunningOperation(Struct, frozen=True, kw_only=True):
     """An operation that a process has claimed and not finished.
 
     Args:
-        job, tenant, key: which. attempt: of its budget. started_at_ms: when its handler began; None if it has not.
-        lease_until_ms: the claim holds until then unless it is renewed.
+        job, tenant, key: of the operation. attempt: of its budget.
+        started_at_ms: when its handler began; None if it has not.
+        lease_until_ms: when the claim ends unless it is renewed.
     """
 
     job: str
@@ -55,11 +56,11 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     """A worker process, or another one that has claimed something.
 
     Args:
-        owner: its id. state: `working`; `idle`: it waits for messages; `draining`: it was asked to end; `silent`: a lease of
-            it has ended, or it has not reported; `stopped`: a lease is over and its process is known to stand still,
-            which keeps its operations; `ended`: the process is known to have ended.
+        owner: its id. state: `working`; `idle`: it waits for messages; `draining`: it was asked to end; `silent`: a
+            lease of it has ended, or it has not reported lately; `stopped`: a lease of it has ended and its process is
+            known to be suspended, so that it keeps its operations; `ended`: the process is known to have ended.
         operations: what it has claimed, longest first.
-        app, host, pid, queues, started_at_ms: of a worker; None and empty where only its claims are known, as of a Lambda
+        app, host, pid, queues, started_at_ms: of a worker; None or empty if only its claims are known, as for a Lambda
             function or a call under `@once`. drain_by: the person who asked it to drain; empty if nobody has.
     """
 
@@ -75,7 +76,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
 
 class Workers(Struct, frozen=True, kw_only=True):
-    """The workers, and whatever else has claimed something; `more`: there are more operations than were looked at."""
+    """The workers, and whatever else has claimed something; `more`: there are more operations than were read."""
 
     workers: tuple[WorkerView, ...]
     more: bool
@@ -85,8 +86,8 @@ class Deed(Struct, frozen=True, kw_only=True):
     """Something that a person did.
 
     Args:
-        at_ms, actor, event: when, who, what. job, tenant, key, queue, message_id, run: to what, where it is known.
-        reason: why, as they said; empty where they did not. detail: the numbers.
+        at_ms, actor, event: when, who, what. job, tenant, key, queue, message_id, run: to what, if known.
+        reason: the reason they gave; empty if none. detail: the numbers.
     """
 
     at_ms: int
@@ -103,10 +104,10 @@ class Deed(Struct, frozen=True, kw_only=True):
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """What persons did, the latest first.
+    """What people did, the latest first.
 
     Args:
-        deeds: at most the number asked for. since_ms: nothing before this instant was looked at.
+        deeds: at most the number asked for. since_ms: nothing before this instant was read.
     """
 
     deeds: tuple[Deed, ...]
@@ -116,7 +117,7 @@ class Audit(Struct, frozen=True, kw_only=True):
 def rates(session: AdminSession, minutes: int = _MINUTES) -> list[JobRate]:
     """Runs completed per minute over the last `minutes`, by job; jobs without any are left out.
 
-    None for a store on a server, where each minute would be a request.
+    Empty for a store on a server, where each minute would be a request.
     """
     if session.engine.commit is None:
         return []
@@ -136,7 +137,7 @@ def _queue_of(session: AdminSession, name: str) -> str | None:
 
 
 def workers(session: AdminSession) -> Workers:
-    """The workers that are there, and what each process has claimed; at most 1,000 operations are looked at."""
+    """The known workers, and what each process has claimed; at most 1,000 operations are read."""
     now_ms = session.now_ms()
     records = session.engine.records.scan(status="in_progress", limit=_RUNNING_MAX)
     known = {one.owner: one for one in roster.entries(session.engine.state)}
@@ -176,7 +177,7 @@ def _view(owner: str, held: list[RunningOperation], entry: WorkerEntry | None, s
 
 
 def drain(session: AdminSession, owner: str, *, reason_text: str | None = None) -> bool:
-    """Ask a worker to finish what it runs and end; False when it was asked already. What starts it may start another.
+    """Ask a worker to finish what it runs and end; False if it was asked already. Its supervisor may start another.
 
     Raises:
         NotFoundError: the worker does not exist. ConflictError: its process has ended. TransientError: try again.
@@ -194,7 +195,7 @@ def drain(session: AdminSession, owner: str, *, reason_text: str | None = None) 
 
 
 def audit(session: AdminSession, limit: int = 200) -> Audit:
-    """What persons did, the latest first; at most `limit`, out of the latest 20,000 rows of the history or so."""
+    """What people did, the latest first; at most `limit`, from about the latest 20,000 rows of the history."""
     now_ms, looked_at = session.now_ms(), 0
     until_ms, deeds = now_ms + 1, list[Deed]()
     for stretch_ms in _STRETCHES_MS:
@@ -209,7 +210,7 @@ def audit(session: AdminSession, limit: int = 200) -> Audit:
 
 
 def _between(session: AdminSession, from_ms: int, to_ms: int, rows_max: int) -> list[Row]:
-    """The rows of a stretch of time, oldest first; at most `rows_max`, the latest ones."""
+    """The latest rows of a stretch of time, at most about `rows_max`, oldest first."""
     while True:
         rows = session.engine.ledger.between(from_ms, to_ms, rows_max + 1)
         if len(rows) <= rows_max or to_ms - from_ms <= _AUDIT_PAGE:

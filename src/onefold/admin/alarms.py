@@ -1,4 +1,4 @@
-"""Alarms for an operator: which are on, which were, and silencing one. What they mean is in `observe/alarms.py`.
+"""Alarms for an operator: which are on, which were on, and silencing one. What they mean is in `observe/alarms.py`.
 
 Alarms are evaluated by a worker or by `onefold watch`; this module only reads the results.
 Never here: output, targets. Invariant: reading changes nothing; a silence records who asked for it, why, and until when.
@@ -16,12 +16,14 @@ from onefold.observe.incidents import Phase, Silence
 
 
 class AlarmStatus(Struct, frozen=True, kw_only=True):
-    """An alarm of one subject that is on, waits, or was on a moment ago.
+    """An alarm about one subject that is on, waits, or was on a moment ago.
 
     Args:
-        alarm, subject, severity: which. phase: `waiting`: its condition holds, and not yet for long enough; `on`; `over`.
-        since_ms: when it began; while it waits, since when its condition holds.
-        text: the value. meaning: what is wrong. first: the first command, without the app. owner: of the fix.
+        alarm, subject, severity: which one.
+        phase: `waiting`: its condition holds, but not yet for long enough; `on`; `over`.
+        since_ms: when it began; while it waits, when its condition began to hold.
+        text: the value. meaning: what is wrong. first: the first command, without the app.
+        owner: the team that is responsible for fixes.
         silenced_until_ms: None: it is not silenced.
     """
 
@@ -41,7 +43,8 @@ class AlarmsNow(Struct, frozen=True, kw_only=True):
     """The alarms of an engine.
 
     Args:
-        at_ms: when. watched: a worker or `onefold watch` evaluates them; else what is here is old.
+        at_ms: when they were read.
+        watched: a worker or `onefold watch` evaluates them; if False, they are out of date.
         alarms: the active ones, most urgent first. silences: the current ones.
     """
 
@@ -85,7 +88,7 @@ def now(session: AdminSession) -> AlarmsNow:
 
 
 def silence(session: AdminSession, name: str, for_ms: int, reason: str) -> Silence:
-    """Silence an alarm for a while; with 0 the silence is lifted. What begins meanwhile is kept in the history.
+    """Silence an alarm for a while; 0 ends the silence. Alarms that begin meanwhile are still kept in the history.
 
     Args:
         name: an alarm, `<alarm>/<subject>`, or `*`. reason: why; goes into the ledger.

@@ -1,7 +1,7 @@
 """`app.admin`: what an operator can do, for programs: the calls that the command line and the page are made of.
 
-One thin class; each method is one function of this package. Changing many is done in two calls: a plan, which changes
-nothing and can be shown or stored, and carrying it out, with a reason.
+One thin class; each method is one function of this package. Many things at once are changed in two calls: one makes a
+plan, which changes nothing and can be shown or stored; the other carries the plan out, with a reason.
 Never here: rules, drawing. Invariant: whatever changes something writes who did it, and why, to the history.
 """
 
@@ -33,20 +33,20 @@ _EVERY_HELD = HeldSelect()
 
 
 class Admin:
-    """What an operator can do with an app's engine. Made by `app.admin`; safe from any thread.
+    """What an operator can do with an app's engine. Made by `app.admin`; it can be used from any thread.
 
         for one in app.admin.held(HeldSelect(job="charge", older_ms=3_600_000)):
             print(one.key, one.summary)
 
-    Methods raise the errors of `onefold.errors`: NotFoundError for what is not there, UsageError and ConflictError for what
-    cannot be done, TransientError when the engine cannot be used now.
+    Methods raise the errors of `onefold.errors`: NotFoundError for what does not exist, UsageError and ConflictError
+    for what cannot be done, TransientError if the engine cannot be used now.
     """
 
     def __init__(self, opened: Callable[[], AdminSession]) -> None:
         self._opened = opened
 
     def acting_as(self, person: str) -> Admin:
-        """The same, with a person's name in the history instead of the app's.
+        """The same calls, with a person's name in the history instead of the app's.
 
         Args:
             person: a login or an address, without spaces.
@@ -56,7 +56,7 @@ class Admin:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def status(self, queue: str | None = None) -> Status:
-        """What waits, how fast it is done, and what needs a person.
+        """What waits, how fast messages are processed, and what needs a person.
 
         Args:
             queue: only this one.
@@ -71,7 +71,7 @@ class Admin:
         """What happened to an operation, and what decided each step.
 
         Args:
-            key: the business key, or a message id. job, tenant: only that job's, that tenant's.
+            key: the business key, or a message id. job, tenant: only operations of that job, that tenant.
         """
         return why.explain(self._opened(), key, job=job, tenant=tenant)
 
@@ -82,15 +82,15 @@ class Admin:
 
         Args:
             title: only those of this schedule or map. unfinished: only those that have not ended.
-            limit: runs on the page. after: the name that the page before ended with.
+            limit: runs on the page. after: the last name on the previous page.
         """
         return runs.listed(self._opened(), title, unfinished=unfinished, limit=limit, after=after)
 
     def run(self, name: str) -> RunDetail:
-        """One run, and what of it is open or failed.
+        """One run, and which of its operations are open or have failed.
 
         Args:
-            name: of the run, or its beginning if no other's begins so.
+            name: of the run, or its beginning if no other run begins like that.
         """
         session = self._opened()
         return runs.show(session, runs.find_run(session, name))
@@ -104,7 +104,7 @@ class Admin:
         return alarms.now(self._opened())
 
     def check_payloads(self, *, limit: int = payloads.LOOKED_AT) -> PayloadSurvey:
-        """Which messages this release could not run; nothing is written.
+        """Which of the stored messages this release could not run; nothing is written.
 
         Args:
             limit: how many messages to read at most.
@@ -117,7 +117,7 @@ class Admin:
         """Dead letters grouped by how they failed, the most numerous first.
 
         Args:
-            select: which. by_text: apart by the texts of their errors too, each group with its fingerprint.
+            select: which. by_text: also separate them by the texts of their errors, each group with its fingerprint.
         """
         return dead_letters.failures(self._opened(), select, by_text=by_text)
 
@@ -134,7 +134,7 @@ class Admin:
         """One dead letter with its body, its record, its history and what a redrive would do.
 
         Args:
-            message_id: or the first four characters or more of it.
+            message_id: the id, or at least its first four characters.
         """
         session = self._opened()
         return dead_letters.show(session, dead_letters.one_of(session, Select(ids=(message_id,))))
@@ -143,7 +143,8 @@ class Admin:
         """What sending dead letters back would do to each; nothing is changed.
 
         Args:
-            select: which. idle: for stopped groups on SQS: nobody sends to their queue or receives from it.
+            select: which.
+            idle: for stopped groups on SQS: confirms that nothing sends to their queue or receives from it.
         """
         return redrive.plan(self._opened(), select, idle=idle)
 
@@ -157,16 +158,16 @@ class Admin:
         stop_after: int = redrive.STOP_AFTER_DEFAULT,
         idle: bool = False,
     ) -> Tally:
-        """Send back what a plan names. If anything of it has changed since, nothing is sent.
+        """Send back what a plan names. If anything about it has changed since, nothing is sent.
 
         Args:
             reason: why, for the history.
             per_second: the highest speed, 1 to 500; it is reached gradually.
-            watch: wait for how they end, which needs running workers, and stop after `stop_after` failures (0: never).
+            watch: wait for their outcome, which needs running workers, and stop after `stop_after` failures (0: never).
             idle: as for the plan.
 
         Raises:
-            ConflictError: the plan is not what sending would do now.
+            ConflictError: sending would not do any more what the plan says.
         """
         return redrive.carry_out(
             self._opened(),
@@ -194,7 +195,7 @@ class Admin:
     # -- held operations ---------------------------------------------------------------------------------------------
 
     def held(self, select: HeldSelect = _EVERY_HELD) -> list[HeldOperation]:
-        """Operations whose outcome is unknown and that wait for a person, longest first; at most 1,000 are looked at.
+        """Operations whose outcome is unknown and that wait for a person, longest first; at most 1,000 are read.
 
         Args:
             select: which.
@@ -216,12 +217,12 @@ class Admin:
         """Settle one held operation.
 
         Args:
-            key, job, tenant: which; job and tenant where several have the key.
-            done: whether its effect happened. Not done: it runs again.
+            key, job, tenant: which; job and tenant if several operations have the key.
+            done: whether its effect happened. If not, it runs again.
             reason: why, for the history.
             result: JSON that answers duplicates from now on; only with done.
-            hold: the `HeldOperation.hold` that was looked at; if it is over, nothing is changed.
-            idle: for a group that it stopped on SQS: nobody sends to its queue or receives from it.
+            hold: the `HeldOperation.hold` that was judged; if it is no longer held under it, nothing is changed.
+            idle: for a group that it stopped on SQS: confirms that nothing sends to its queue or receives from it.
 
         Raises:
             ConflictError: it was settled before, or ran again.
@@ -247,7 +248,7 @@ class Admin:
         return settling.plan(self._opened(), select, done=done, result=result)
 
     def settle_all(self, plan: SettlePlan, *, reason: str, idle: bool = False) -> SettledMany:
-        """Settle what a plan names. What ran again or was settled since is left as it is, and said.
+        """Settle what a plan names. What has run again or was settled since is left alone and reported.
 
         Args:
             reason: why, for the history of each. idle: as `settle`.

@@ -1,7 +1,7 @@
-"""What will fire: the ticks of schedules in a stretch of time, merged, with what the clocks skip.
+"""What will fire: the ticks of schedules in a stretch of time, merged, with the local times that the clocks skip.
 
-Works from declared times, and from when a scheduler first saw a rate, which counts from there. Never here: what was sent
-(that is in the ledger), drawing, opening an engine.
+Uses the declared times, and for a rate the instant at which a scheduler first saw it. Never here: what was sent (that is
+in the ledger), drawing, opening an engine.
 Invariant: the list has the ticks that the scheduler gets from `schedules/fire_times.py`, in the same order.
 """
 
@@ -31,10 +31,10 @@ class CalendarRow(Struct, frozen=True, kw_only=True):
     """A tick, or a local time that the clocks skip.
 
     Args:
-        schedule: its name; None for a bare expression. at_ms: the planned instant, UTC ms; of a skipped time when the clocks
-            go forward. utc: the same, `2026-06-01T02:00:00Z`. local: with its offset, in `zone`.
-        abbreviation: of the zone then, for example BST. key: of the tick, and of its run. fires: not for a skipped time.
-        note: what is out of the ordinary.
+        schedule: its name; None for a bare expression. at_ms: the planned instant, UTC ms; for a skipped time, when the
+            clocks go forward. utc: the same, `2026-06-01T02:00:00Z`. local: with its offset, in `zone`.
+        abbreviation: of the zone at that time, for example BST. key: of the tick, and of its run.
+        fires: False for a skipped time. note: anything unusual.
     """
 
     schedule: str | None
@@ -49,20 +49,20 @@ class CalendarRow(Struct, frozen=True, kw_only=True):
 
 
 class QuietSchedule(Struct, frozen=True, kw_only=True):
-    """A schedule without a tick in the stretch; `next_utc`: its first one afterwards, None for never again."""
+    """A schedule without a tick in the stretch; `next_utc`: its first tick afterwards, None if there is none."""
 
     schedule: str | None
     next_utc: str | None
 
 
 class Calendar(Struct, frozen=True, kw_only=True):
-    """What will fire from `from_utc` on and before `to_utc`.
+    """What will fire from `from_utc` up to but not including `to_utc`.
 
     Args:
-        rows: in order of time. silent: schedules of which no tick is among them, where all rows are there.
-        assumed: rates without a start that no scheduler is known to have seen; they are counted from `from_utc` here, and in
-            fact from when one first sees them.
-        more_from: the instant of the first row that was left out; None when none was.
+        rows: in order of time. silent: schedules without a tick among them; empty if rows were left out.
+        assumed: rates without a start that no scheduler is known to have seen; here they count from `from_utc`, but will
+            count from when a scheduler first sees them.
+        more_from: the instant of the first row that was left out; None if none was.
     """
 
     from_utc: str
@@ -86,9 +86,9 @@ def calendar(
 
     Args:
         timings: by name of the schedule; None for a bare expression.
-        from_ms, to_ms: UTC ms; from the first on and before the second.
-        zone: of the local times; each schedule's own unless given. rows_max: at least 1.
-        anchors: of schedules that a scheduler has seen, from when on their rates count, UTC ms: see `anchors_of`.
+        from_ms, to_ms: UTC ms; from the first up to but not including the second.
+        zone: of the local times; if None, each schedule's own. rows_max: at least 1.
+        anchors: the instants from which rates count that a scheduler has seen, UTC ms: see `anchors_of`.
 
     Raises:
         UsageError: the end is not after the beginning, or the zone is unknown.
@@ -96,7 +96,7 @@ def calendar(
     if to_ms <= from_ms:
         raise UsageError(
             f"The calendar would end at {utc_text(to_ms)}, and begin at {utc_text(from_ms)}.",
-            todo="Put the end (--to) after the begin (--from).",
+            todo="Put the end (--to) after the beginning (--from).",
         )
     if zone is not None:
         zone_of(zone)
@@ -127,13 +127,13 @@ def counts_from_first_seen(timing: Timing) -> bool:
 
 
 def anchors_of(session: AdminSession, schedules: Mapping[str, Schedule]) -> dict[str | None, int]:
-    """From when on the rates of schedules count that a scheduler has seen with the times that they have now."""
+    """The instants from which rates count, for the schedules that a scheduler has seen with their present times."""
     wanted = [name for name, one in schedules.items() if counts_from_first_seen(one.timing)]
     found: dict[str | None, int] = {}
     for name, value in zip(wanted, session.engine.state.get([PREFIX + name for name in wanted]), strict=True):
         try:
             state = json.decode(value.value, type=ScheduleState) if value is not None else None
-        except MsgspecError:  # another version's
+        except MsgspecError:  # written by another version
             continue
         if state is not None and state.digest == schedules[name].digest:
             found[name] = state.anchor_ms
@@ -150,7 +150,7 @@ def _rows(
 
 
 def _order(row: CalendarRow) -> tuple[int, bool]:
-    """By instant; what the clocks skip then is earlier on their face than what fires then."""
+    """By instant; at one instant, skipped local times come first, because they are earlier on the clock."""
     return row.at_ms, row.fires
 
 
@@ -176,14 +176,14 @@ def _tick(name: str | None, timing: Timing, at_ms: int, zone: str | None) -> Cal
 
 
 def _comes_twice(at_ms: int, zone: str) -> str | None:
-    """The time of day of an instant, where the zone's clocks show it again later; else None."""
+    """The time of day of an instant if the zone's clocks show it twice; else None."""
     local = datetime.fromtimestamp(at_ms // 1_000, zone_of(zone))
     first, second = local.replace(fold=0).utcoffset(), local.replace(fold=1).utcoffset()
     return None if first == second else f"{local:%H:%M}"
 
 
 def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterator[CalendarRow]:
-    """One row for each time the clocks go forward over ticks; only those between the schedule's start and its end."""
+    """One row for each time that the clocks skip ticks by going forward, between the schedule's start and end."""
     begin_ms = from_ms if timing.start_ms is None else max(from_ms, timing.start_ms)
     end_ms = to_ms if timing.end_ms is None else min(to_ms, timing.end_ms + 1)
     for at_ms, lost in groupby(skipped(timing, begin_ms, end_ms), key=lambda found: found[0]):
@@ -202,7 +202,7 @@ def _skips(name: str | None, timing: Timing, from_ms: int, to_ms: int) -> Iterat
 
 
 def _span(walls: Sequence[str]) -> str:
-    """The times of day of local times of one day: `02:30`, or `02:00 to 02:45`."""
+    """The times of day, as text, of some local times of one day: `02:30`, or `02:00 to 02:45`."""
     first, last = walls[0].partition("T")[2], walls[-1].partition("T")[2]
     return first if len(walls) == 1 else f"{first} to {last}"
 

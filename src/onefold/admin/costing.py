@@ -22,11 +22,11 @@ from onefold.observe.cost import Path, Prices, Traffic, Usage, Way
 from onefold.observe.wording import counted
 
 REGION_DEFAULT: Final = "us-east-1"
-PER: Final = 1_000  # messages that figures are for
+PER: Final = 1_000  # costs are given for so many messages
 
 
 class PathCost(Struct, frozen=True, kw_only=True):
-    """One path of a queue's messages: its part of them, and what a thousand of them use and cost."""
+    """One path that a queue's messages take: its share of them, and what a thousand of them use and cost."""
 
     path: Path
     part: float
@@ -41,8 +41,8 @@ class QueueCost(Struct, frozen=True, kw_only=True):
     Args:
         works: what runs its jobs. messages: per month.
         paths: see `PathCost`.
-        usd_per_thousand: of average messages.
-        usd_month: of its messages in a month, by service. usd_polls: of a month in which nothing is sent.
+        usd_per_thousand: the cost of a thousand average messages.
+        usd_month: the cost of its messages in a month, by service. usd_polls: the cost of a month without messages.
     """
 
     queue: str
@@ -55,14 +55,14 @@ class QueueCost(Struct, frozen=True, kw_only=True):
 
 
 class Bill(Struct, frozen=True, kw_only=True):
-    """All of it, with what it rests on.
+    """The whole bill, with its assumptions.
 
     Args:
         region, prices_as_of, prices_note: of the price table.
-        traffic: what was assumed of every queue; its batch is at most a queue's own.
+        traffic: what was assumed for every queue; its batch is at most a queue's own.
         alarms, metrics, usd_watch: how many there are, and what they cost in a month.
-        usd_month: all queues, their polls, alarms and metrics. not_counted: what is in no figure, what the
-            app itself declares first.
+        usd_month: all queues, their polls, alarms and metrics.
+        not_counted: what no figure includes; what the app itself declares comes first.
     """
 
     app: str
@@ -82,8 +82,8 @@ def bill(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History, traffi
     """Work out what an app costs.
 
     Args:
-        plan: of the app. keeps_ms: by a queue's full name, how long the records of its jobs are kept.
-        history: level of the app. traffic: of each queue. prices: of one region.
+        plan: of the app. keeps_ms: how long the records of a queue's jobs are kept, by the queue's full name.
+        history: the app's history level. traffic: of each queue. prices: of one region.
 
     Raises:
         UsageError: a figure of the traffic is out of its range.
@@ -129,7 +129,7 @@ def _not_counted(plan: DeployPlan) -> list[str]:
 
 
 def read_prices(file: str | None, region: str) -> Prices:
-    """The price table of onefold, or of a file in its form.
+    """The price table that comes with onefold, or the one in a file of the same form.
 
     Raises:
         NotFoundError: the file or region does not exist. UsageError: the file has another form.
@@ -144,7 +144,7 @@ def read_prices(file: str | None, region: str) -> Prices:
 
 
 def ways(plan: DeployPlan, keeps_ms: Mapping[str, int], history: History) -> Sequence[tuple[Way, int]]:
-    """How each queue of a plan is worked on, with the most messages of its batches."""
+    """How the messages of each queue of a plan are processed, with the largest size of its batches."""
     functions = {one.queue_id: one for one in plan.functions}
     found = []
     for queue in plan.queues:

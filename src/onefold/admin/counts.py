@@ -3,7 +3,7 @@
 The numbers come from the history rows of completed runs, so a run that failed, was retried, or was answered from its record
 counts nothing. On SQLite and PostgreSQL the row is written in the transaction of the record. Where records and history are
 written one after the other (Redis, DynamoDB without a transaction), a process that dies in between leaves a completed run
-without its row: a sum may then be too small, and is never too large.
+without its row: a sum can then be too small, but never too large.
 Never here: output; counting by anything but rows. Invariant: reading changes nothing.
 """
 
@@ -25,7 +25,7 @@ class OutcomeCount(Struct, frozen=True, kw_only=True):
     """One counter of one job on one day.
 
     Args:
-        day: as `2026-11-23`, in the zone of the range. job, name: the counter's job, and its name.
+        day: for example `2026-11-23`, in the zone of the range. job, name: of the counter.
         total: the sum. runs: how many completed runs counted it.
     """
 

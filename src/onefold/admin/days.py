@@ -1,8 +1,8 @@
-"""`why` for a day: what a schedule, or a map run, did in a year, a month, on a day, or at one instant.
+"""`why` for a day: what a schedule or map job did in a year, in a month, on a day, or at one instant.
 
 It answers the questions of a runbook: did the schedule fire, when, how many times; what was dispatched; what took effect
-once; what did not, where its payload is, and who owns the fix. Planned instants come from the declaration, the rest from
-runs, records, history and queues, so a tick that should have fired and did not is listed too.
+once; what did not, where its payload is, and who is responsible for the fix. Planned instants come from the declaration,
+the rest from runs, records, history and queues, so a tick that should have fired and did not is listed too.
 Never here: one operation's history (`why.py`), output. Invariant: reading changes nothing.
 """
 
@@ -37,13 +37,13 @@ from onefold.schedules.ticks import ScheduleState
 from onefold.schedules.transactions import PREFIX
 from onefold.zones import zone_of
 
-RUNS_MAX: Final = 31  # rows of one answer that are right, and as many that are not; more of them are judged and counted
-JUDGED_MAX: Final = 2_000  # runs of one answer that are walked through; what is beyond them is reported as unjudged
-LEFT_MAX: Final = 20  # operations that are not done, named for each run
-_PLANNED_MAX: Final = 600_000  # planned instants of a range that are lookup at: a year of minutes has 527,040
-_PAGE: Final = 500  # runs that are read at once
+RUNS_MAX: Final = 31  # rows shown that are right, and as many that are not; further ones are only judged and counted
+JUDGED_MAX: Final = 2_000  # runs of one answer that are examined; further ones are reported as unjudged
+LEFT_MAX: Final = 20  # operations that are not done, listed for each run
+_PLANNED_MAX: Final = 600_000  # planned instants of a range that are examined: a leap year has 527,040 minutes
+_PAGE: Final = 500  # runs read at once
 _TITLES_MAX: Final = 1_000  # runs whose titles a misspelt name is compared with
-_FIRST_ROWS: Final = 100  # of a run, including its tick's
+_FIRST_ROWS: Final = 100  # of a run's rows, including those of its tick
 _TROUBLE: Final = ("tick-refused", "tick-dropped", "dead-letter")
 _FORM: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
 
@@ -57,8 +57,8 @@ class TimeRange(Struct, frozen=True, kw_only=True):
     """What a date means.
 
     Args:
-        text: as typed. zone: in which it is read.
-        from_ms, to_ms: the first instant of it, and the first after it.
+        text: as typed. zone: the zone it is in.
+        from_ms, to_ms: its first instant, and the first instant after it.
     """
 
     text: str
@@ -68,16 +68,16 @@ class TimeRange(Struct, frozen=True, kw_only=True):
 
 
 class DayRun(Struct, frozen=True, kw_only=True):
-    """One planned instant, one run that no plan foresaw, or several instants in a row that did not fire for one reason.
+    """One planned instant, one run that was not planned, or several instants in a row that did not fire for one reason.
 
     Args:
         run: its name.
         fired: whether it began; `ahead`: it is in the future; `before`: the schedule did not exist yet.
         planned_at_ms, began_at_ms: when it should have begun, and when it did; planned, began: in the range's zone.
-        count: planned instants that this is about; until: the last of them, in the range's zone, where there are several.
-        times: messages of its tick that were accepted: more than 1 when the schedule fired again; None unless it is a tick.
+        count: planned instants that this is about; until: the last of them, in the range's zone, if there are several.
+        times: messages of its tick that were accepted: more than 1 if the schedule fired again; None if it has no tick.
         tick: the state of its tick, or why it did not fire, in a sentence; todo: what to do about that.
-        state: of the run; None where it did not begin.
+        state: of the run; None if it did not begin.
         counts: its operations by state, as in `reconcile/survey.py`, with `twice` and `doubtful`.
         left: the first of its operations that did not simply take effect once, with payload and owner.
         others: how many more of them there are.
@@ -107,9 +107,9 @@ class Day(Struct, frozen=True, kw_only=True):
     """What a schedule did in a range of time.
 
     Args:
-        schedule: its name, or a map job's. declared: whether the named app declares it.
+        schedule: its name, or that of a map job. declared: whether the named app declares it.
         expression, owner: of the declaration.
-        range: what was asked about. now_ms: when.
+        range: what was asked about. now_ms: when it was asked.
         runs: by time: the first that are right, and the first that are not.
         not_shown: instants and runs of the range that are not among them.
         wrong: instants and runs with a problem; wrong_not_shown: how many of them are not in `runs`.
@@ -130,12 +130,12 @@ class Day(Struct, frozen=True, kw_only=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether everything that was planned until now fired once, and took effect once; False where that is not known."""
+        """Whether everything planned until now fired once and took effect once; False if that is not known."""
         return not (self.wrong or self.unjudged)
 
 
 def is_right(one: DayRun) -> bool:
-    """Whether a planned instant, or a run, is as it should be by now."""
+    """Whether a planned instant or a run has done by now what it should have done."""
     if one.fired in ("ahead", "before"):
         return True
     state = one.state
@@ -151,7 +151,7 @@ def range_of(text: str, zone: str = "UTC") -> TimeRange:
     """What a date means in a zone.
 
     Args:
-        text: `2026`, `2026-06`, `2026-06-01`, or an instant: `2026-06-01T03:00` there, `2026-06-01T02:00:00Z` anywhere.
+        text: `2026`, `2026-06`, `2026-06-01`, or an instant: `2026-06-01T03:00` in the zone, or `2026-06-01T02:00:00Z`.
 
     Raises:
         UsageError: it is none of these.
@@ -191,12 +191,12 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
     """What a schedule did in a range of time.
 
     Args:
-        schedules: that the app declares; empty where no app is known: then only what began is reported.
+        schedules: those that the app declares; empty if no app is known: then only what began is reported.
         name: of a schedule, a dispatcher or a map job.
-        text: the range, as for `range_of`; read in the schedule's zone, else in UTC.
+        text: the range, as for `range_of`; read in the schedule's zone if that is known, else in UTC.
 
     Raises:
-        UsageError: it is not a date. NotFoundError: nothing of that name is declared, and none ever began.
+        UsageError: it is not a date. NotFoundError: nothing of that name is declared, and no run of it ever began.
     """
     schedule = schedules.get(name)
     asked = range_of(text, schedule.timing.zone if schedule is not None else "UTC")
@@ -222,7 +222,7 @@ def explain(session: AdminSession, schedules: Mapping[str, Schedule], name: str,
 
 
 def _names(session: AdminSession, name: str) -> list[str]:
-    """Runs that may be of this schedule or map: those named after it, and map runs, whose names a person chose."""
+    """Runs that may belong to this schedule or map: those named after it, and map runs, whose names a person chose."""
     state = session.engine.state
     mapped = (one.removeprefix(map_state.PREFIX) for one in state.names(map_state.PREFIX))
     return sorted({*runs.names(state, f"{name}/"), *mapped})
@@ -243,7 +243,7 @@ def _unknown(session: AdminSession, schedules: Mapping[str, Schedule], name: str
 
 
 class _DayRows:
-    """The rows of an answer, of which only the first right and the first wrong ones are kept; all are counted."""
+    """The rows of an answer: only the first right and the first wrong ones are kept, but all are counted."""
 
     def __init__(self) -> None:
         self.runs: list[DayRun] = []
@@ -263,7 +263,7 @@ class _DayRows:
 
 
 class _DayLookup:
-    """What is asked about one schedule and range."""
+    """Finds the runs and missing ticks of one schedule in one range."""
 
     def __init__(self, session: AdminSession, name: str, schedule: Schedule | None, asked: TimeRange) -> None:
         self._session = session
@@ -275,14 +275,14 @@ class _DayLookup:
             {one.name: one.policy for one in session.jobs.named.values()} if session.jobs is not None else {}
         )
         self.known = False  # whether any run of it began
-        self._first_ms: int | None = None  # the earliest of these
+        self._first_ms: int | None = None  # the earliest of those runs
         value = session.engine.state.get([PREFIX + name])[0]
         self._schedule_state = _state_of(value.value) if value is not None else None
 
     # -- which runs ------------------------------------------------------------------------------------------------------
 
     def began(self, names: Sequence[str]) -> dict[str, int]:
-        """The runs of the range that began, by name, with the instant of their start; read one page at a time."""
+        """The runs of the range that began, by name, with their planned or actual start; read one page at a time."""
         began: dict[str, int] = {}
         for first in range(0, len(names), _PAGE):
             for one in runs.read_all(self._session.engine.state, names[first : first + _PAGE]):
@@ -306,17 +306,17 @@ class _DayLookup:
         return between(timing, self._range.from_ms, self._range.to_ms, anchor_ms=anchor_ms or 0)
 
     def _instants(self, began: Mapping[str, int]) -> Iterator[tuple[int, str, bool]]:
-        """Instants, names of runs, and whether each began, by time."""
+        """Planned instants and runs by time: the instant, the run's name, and whether it began."""
         every = ((at_ms, run_name(self._name, at_ms)) for at_ms in self._planned())
         planned = ((at_ms, name, False) for at_ms, name in every if name not in began)
         return heapq.merge(planned, sorted((at_ms, name, True) for name, at_ms in began.items()))
 
     def rows(self, began: Mapping[str, int]) -> _DayRows:
-        """All of the range. Where it does not fit, instants in a row that did not fire for one reason are one row."""
+        """The rows of the range. If they are many, consecutive instants that did not fire for one reason are one row."""
         rows = _DayRows()
         folds = sum(1 for _ in islice(self._instants(began), RUNS_MAX + 1)) > RUNS_MAX
         judged = 0
-        last: tuple[Fired, str, str, int, int, int] | None = None  # what did not fire: why, its run, from, until, count
+        last: tuple[Fired, str, str, int, int, int] | None = None  # what did not fire: why, run, from, until, count
         instants = self._instants(began)
         for at_ms, name, is_begun in islice(instants, _PLANNED_MAX):
             why_not: tuple[Fired, str] = ("fired", "") if is_begun else self._unfired(at_ms)
@@ -352,7 +352,7 @@ class _DayLookup:
     def run(self, name: str) -> DayRun:
         """A run that began, with its outcome so far."""
         (found,) = runs.read_all(self._session.engine.state, [name])
-        if found is None:  # swept away since it was listed
+        if found is None:  # deleted since it was listed
             return DayRun(run=name, fired="not-fired", planned_at_ms=None, planned=None, tick="it was deleted just now")
         state, planned_at_ms = found.run, found.run.nominal_at_ms
         survey = Survey(self._session.engine, name, self._session.now_ms(), self._policies)
@@ -399,16 +399,16 @@ class _DayLookup:
             return "not-fired", "no scheduler has taken up the schedule, and no tick of it was ever handled here"
         first_ms = state.anchor_ms if state is not None else self._first_ms
         if first_ms is not None and planned_at_ms < first_ms:
-            what = "taken up by a scheduler" if state is not None else "heard of here"
+            what = "taken up by a scheduler" if state is not None else "seen here"
             return "before", f"it was first {what} at {self._local(first_ms)}"
         if state is None:
-            return "not-fired", "its tick was never handled here, or its run was swept away after 90 days"
+            return "not-fired", "its tick was never handled here, or its run was deleted after 90 days"
         if any(after_ms < planned_at_ms <= until_ms for after_ms, until_ms in state.gaps):
             missed = self._schedule.missed if self._schedule is not None else "?"
             return "not-fired", f"no scheduler ran then, and it was passed over afterwards (missed={missed!r})"
         if planned_at_ms > state.last_ms:
             return "not-fired", "it is due, and no scheduler has sent it yet: is one running?"
-        return "not-fired", "its time was passed and nothing sent: it had other times then, or its run was deleted"
+        return "not-fired", "its time passed and nothing was sent: it had other times then, or its run was deleted"
 
     def _tick(self, run: str) -> tuple[str, tuple[str, ...], int | None]:
         """The state of a run's tick, what to do about it, and how often it was sent."""
@@ -432,5 +432,5 @@ class _DayLookup:
 
 
 def planned_or_begun_ms(run: RunState) -> int:
-    """The instant that says to which day a run belongs."""
+    """The instant that decides which day a run belongs to: the planned one, or else its start."""
     return run.nominal_at_ms if run.nominal_at_ms is not None else run.started_at_ms

@@ -1,7 +1,7 @@
 """Dead letters for an operator: select, inspect, delete. Editing is in `editing.py`, sending back in `redrive.py`.
 
-A dead letter is listed by its failure (reason, error class, job), because at night one asks "what is wrong", not "which
-messages are there". Bodies are shown only where a person asked for one message.
+Dead letters are listed by their failure (reason, error class, job), because at night the question is "what is wrong",
+not "which messages are there". Bodies are shown only if a person asks for one message.
 Never here: receiving messages, output. Invariant: a message that no selection named is not touched.
 """
 
@@ -28,22 +28,22 @@ from onefold.runner.handlers import run_of
 
 _ROWS_SHOWN = 12
 _PAGE = 1_000  # messages of one page
-_PAGES_MAX = 5  # of a page that a selection makes thin
+_PAGES_MAX = 5  # pages that are read for one result if a selection matches few messages
 
 
 class Select(Struct, frozen=True, kw_only=True):
     """Which dead letters are meant; all conditions must hold.
 
     Args:
-        ids: message ids, or the number at their end, or any beginning that fits one message only.
+        ids: message ids, or the number at their end, or any beginning that only one message has.
         queue: a dead-letter queue, or a queue whose dead letters are meant.
         reason: the kind of reason (`permanent`, `attempts`, `conflict` ...); `none` for messages without one.
         error: class name of the exception; `*` and `?` match anything.
         job: its name. key, group: with `*` and `?`.
-        older_ms, newer_ms: failed at least, at most so long ago.
-        contains: a piece of its body, letter by letter.
+        older_ms, newer_ms: it failed at least, or at most, so long ago.
+        contains: a piece of its body, compared exactly.
         run: the run that it belongs to; tenant: the scope of its operation; both with `*` and `?`.
-        fingerprint: of its failure, as `fingerprint_of` makes it, or the first 4 characters or more.
+        fingerprint: of its failure, as `fingerprint_of` makes it, or at least its first 4 characters.
     """
 
     ids: tuple[str, ...] = ()
@@ -69,13 +69,13 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
     """One dead letter, without its body.
 
     Args:
-        message_id, queue, source, group: where it lies and where it came from.
-        job, key: the operation, where it is known.
-        reason, error, summary, attempts, crashes, owner: why it is here; `none` where no reason travels with it.
+        message_id, queue, source, group: where it is and where it came from.
+        job, key: the operation, if known.
+        reason, error, summary, attempts, crashes, owner: why it is here; `none` if it carries no reason.
         receive_count: of the message.
         first_at_ms, failed_at_ms: first and last time its operation was tried.
         expires_in_ms: until its retention ends and it is gone.
-        run: that it belongs to, or None. fingerprint: of its failure.
+        run: the run that it belongs to, or None. fingerprint: of its failure.
     """
 
     message_id: str
@@ -108,8 +108,8 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
         expires_in_ms: until the first of them is gone.
         summary, message_id: of the newest.
         texts: how many different summaries they have.
-        redrive: the command that sends them back, or what has to be done before.
-        fingerprint: of all of them; None where they were grouped without it, and there are several.
+        redrive: the command that sends them back, or what has to be done first.
+        fingerprint: of all of them; None if they were grouped without it and have several.
     """
 
     queue: str
@@ -136,9 +136,9 @@ class Detail(Struct, frozen=True, kw_only=True):
         body: the payload as sent. attributes: name -> value.
         record: state of its operation's record in a few words; `why` has its figures.
         forecast: what a redrive would do now.
-        history: what its operation's ledger holds, oldest first; the last dozen rows.
-        redrive: the command that sends it back, or what has to be done before.
-        trace: where the last run's exception was raised, frames without locals; None where none is known.
+        history: the last dozen rows of its operation in the ledger, oldest first.
+        redrive: the command that sends it back, or what has to be done first.
+        trace: where the last run's exception was raised, frames without locals; None if not known.
     """
 
     letter: DeadLetterView
@@ -155,10 +155,10 @@ class Detail(Struct, frozen=True, kw_only=True):
 
 
 def find(session: AdminSession, select: Select) -> Iterator[Peeked]:
-    """The dead letters a selection names, queue by queue, from the oldest on; on FIFO queues in their groups' order.
+    """The dead letters that a selection names, queue by queue, oldest first; on FIFO queues in their groups' order.
 
     Raises:
-        NotFoundError: the queue does not exist or is not a dead-letter queue; an id is not a dead letter's.
+        NotFoundError: the queue does not exist or is not a dead-letter queue; no dead letter has an id that was given.
         UsageError: the beginning of an id fits several.
     """
     names = _queues(session, select.queue)
@@ -257,7 +257,7 @@ def fits(session: AdminSession, message: Peeked, select: Select) -> bool:
 
 
 def _operation_fits(session: AdminSession, message: Peeked, select: Select) -> bool:
-    """The conditions for which a message may have to be read."""
+    """Whether a dead letter meets the conditions for which its message may have to be read."""
     if select.job is not None or select.key is not None:
         job, key = operation(session, message)
         if select.job not in (None, job) or (select.key is not None and not fits_pattern(key or "", select.key)):
@@ -271,9 +271,9 @@ def _operation_fits(session: AdminSession, message: Peeked, select: Select) -> b
 
 
 def fingerprint_of(job: str | None, kind: str, error: str | None, summary: str) -> str:
-    """Eight characters that failures of one cause share: job, kind, class and text, without what varies in the text.
+    """Eight characters that failures of one cause share, made from their job, kind, class and text.
 
-    Numbers, quoted parts and long hexadecimal ids are left out of the text.
+    What varies is left out of the text: numbers, quoted parts and long hexadecimal ids.
     """
     shape = re.sub(_VARYING, "#", summary).lower()
     return digest(encode([job, kind, error, shape]))[:FINGERPRINT_CHARS]
@@ -306,7 +306,7 @@ def operation(session: AdminSession, message: Peeked) -> tuple[str | None, str |
 
 
 def letter(session: AdminSession, message: Peeked) -> DeadLetterView:
-    """A dead letter in a list."""
+    """A dead letter as a list shows it."""
     reason = message.reason
     job, key = operation(session, message)
     return DeadLetterView(
@@ -355,8 +355,8 @@ class LetterPage(Struct, frozen=True, kw_only=True):
     """Some dead letters of one queue, the oldest first.
 
     Args:
-        letters: the selected ones. after: where the next page begins; None if this was the last.
-        failures: how these, and at most so many as were looked at for them, failed; `grouped`: how many these are.
+        letters: the selected ones. after: where the next page begins; None if this is the last.
+        failures: how these failed, and others that were read to find them. grouped: how many messages that is.
     """
 
     letters: tuple[DeadLetterView, ...]
@@ -368,10 +368,10 @@ class LetterPage(Struct, frozen=True, kw_only=True):
 def page(session: AdminSession, queue: str, select: Select, *, limit: int = 50, after: str | None = None) -> LetterPage:
     """A page of one queue's dead letters, and how the first 1,000 from there on failed.
 
-    At most 5,000 messages are looked at, so that a page of a selection that few fit may be short.
+    At most 5,000 messages are read, so a page can be short if the selection fits few messages.
 
     Raises:
-        NotFoundError: it has no dead letters.
+        NotFoundError: the queue is not a dead-letter queue and has none.
     """
     (name,) = _queues(session, queue)
     fitting: list[Peeked] = []
@@ -392,10 +392,10 @@ def page(session: AdminSession, queue: str, select: Select, *, limit: int = 50, 
 
 
 def failures(session: AdminSession, select: Select, *, by_text: bool = False) -> list[FailureGroup]:
-    """The selected dead letters grouped by how they failed, the most numerous first; what only followed comes last.
+    """The selected dead letters grouped by how they failed, the most numerous first; those of stopped groups come last.
 
     Args:
-        by_text: apart by their texts too, as far as fingerprints tell these apart.
+        by_text: also separate them by their texts, as far as their fingerprints differ.
     """
     return _by_failure(session, find(session, select), by_text=by_text)
 
@@ -406,7 +406,7 @@ _Failure = tuple[str, str, str | None, str | None, str]  # queue, reason, class 
 def _by_failure(session: AdminSession, messages: Iterable[Peeked], *, by_text: bool = False) -> list[FailureGroup]:
     grouped: dict[_Failure, list[DeadLetterView]] = {}
     way_back = groups.ways_back(session)
-    ways: dict[_Failure, str] = {}  # a message whose group is stopped, if any
+    ways: dict[_Failure, str] = {}  # the command, if it has to be another one: for a stopped group or a map run
     for message in messages:
         one = letter(session, message)
         kind = (one.queue, one.reason, one.error, one.job, one.fingerprint if by_text else "")
@@ -493,7 +493,7 @@ def one_of(session: AdminSession, select: Select) -> Peeked:
         ids = ", ".join(one.message_id for one in found[:3])
         raise errors.UsageError(
             f"{len(found)} dead letters fit: {ids}{' ...' if len(found) > 3 else ''}.",
-            meaning="One is wanted here. Nothing was changed.",
+            meaning="Only one can be chosen here. Nothing was changed.",
             todo="Name it by its id.",
         )
     return found[0]
@@ -554,9 +554,9 @@ def remove(session: AdminSession, messages: Sequence[Peeked], *, reason_text: st
 
 
 def _free(session: AdminSession, keys: Collection[RecordKey]) -> None:
-    """Let `unique` keys be sent again whose dead letters were deleted, where a send cannot look whether a message is there.
+    """Free `unique` keys whose dead letters were deleted, on engines where a send cannot see that a message is gone.
 
-    One whose outcome is in doubt, or that runs, stays known.
+    A key whose outcome is in doubt, or that runs, is not freed.
     """
     unique = [key for key in keys if (job := session.job(key.job)) is not None and job.unique]
     store, now_ms = session.engine.store, session.now_ms()
@@ -573,5 +573,5 @@ def _free(session: AdminSession, keys: Collection[RecordKey]) -> None:
 
 
 def counts(messages: Sequence[Peeked]) -> dict[str, int]:
-    """How many messages of each queue a selection holds, for asking before deleting."""
+    """How many messages of each queue a selection has, for the question before deleting."""
     return dict(Counter(message.queue for message in messages))

@@ -1,8 +1,8 @@
-"""Deploying an app's plan: the clients, the stack, and the steps in an order that loses nothing; or only comparing.
+"""Deploying an app's plan: the clients, the stack, and the steps in an order that loses nothing; or only comparing it.
 
 A `Deployment` is one plan, one stack, one region. It uploads, prepares and executes; in between, its caller shows the
 changes and asks for confirmation.
-Never here: what the template says (`deploy/cloudformation.py`), questions, tables.
+Never here: the content of the template (`deploy/cloudformation.py`), questions, tables.
 Invariant: nothing is sent to AWS before the template was written and the archive is complete.
 """
 
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 _STACK_NAME = re.compile(rf"[A-Za-z][-A-Za-z0-9]{{0,{apply.STACK_NAME_CHARS_MAX - 1}}}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # S3 user guide, bucket naming rules
 _TOPIC = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}")  # SNS API, Topic ARN
-# Of the template (deploy/cloudformation.py): what a deployment fills in.
+# Parameters of the template (deploy/cloudformation.py) that a deployment fills in.
 _CODE_BUCKET, _CODE_KEY, _ALARM_TOPIC = "CodeBucket", "CodeKey", "AlarmTopic"
 
 
@@ -55,12 +55,12 @@ class DeployLocation(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What differs between what is deployed and what would be.
+    """What differs between what is deployed and what would be deployed.
 
     Args:
-        stack: its name. status: of the stack, `ABSENT` when it does not exist.
+        stack: its name. status: of the stack, `ABSENT` if it does not exist.
         differences: in the template.
-        drift: what is not as the stack made it; None where that was not asked.
+        drift: what was changed since the stack made it; None if that was not asked for.
     """
 
     stack: str
@@ -75,11 +75,11 @@ def location_of(
     """Where a plan is deployed: from the options, the app's URL and the environment.
 
     Args:
-        url: the app's engine; one that is `aws://REGION` names the region.
-        region, stack, endpoint: as given; None where nothing was.
+        url: the app's engine; `aws://REGION` names the region.
+        region, stack, endpoint: as given; None if not given.
 
     Raises:
-        UsageError: no region is known, or the stack's name is none for CloudFormation.
+        UsageError: no region is known, or CloudFormation does not accept the stack's name.
     """
     parts = url_parts(url, "aws://eu-west-1")
     named = parts.hostname if parts.scheme == "aws" else None
@@ -104,7 +104,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     """What a stack holds.
 
     Args:
-        stack: its name. status, protected: of it.
+        stack: its name. status: of the stack. protected: whether it is protected from deletion.
         holders: its queues, tables and archives, with how much each holds.
     """
 
@@ -125,7 +125,7 @@ class Deployment:
     """One plan on its way to one stack.
 
     Args:
-        plan: what is wanted. location: where. rollout: how.
+        plan: what to deploy. location: where. rollout: how.
         clock, entropy: for pauses and tokens.
 
     Raises:
@@ -156,14 +156,14 @@ class Deployment:
         )
 
     def state(self) -> StackState:
-        """The state of the stack; `ABSENT` when there is none."""
+        """The state of the stack; `ABSENT` if there is none."""
         return self._live.stack_state()
 
     def check(self, bucket: str | None, alarm_topic: str | None) -> None:
-        """Refuse, before anything is packed or uploaded, what could not be deployed.
+        """Refuse what could not be deployed, before anything is packed or uploaded.
 
         Args:
-            bucket: for the functions' package. alarm_topic: ARN, empty for none, None for what the stack has.
+            bucket: for the functions' package. alarm_topic: ARN; empty for none; None to keep what the stack has.
 
         Raises:
             UsageError: no bucket, or one in another region; not a topic's ARN; the stack is in a state that allows no
@@ -192,7 +192,7 @@ class Deployment:
         self._check_layout(state)
 
     def _check_layout(self, state: StackState) -> None:
-        """Refuse to give the functions of a stack another layout than their table has."""
+        """Refuse to give the functions of a stack a layout other than the one their table has."""
         url = state.outputs.get("EngineUrl")
         wanted = self.plan.stack.layout
         if url is None or self.plan.table is None or stack_of(url).table != self.plan.table:
@@ -230,10 +230,10 @@ class Deployment:
     def prepare(
         self, code: Uploaded | None, bucket: str | None, alarm_topic: str | None, report: Report
     ) -> ChangeSet | None:
-        """Make the change set; None when nothing would change.
+        """Make the change set; None if nothing would change.
 
         Args:
-            code: where the archive lies; None when the plan has no function.
+            code: where the archive is; None if the plan has no function.
             bucket: for a template that is too long to be sent.
             alarm_topic: ARN; None keeps what the stack has.
 
@@ -249,13 +249,13 @@ class Deployment:
             parameters |= {_CODE_BUCKET: code.bucket, _CODE_KEY: code.key}
         known = self._existing()
         for one in known:
-            report(f"{one.name} is there already, in no stack: it is imported, with the {one.holds} that it holds")
+            report(f"{one.name} exists already, in no stack: it is imported, with the {one.holds} that it holds")
         report(f"asking CloudFormation what would change in stack {self.location.stack} ({self.location.region})")
         template = text if url is None else None
         return self._live.prepare(template, url, parameters, self._entropy.token(), self.rollout, imports=bool(known))
 
     def _existing(self) -> list[Holder]:
-        """What the plan would make and is there already, in no stack.
+        """What the plan would make and what exists already outside any stack.
 
         Raises:
             UsageError: another stack has one of them.
@@ -273,10 +273,10 @@ class Deployment:
         return [one for one in found if one.stack is None]
 
     def notifies_nobody(self, alarm_topic: str | None) -> bool:
-        """Whether there are alarms, and nobody is told of them.
+        """Whether there are alarms, but nobody is notified of them.
 
         Args:
-            alarm_topic: as given; None for what the stack has.
+            alarm_topic: as given; None to keep what the stack has.
         """
         if not self.plan.alarms or self.plan.topic is not None:
             return False
@@ -286,7 +286,7 @@ class Deployment:
         """What the deployed stack holds.
 
         Raises:
-            NotFoundError: there is no such stack. UsageError: not allowed.
+            NotFoundError: there is no such stack. UsageError: AWS does not allow it.
         """
         deployed, state = self._live.template(), self.state()
         if deployed is None:
@@ -304,7 +304,7 @@ class Deployment:
         return self._live.delete(self.rollout.role_arn, f"onefold-{self._entropy.token()}", on_event)
 
     def drift(self) -> list[Drift]:
-        """What is not as the stack made it; see `LiveStack.drift`."""
+        """What was changed since the stack made it; see `LiveStack.drift`."""
         return self._live.drift()
 
     def discard(self, change_set: ChangeSet) -> None:
@@ -312,7 +312,10 @@ class Deployment:
         self._live.discard(change_set)
 
     def execute(self, change_set: ChangeSet, on_event: Callable[[StackEvent], None]) -> Deployed:
-        """Carry it out and follow it to its end; see `LiveStack.execute`. The stack is protected before, a new one after."""
+        """Execute a change set and follow it to its end; see `LiveStack.execute`.
+
+        An existing stack is protected before that, a new one afterwards.
+        """
         if not change_set.creates:
             self._live.protect(self.rollout)
         done = self._live.execute(change_set, f"onefold-{self._entropy.token()}", on_event)
@@ -321,7 +324,7 @@ class Deployment:
         return done
 
     def compare(self, *, drift: bool = False) -> Comparison:
-        """What differs between the deployed template and the plan's, and with `drift` between that one and what is there."""
+        """What differs between the deployed template and the plan's; with `drift`, also how the stack has drifted."""
         deployed = self._live.template()
         before: Mapping[str, Any] = {} if deployed is None else read_template(deployed, self.location.stack)
         return Comparison(

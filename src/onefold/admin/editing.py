@@ -35,11 +35,11 @@ _ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 def assigned(text: str, assignments: Sequence[str]) -> str:
-    """The JSON text with assignments applied in order; the very text when there are none.
+    """The JSON text with assignments applied in order; the unchanged text if there are none.
 
     Args:
         assignments: `field=JSON`, `outer.inner=JSON`, `items.0.count=JSON`; a value that is not JSON is taken as text, so
-            `city=London` works and `zip="01234"` keeps its zero. A missing last field is added.
+            `city=London` works and `zip="01234"` keeps its zero. If the last field of a path is missing, it is added.
 
     Raises:
         UsageError: no `=`, the text is not a JSON object, or a step of the path leads nowhere.
@@ -95,14 +95,14 @@ def _put(value: Any, steps: list[str], given: Any, assignment: str) -> None:
 def check_fields(
     job: Job[Any, Any], text: str, before: str | None = None, *, so_far: str = "Nothing was changed."
 ) -> None:
-    """Refuse a field that a person has written and the job's payload type does not have: reading would pass over it.
+    """Refuse a field that a person has written but the job's payload type does not have: reading would ignore it.
 
     Args:
-        text: the payload, which fits the type otherwise. before: fields that it has already are left alone.
+        text: the payload, which otherwise fits the type. before: the payload whose own fields are not checked.
         so_far: for the error: what has not been done.
 
     Raises:
-        PayloadError: there is one; names the field that was probably meant.
+        PayloadError: there is such a field; names the field that was probably meant.
     """
     if job.rules.source != "json":
         return
@@ -123,7 +123,7 @@ def check_fields(
 
 
 def changed_fields(before: str, after: str) -> tuple[str, ...]:
-    """The top-level fields in which two JSON objects differ; `(all)` where one of them is none and they differ."""
+    """The top-level fields in which two JSON objects differ; `(all)` if they differ and one is not an object."""
     try:
         old, new = _DECODER.decode(before), _DECODER.decode(after)
     except (ValueError, RecursionError):
@@ -139,11 +139,11 @@ class Edited(Struct, frozen=True, kw_only=True):
 
     Args:
         message_id: the same as before.
-        changed: fields that were set and differ, of a whole body its top-level ones; `(all)` where it is not a JSON object.
-        key_before, key_after: the business key; None where it is not known.
-        amends: fingerprint of the payload it replaces, which the guard will accept it for; None where nothing is recorded.
+        changed: fields that differ; for a whole body its top-level fields; `(all)` if it is not a JSON object.
+        key_before, key_after: the business key; None if it is not known.
+        amends: fingerprint of the payload that the guard will let it replace; None if nothing is recorded.
         forecast: what a redrive would do now.
-        redrive: the command that sends it back, or what has to be done before.
+        redrive: the command that sends it back, or what has to be done first.
         written: False in a dry run.
     """
 
@@ -167,20 +167,20 @@ def edit(
     dry_run: bool = False,
     reason_text: str | None = None,
 ) -> Edited:
-    """Change a dead letter's payload where it lies.
+    """Change a dead letter's payload in its queue.
 
     Args:
         message: from `dead_letters.one_of`.
         body: the new body; None keeps it.
         assignments: `field=JSON` or `field.inner=JSON`, applied to the body; what is not JSON is taken as text.
-        new_key: allow a payload that names another operation than before.
+        new_key: allow a payload that names a different operation than before.
         dry_run: only report what would change.
         reason_text: why, for the ledger.
 
     Raises:
         PayloadError: the result does not fit the job's type; nothing was changed.
-        UsageError: nothing to change, another key without `new_key`, an assignment that fits nowhere; on SQS, a message
-            with others of its FIFO group behind it.
+        UsageError: nothing to change, another key without `new_key`, an assignment to a field that does not exist; on
+            SQS, a message with others of its FIFO group behind it.
         TransientError: the message is gone, or somebody holds it.
     """
     text = assigned(body if body is not None else message.body, assignments)
@@ -193,7 +193,7 @@ def edit(
     named = (assignment.partition("=")[0] for assignment in assignments)
     changed = (body is None and tuple(name for name in named if name.partition(".")[0] in changed)) or changed
     before = reading.read(session, message)
-    dropped = (AMENDS_ATTRIBUTE,) if message.trusted else CLAIMS  # an edit vouches for all that it leaves
+    dropped = (AMENDS_ATTRIBUTE,) if message.trusted else CLAIMS  # an edit makes the attributes that it keeps trusted
     attributes = {name: one for name, one in message.attributes.items() if name not in dropped}
     message = replace(message, trusted=True)
     after = reading.read(session, reading.as_if(message, text, attributes))

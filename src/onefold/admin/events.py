@@ -2,8 +2,8 @@
 
 Buses are declared in an app; what was put and what archives keep is in its engine. An event that a rule's target refused is
 in the rule's dead-letter queue in the form that EventBridge uses: the original event, with rule and target among the
-attributes. Delivering it again builds the message anew from today's rule, sends it to that one target and removes the dead
-letter, in one transaction where the engine has one. Never here: matching, delivery, drawing.
+attributes. Delivering it again builds the message anew from the rule as it is now, sends it to that one target and
+removes the dead letter, in one transaction if the engine has them. Never here: matching, delivery, drawing.
 Invariants: nothing but `put`, `replay`, `cancel` and `redeliver` changes anything; an event stays in the dead-letter queue
 until its target has taken it.
 """
@@ -36,7 +36,7 @@ _SPELT = {"Source": "source", "DetailType": "detail-type", "Detail": "detail", "
 
 
 class Tested(Struct, frozen=True):
-    """Whether a pattern matches an event; why it does not, and what is spelt as no event has it."""
+    """Whether a pattern matches an event, why it does not, and hints about misspelt fields."""
 
     matches: bool
     reasons: tuple[Mismatch, ...]
@@ -44,11 +44,11 @@ class Tested(Struct, frozen=True):
 
 
 class RuleLine(Struct, frozen=True, kw_only=True):
-    """One rule for people.
+    """One rule, to be shown to people.
 
     Args:
         bus, rule, enabled, targets, pattern, dead_letter: as declared. gets: what targets get, in one word.
-        matches: of an event that was asked about; None when none was.
+        matches: whether it matches the event that was asked about; None if there was none.
     """
 
     bus: str
@@ -62,11 +62,11 @@ class RuleLine(Struct, frozen=True, kw_only=True):
 
 
 class ArchiveLine(Struct, frozen=True, kw_only=True):
-    """One archive for people.
+    """One archive, to be shown to people.
 
     Args:
         bus, archive, pattern, retention_ms: as declared.
-        events, size: how many it holds, and bytes. first_ms, last_ms: times of the oldest and the newest.
+        events, size: how many events and bytes it holds. first_ms, last_ms: times of the oldest and the newest.
     """
 
     bus: str
@@ -93,17 +93,17 @@ def tested(pattern: str, event: str) -> Tested:
 
 
 def _misspelt(what: str, names: Iterable[str]) -> Iterator[str]:
-    """What to say of fields that are spelt as in an entry for PutEvents; in an event they are not."""
+    """Hints about fields that are spelt as in an entry for PutEvents, which differs from how an event spells them."""
     for name in names:
         if name in _SPELT:
-            yield f"{what} has {name}: so an entry for PutEvents spells it; in an event that travels it is {_SPELT[name]}."
+            yield f"{what} has {name}: an entry for PutEvents spells it so; in the event itself it is {_SPELT[name]}."
 
 
 def bus_of(app: App, name: str | None) -> Bus:
-    """A declared bus; the only one unless named.
+    """A declared bus by its name; without a name, the only one.
 
     Raises:
-        NotFoundError: none, not this one, or several and none named.
+        NotFoundError: there is no bus, or none of that name; or there are several and no name was given.
     """
     if name is None and len(app.buses) == 1:
         return next(iter(app.buses.values()))
@@ -122,7 +122,7 @@ def buses(app: App, name: str | None) -> list[Bus]:
 
 
 def put(bus: Bus, text: str) -> list[PutAnswer]:
-    """Put events from JSON: one entry as PutEvents has it, a list of them, or `{"Entries": [...]}`.
+    """Put events from JSON: one entry in PutEvents' form, a list of them, or `{"Entries": [...]}`.
 
     Raises:
         UsageError: it is something else; nothing was put.
@@ -224,7 +224,7 @@ def planned(app: App, bus: Bus, archive: str, from_ms: int, to_ms: int) -> int:
 
 
 def cancel(app: App, bus: Bus, name: str) -> tuple[Replay, bool]:
-    """End a running replay; what it has delivered stays. The replay, and whether it was running until now.
+    """End a running replay; what it has delivered stays. Returns the replay, and whether it was running until now.
 
     Raises:
         NotFoundError: the replay does not exist.
@@ -258,9 +258,9 @@ def _object(text: str, what: str) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise errors.UsageError(f"{what} is not JSON: {error}.", todo="Give an event as it travels.") from None
+        raise errors.UsageError(f"{what} is not JSON: {error}.", todo="Give a complete event, with envelope.") from None
     if not isinstance(value, dict):
-        raise errors.UsageError(f"{what} is not a JSON object.", todo="Give an event as it travels.")
+        raise errors.UsageError(f"{what} is not a JSON object.", todo="Give a complete event, with envelope.")
     return value
 
 
@@ -290,8 +290,8 @@ class UndeliveredEvent(Struct, frozen=True, kw_only=True):
     Args:
         message_id, queue: of the dead letter.
         bus, rule, target: where it should have gone; target is a queue's name.
-        code, message: why it was refused. event_id: of the event; None when the body is none.
-        sent_at_ms: when it was put there, UTC.
+        code, message: why it was refused. event_id: of the event; None if the body is not an event.
+        sent_at_ms: when it was put into the dead-letter queue, UTC.
     """
 
     message_id: str
@@ -309,7 +309,7 @@ class Redelivered(Struct, frozen=True, kw_only=True):
     """What delivering again did.
 
     Args:
-        sent: dead letters that their targets have taken.
+        sent: dead letters that their targets have accepted.
         left: messages that were refused again, with the reason.
     """
 
@@ -337,7 +337,7 @@ def redeliver(
     """Deliver dead letters of rules again, each to the target it was meant for.
 
     Args:
-        rule: only of rules of this name. ids: only these messages; unless given, all.
+        rule: only of rules of this name. ids: only these messages; if empty, all.
         reason_text: why, for the ledger.
 
     Raises:
@@ -363,7 +363,7 @@ def redeliver(
 
 
 def _again(session: AdminSession, bus: Bus, rule: Rule, message: Peeked, reason_text: str | None) -> str | None:
-    """Why the target refuses the event again; None when it has it."""
+    """Deliver a dead letter again; returns why the target refuses it, or None if it has accepted it."""
     target = _target(message)
     try:
         event = opened(message.body)

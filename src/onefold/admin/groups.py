@@ -1,12 +1,12 @@
 """Stopped message groups of FIFO queues: listing them, and starting them again in order.
 
 A group stops when one of its messages is dead-lettered or held (after_failure=stop): a flag in State names that message.
-While the flag is set, every other message of the group that a worker receives is moved to the dead-letter queue as well, so
-that the order is kept there. The message that the flag names is run; its settlement removes the flag.
+While the flag is set, every other message of the group that a worker receives is moved to the dead-letter queue as well,
+so that the order is kept there. The message that the flag names is run; its settlement removes the flag.
 
-On an engine with transactions, starting a group again is one transaction. It runs while no worker holds a message of the
-group. All messages of the group move to the end of the queue (dead letters first, then messages that waited in the queue),
-the flag names the first of them, and a history row records it. A worker that received before the transaction has settled
+On an engine with transactions, a group is started again in one transaction, while no worker holds a message of the group.
+All messages of the group move to the end of the queue (dead letters first, then messages that waited in the queue), the
+flag names the first of them, and a history row records it. A worker that received before the transaction has settled
 before it; one that receives after it sees the new flag and the new order; messages sent meanwhile come after the group.
 SQS has no transactions, cannot list the messages of one group, and cannot block a group. So a group is started there only
 when a person confirms that nobody sends to the queue and no worker receives from it (`idle`).
@@ -33,16 +33,16 @@ from onefold.observe.timeline import alone
 from onefold.runner import runs
 from onefold.runner.handlers import run_of
 
-_LOOKS = 2_000  # tries while a worker still holds the group: 10 s in all,
+_LOOKS = 2_000  # tries while a worker still holds the group: 10 s in all
 _PAUSE_MS = 5
-_WAIT_MS = _LOOKS * _PAUSE_MS  # also where each takes long, as a large group is read
+_WAIT_MS = _LOOKS * _PAUSE_MS  # the same limit if a single try takes long, because the group is large
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
     """A stopped group.
 
     Args:
-        queue, group: which.
+        queue, group: of the group.
         by: id of the message that stopped it.
     """
 
@@ -63,10 +63,10 @@ def stopped(session: AdminSession, queue: str | None = None) -> list[Stopped]:
 
 
 def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
-    """What sends a dead letter back, as a command: alone, or with its map run or its stopped group, which go as a whole.
+    """Which command sends a dead letter back: alone, or with its map run or stopped group, which go back as a whole.
 
     Returns:
-        A function of a dead letter. Which groups are stopped is asked now, once.
+        A function from a dead letter to its command. Which groups are stopped is read once, now.
     """
     stopped_by = {(one.queue, one.group): one.by for one in stopped(session)}
     held = {one.held for one in session.settings().values() if stopped_by and one.held is not None}
@@ -90,7 +90,7 @@ def ways_back(session: AdminSession) -> Callable[[Peeked], str]:
 
 
 def check_can_start(session: AdminSession, queue: str, group: str, *, idle: bool) -> None:
-    """Refuse to start a group where its order could not be kept.
+    """Refuse to start a group whose order could not be kept.
 
     Raises:
         UsageError: the engine's queues have no transactions, and `idle` is not set.
@@ -107,7 +107,7 @@ def check_can_start(session: AdminSession, queue: str, group: str, *, idle: bool
         )
     if session.engine.queues.depth(queue).in_flight:
         raise errors.TransientError(
-            f"A consumer holds messages of {queue}, which was said to be idle.",
+            f"A consumer holds messages of {queue}, so the queue is not idle.",
             meaning="The group's order could not be kept. Nothing was moved.",
             todo="Stop its workers, wait until their visibility timeout has passed, and run this again.",
         )
@@ -124,18 +124,18 @@ def start_again(
 ) -> dict[str, Moved]:
     """Send all dead letters of a stopped group back, in order and before the waiting messages, and restart the group.
 
-    On a file the transaction keeps other writers waiting for 0.1 s for each 1,000 messages: a group of 100,000 takes the
-    10 s after which they give up for now (StorageBusy).
+    On a file the transaction keeps other writers waiting 0.1 s for each 1,000 messages: a group of 100,000 takes 10 s,
+    after which other writers give up for now (StorageBusy).
 
     Args:
         queue: the FIFO queue the group belongs to.
         group: its name.
-        first: ids of messages that lie elsewhere (in the held queue) and go before all others.
-        idle: nobody sends to the queue and no worker receives from it; needed where the engine has no transactions.
+        first: ids of messages that are elsewhere (in the held queue) and go before all others.
+        idle: nobody sends to the queue and no worker receives from it; required if the engine has no transactions.
         reason_text: why, for the ledger.
 
     Returns:
-        By old message id, where each message went; what waited in the queue and had to go behind them is included.
+        Where each message went, by its old id, including messages that waited in the queue and had to go behind them.
 
     Raises:
         TransientError: workers kept receiving messages of the group; it is still stopped, and in order.
@@ -183,7 +183,7 @@ class _Group:
         return not head or head[0].state != "in_flight"
 
     def read_keys(self) -> None:
-        """Have the operation of each dead letter ready: users' functions are asked, so not while the file is locked."""
+        """Find the operation of each dead letter; calls users' functions, so it is done before the file is locked."""
         for one in (*self._elsewhere(), *self._dead()):
             if one.message_id not in self._keys:
                 self._keys[one.message_id] = reading.read(self._session, one).key
@@ -197,7 +197,7 @@ class _Group:
         return [one for one in self._queues.of_group(self._dead_letter, self._group) if one.source == self._queue]
 
     def send_back(self) -> dict[str, Moved] | None:
-        """Everything at once, inside a transaction; None: not now, a worker has some of it or just dead-lettered some."""
+        """Move all at once, inside a transaction; None if a worker holds a message or has just dead-lettered one."""
         if not self.is_free():
             return None
         back, waiting = [*self._elsewhere(), *self._dead()], self._queues.of_group(self._queue, self._group)
@@ -211,7 +211,7 @@ class _Group:
         return moved
 
     def carry_back(self) -> dict[str, Moved]:
-        """One after the other, for a queue that nothing else uses; one reading shows ten messages of a group."""
+        """Move messages step by step, for a queue that nothing else uses; one read shows ten messages of a group."""
         self.read_keys()
         moved = self._carry(self._elsewhere())
         while dead := self._dead():
@@ -246,7 +246,7 @@ class _Group:
         return {message_id: moved for message_id, moved in zip(ids, answers, strict=True) if moved is not None}
 
     def _point_at(self, first: Moved | None) -> None:
-        """Let the flag name the message that goes first; without one it goes."""
+        """Make the flag name the message that goes first; remove the flag if there is none."""
         name = group_flag(self._queue, self._group)
         flag = self._session.engine.state.get([name])[0]
         if flag is not None:
@@ -273,7 +273,7 @@ def resume_expired(session: AdminSession, group: str, *, reason_text: str | None
     """Restart a stopped group whose dead letters are all gone, expired or otherwise; returns the queues it was in.
 
     Args:
-        group: its exact name. reason_text: of the row `group-resumed`.
+        group: its exact name. reason_text: why, for the row `group-resumed`.
     """
     free = []
     for queue in sorted({one.queue for one in stopped(session) if one.group == group}):
@@ -287,7 +287,7 @@ def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None)
     """Restart the stopped groups of a queue that have no messages in the dead-letter or held queue; returns their names.
 
     Args:
-        group: this one alone.
+        group: only this one; None: all.
     """
     settings = session.settings()[queue]
     free = []
@@ -308,7 +308,7 @@ def let_go_of_empty(session: AdminSession, queue: str, group: str | None = None)
 def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool | None:
     """Remove a group's flag if none of its messages is left, in one transaction where possible; returns whether it did.
 
-    None: not now; a worker is about to send a message after the deleted ones.
+    None: it cannot be done now, because a worker is about to send a message after the deleted ones.
     """
     name = group_flag(settings.name, group)
     flag = session.engine.state.get([name])[0]
@@ -321,7 +321,7 @@ def _let_go(session: AdminSession, settings: QueueSettings, group: str) -> bool 
             return False
     in_flight = [one for one in session.engine.queues.of_group(settings.name, group) if one.state == "in_flight"]
     if any(one.message_id == flag.value.decode(errors="replace") for one in in_flight):
-        return False  # it is the one that is run; when it is done the flag goes with it
+        return False  # the flag names the message that is run; its settlement removes the flag
     if in_flight:
         return None
     return session.engine.state.put([Change(name, None, flag.version)]) == [True]

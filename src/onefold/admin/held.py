@@ -6,10 +6,10 @@ are deleted, because that one represents all of them. The record comes first in 
 messages that are answered or sent back by settling again, never a message without its record. A group that the message
 stopped is started before the message is deleted, for the same reason.
 Only what is provably the same operation with the same payload is deleted; any other held message goes back to its queue,
-where the guard judges it. A person judges one hold, which is of one run. Lists carry its name to whoever settles, and the
-store compares: a later run under the same key that is held too is not settled by what was said of the earlier one.
+where the guard judges it. A person judges one hold, which belongs to one run. Lists show its name, settling names it, and
+the store compares it: a later run under the same key that is held too is not settled by a decision about the earlier run.
 Never here: deciding what happened.
-Invariant: of a held operation that is not done, at least one message stays until it is.
+Invariant: a held operation that is not done keeps at least one message until it is done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from onefold.runner.handlers import Job, run_of
 
 _KEEP_MS = (
     90 * limits.DAY_MS
-)  # how long the record answers duplicates where the job's own `keep` is not known; its default
+)  # how long the record answers duplicates if the job's own `keep` is not known: the default of `keep`
 LISTED_MAX = 1_000
 _UNDONE = "--not-done --reason-text TEXT"
 _NAMED_MAX = 5  # operations of one key that an error names
@@ -43,14 +43,14 @@ class HeldOperation(Struct, frozen=True, kw_only=True):
     """One operation that is held.
 
     Args:
-        job, tenant, key: which.
-        hold: names this hold, `FENCE@SINCE_MS`: a later run under the same key has another one. Give it to `settle`.
+        job, tenant, key: of the operation.
+        hold: names this hold, `FENCE@SINCE_MS`: a later run under the same key has another one. Pass it to `settle`.
         state: `held`; or `left-over`: its record was settled, but a crash left messages here; settle it again.
         since_ms: when it was parked.
-        error, summary, attempts, crashes: what is known of the run in doubt. owner: the team.
-        took_effect: it came to its end, and only its result could not be recorded.
-        run: that its message belongs to, or None. fingerprint: of its failure (`dead_letters.fingerprint_of`).
-        queue: where its messages lie; None where it has none (a call under @once).
+        error, summary, attempts, crashes: what is known of the run in doubt. owner: the team that is responsible.
+        took_effect: its run reached its end, and only its result could not be recorded.
+        run: the run that its message belongs to, or None. fingerprint: of its failure (`dead_letters.fingerprint_of`).
+        queue: where its messages are; None if it has none (a call under @once).
         message_ids: the message of the run first, then its duplicates.
         expires_in_ms: until the first of the messages is gone; the record itself stays.
     """
@@ -82,11 +82,11 @@ class SettledOperation(Struct, frozen=True, kw_only=True):
         sent_back: new ids of messages that went back to their queue.
         deleted: duplicates that were deleted, including the run's message if it is done.
         group_restarted: messages of its FIFO group that waited behind it and are processed now.
-        left: messages with another payload that were sent to the held queue directly, so that there is nowhere to send
-            them back to; they stay there.
-        replaced: the result, JSON, that a person had given before; None where this is the first.
+        left: messages with another payload that were sent to the held queue directly, so there is no queue to send them
+            back to; they stay there.
+        replaced: the result, JSON, that a person had given before; None if this is the first.
         lacks_result: it was settled as done without a result, and the job's return type does not allow null.
-        is_unchecked: it was settled as done without a result, and what the job returns is not known here: no app was named.
+        is_unchecked: it was settled as done without a result, and the job's return type is not known: no app was named.
     """
 
     job: str
@@ -120,18 +120,18 @@ def listed(session: AdminSession, key: str | None = None) -> list[HeldOperation]
 
 
 def bodies(session: AdminSession, held: HeldOperation) -> list[tuple[str, str]]:
-    """Message id and body of each message of a held operation, for a person who asked."""
+    """Message id and body of each message of a held operation, for a person who asked for them."""
     found = session.engine.queues.find(list(held.message_ids))
     return [(one.message_id, one.body) for one in found if one is not None]
 
 
 def hold_of(record: Record | None) -> str:
-    """What a record says now, as `HeldOperation.hold` names it; `0@0` where there is none."""
+    """The name of a record's present hold, as in `HeldOperation.hold`; `0@0` if there is no record."""
     return f"{record.fence}@{record.updated_at_ms}" if record is not None else "0@0"
 
 
 def _messages(session: AdminSession, key: str | None) -> dict[RecordKey, list[Peeked]]:
-    """Held messages by operation, or of one key; unreadable ones are listed under their own id."""
+    """Held messages by operation, all or those of one key; unreadable ones are listed under their own id."""
     found: dict[RecordKey, list[Peeked]] = {}
     for queue in sorted(roles(session.settings()).held):
         for message in session.every(queue):
@@ -220,14 +220,14 @@ def settle(
     reason_text: str | None = None,
     idle: bool = False,
 ) -> SettledOperation:
-    """Settle a held operation as a person decides. One settled as done may be given another result.
+    """Settle a held operation as a person decides. If it was settled as done before, its result can be replaced.
 
     Args:
-        key, job, tenant: which; job and tenant where several operations have the key.
+        key, job, tenant: which; job and tenant if several operations have the key.
         hold: the `HeldOperation.hold` that was judged; None: the one that is found now. No other is settled.
-        done: whether the effect happened. False for a run that took effect needs a reason_text: who has undone it?
-        result: JSON that answers duplicates from now on; only with done. It has to be given for a call under @once, whose
-            later calls return it; of a job null unless given.
+        done: whether the effect happened. False for a run that took effect needs a reason_text that says who undid it.
+        result: JSON that answers duplicates from now on; only with done. Required for a call under @once, whose later
+            calls return it; for a job the default is null.
         reason_text: why, for the ledger.
         idle: nobody sends to the queue of a group that it stopped, and no worker receives from it (`groups.py`).
 
@@ -235,7 +235,7 @@ def settle(
         NotFoundError: nothing with this key is held. UsageError: several are, or a result without done; it stopped its
             group on SQS, and `idle` is not set.
         PayloadError: the result is not of the job's result type. UsageError: it is not JSON, or is missing.
-        ConflictError: it was settled before, the other way; another run is held by now than the one that was judged.
+        ConflictError: it was settled the other way before, or a run other than the one that was judged is held now.
     """
     if result is not None and not done:
         raise errors.UsageError("A result was given for an effect that did not happen.", todo="Leave --result out.")
@@ -291,26 +291,26 @@ def _judged_another(key: RecordKey, hold: str, now: Record | None) -> errors.Con
     """The error for a hold that is over.
 
     Args:
-        hold: that was judged. now: the record as it is.
+        hold: the one that was judged. now: the present record.
     """
     if now is None:
         is_now = "nothing is recorded under its key"
     elif now.parked:
-        is_now = f"it ran again and is held anew, {hold_of(now)}, since {instant(now.updated_at_ms)}"
+        is_now = f"it ran again and has been held again, {hold_of(now)}, since {instant(now.updated_at_ms)}"
     else:
-        is_now = f"its record is {now.status} since {instant(now.updated_at_ms)}"
+        is_now = f"its record has been {now.status} since {instant(now.updated_at_ms)}"
     return errors.ConflictError(
         f"The hold {hold} of {operation(key)} is over: {is_now}.",
-        meaning="What was found out about that run says nothing about a later one. Nothing was changed.",
+        meaning="What was found out about that run does not apply to a later one. Nothing was changed.",
         todo=f"Look again: {redact.command('onefold held show', key.key)} and {redact.command('onefold why', key.key)}.",
     )
 
 
 def nothing_held(session: AdminSession, key: str, *, undo: bool = False) -> errors.NotFoundError:
-    """The error for a key of which nothing is held, with what its records say.
+    """The error for a key under which nothing is held, with what its records say.
 
     Args:
-        undo: it was to be settled as not done.
+        undo: whether it was to be settled as not done.
     """
     records = session.engine.records.find(key, _NAMED_MAX)
     known = "; ".join(
@@ -335,7 +335,7 @@ def find(session: AdminSession, key: str, job: str | None, tenant: str | None, *
     """The held operation with this key.
 
     Args:
-        job, tenant: where several operations have the key. undo: it is to be settled as not done.
+        job, tenant: needed if several operations have the key. undo: whether it is to be settled as not done.
 
     Raises:
         NotFoundError: nothing with this key is held. UsageError: several are.
@@ -360,7 +360,7 @@ def find(session: AdminSession, key: str, job: str | None, tenant: str | None, *
 def _corrected(
     session: AdminSession, key: str, job: str | None, tenant: str | None, result: str, reason_text: str | None
 ) -> SettledOperation | None:
-    """Give what a person has settled as done another result; None where that is not what is asked for."""
+    """Replace the result of what a person has settled as done; None if no such operation has the key."""
     if listed(session, key):
         return None
     by_hand = [
@@ -384,7 +384,7 @@ def _corrected(
         if not session.engine.records.settle(operation_key, decision, now_ms):
             raise errors.ConflictError(
                 f"{operation(operation_key)} has another result by now.",
-                meaning="Somebody else changed it in this moment. Nothing was changed here.",
+                meaning="Somebody else changed it just now. Nothing was changed here.",
                 todo=f"See `{redact.command('onefold why', key)}`.",
             )
 
@@ -474,10 +474,10 @@ def _settle_record(
 def _with_row(
     session: AdminSession, key: RecordKey, write: Callable[[], None], row: Row, is_written: Callable[[Record], bool]
 ) -> None:
-    """Change a record and write its row: in one transaction, or say where the first happened and the second did not.
+    """Change a record and write its row, in one transaction if possible; report if the change happened without its row.
 
     Raises:
-        StorageError: the record was changed, and its row is missing. Whatever was raised, where nothing was changed.
+        StorageError: the record was changed, and its row is missing. If nothing was changed, the error that was raised.
     """
     changed = False
 
@@ -496,7 +496,7 @@ def _with_row(
         raise errors.StorageError(
             f"{operation(key)} was settled, but the row that says so could not be written: {error.what}",
             meaning=f"Its record is {record.status}. Its history does not show who settled it, and why.",
-            todo="Note that elsewhere, and correct what is said above. If it was the job of a queue, run the command"
+            todo="Note that elsewhere, and fix the cause named above. If it was the job of a queue, run the command"
             " again: its message is still in the held queue.",
         ) from error
 
@@ -544,7 +544,7 @@ def _settle_messages(
         return sent, removed
 
     restarted, started = 0, dict[str, Moved]()
-    for source, group in stopped:  # first: while its message is held, settling again finds the group and starts it
+    for source, group in stopped:  # first: while its message is held, settling again finds and starts the group
         first = [one.message_id for one in back if (one.source, one.group) == (source, group)]
         went = groups.start_again(session, source, group, first, idle=idle, reason_text=reason_text)
         started |= {message_id: went[message_id] for message_id in first if message_id in went}

@@ -38,8 +38,8 @@ class Paused(Struct, frozen=True, kw_only=True):
     """A job that its circuit breaker has paused.
 
     Args:
-        job: its name. until_ms: when one delivery is tried again. pauses: in a row.
-        summary: what the dependency said.
+        job: its name. until_ms: when one delivery is tried again. pauses: how many in a row.
+        summary: the dependency's last error.
     """
 
     job: str
@@ -59,8 +59,8 @@ def send_text(
     """Send one message to a job from JSON text, checked against the job's payload type.
 
     Args:
-        delay: not before so long from now, for example `10m`. run_at: an ISO 8601 instant with a zone.
-        key: instead of the job's key rule.
+        delay: how long to wait before it runs, for example `10m`. run_at: an ISO 8601 instant with a zone.
+        key: used instead of the job's key rule.
 
     Raises:
         PayloadError: it does not fit; nothing was sent. UsageError: a time that cannot be read.
@@ -112,7 +112,7 @@ def no_job(named: Iterable[str], job: str) -> errors.NotFoundError:
 
 
 def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -> bool:
-    """Resume a paused job; False when it was not paused. On the embedded engine its hidden messages become visible.
+    """Resume a paused job; False if it was not paused. On the embedded engine its hidden messages become visible.
 
     Raises:
         NotFoundError: the app declares no job of that name. TransientError: workers kept changing its breaker; try again.
@@ -131,16 +131,16 @@ def resume(session: AdminSession, job: str, *, reason_text: str | None = None) -
         )
     if done:
         session.record("resumed", job=job, reason_text=reason_text)
-        if session.engine.commit is not None:  # elsewhere nothing can be made visible without its receipt
+        if session.engine.commit is not None:  # elsewhere a message cannot be made visible without its receipt
             _wake(session, job)
         session.engine.notify()
     return done
 
 
 def _wake(session: AdminSession, job: str) -> None:
-    """Make messages of a job visible that its pause or a retry has hidden until later, and that are not being run."""
+    """Make visible the messages of a job that its pause or a retry has hidden and that are not being run."""
     kinds, declared = roles(session.settings()), session.job(job)
-    closed = session.closed_queues()  # there reading receives visible messages, and hidden ones cannot be made visible
+    closed = session.closed_queues()  # there, reading receives visible messages, and hidden ones cannot be made visible
     for queue in [declared.policy.queue] if declared is not None else sorted(kinds.sources):
         if queue in closed:
             continue
@@ -164,7 +164,7 @@ def taken_names(session: AdminSession) -> list[Taken]:
 
 
 def who_has_name(session: AdminSession, job: Job[Any, Any]) -> str:
-    """Who else owns the name of an app's job on this store, so that its worker is refused; empty if no one does."""
+    """Who else owns the name of an app's job on this store, so that its worker is refused; empty if nobody does."""
     found = session.engine.state.get([state_name_of(job.name)])[0]
     taken = decoded(found.value) if found is not None else None
     if taken is None or job.app in taken.apps:
@@ -181,12 +181,12 @@ def give_names(
     shared: bool = False,
     reason_text: str | None = None,
 ) -> list[Taken]:
-    """Have names belong to the jobs of an app from now on; what it changed.
+    """Give names to the jobs of an app from now on; returns what was changed.
 
     Args:
-        of: all names of that app, instead of `names`.
-        shared: the apps that have them keep them too. Then the apps answer each other's duplicates: for an app that is
-            being renamed, and for apps whose keys never meet.
+        of: give all names of that app, instead of `names`.
+        shared: the apps that have the names keep them too. The apps then answer each other's duplicates: meant for an
+            app that is being renamed, and for apps that never use the same keys.
 
     Raises:
         NotFoundError: no app has that name. TransientError: other processes keep changing it.
@@ -220,14 +220,15 @@ def _give(session: AdminSession, name: str, app: str, *, shared: bool, reason_te
 
 
 def unmatched(app: App) -> list[str]:
-    """Names in an app's declarations that match nothing, each in a sentence: a typing error there is silent otherwise.
+    """Names in an app's declarations that match nothing, each in a sentence: a typo there would not show otherwise.
 
-    Those of a reconciliation's schedule or map, and of exception classes. Only a module that is imported already is asked.
+    These are names of schedules or maps in reconciliations, and of exception classes. Only modules already imported are
+    searched for a class.
     """
     titles = [*app.schedules, *app.maps]
     found = [
-        f"{one.name} is for {one.of!r}, which is neither a schedule nor a map of the app {app.name}: it only looks at a map"
-        f" run that is started under this very name.{_meant(one.of, titles)}"
+        f"{one.name} is for {one.of!r}, which is neither a schedule nor a map of the app {app.name}: it only checks a map"
+        f" run that is started under exactly this name.{_meant(one.of, titles)}"
         for one in app.reconcilers.values()
         if one.of not in titles and one.of.partition("/")[0] not in titles
     ]
@@ -246,7 +247,7 @@ def _unmatched_class(dotted: str) -> str:
     loaded = sys.modules.get(module)
     if loaded is None:
         top, parent = module.partition(".")[0], module.rpartition(".")[0]
-        try:  # to find a module imports its parents
+        try:  # finding a module imports its parents
             there = find_spec(module if parent in sys.modules else top) is not None
         except (ImportError, ValueError):
             there = False

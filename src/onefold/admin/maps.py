@@ -45,11 +45,12 @@ class MapProgress(Struct, frozen=True, kw_only=True):
     """The state of a map run.
 
     Args:
-        run, map, source, failure, results, round: as `MapState`'s.
-        status: as `MapState`'s; and of a run that sends no more while what was sent finishes: `stopping` after a person's
-            state, `ending` after too many failures.
-        total: items. done, failed, malformed: of these. under_way: sent and not over. pending: not sent and not done.
-        started_at_ms, ended_at_ms: of the run. threshold: what is tolerated, in words; empty where the map is not declared.
+        run, map, source, failure, results, round: as in `MapState`.
+        status: as in `MapState`; if a run sends no more, but sent items still finish: `stopping` if a person stopped it,
+            `ending` after too many failures.
+        total: items. done, failed, malformed: how many of them. under_way: sent and not over.
+        pending: not sent and not done. started_at_ms, ended_at_ms: of the run.
+        threshold: what is tolerated, in words; empty if the map is not declared.
         remark: a note in addition to its counts; None: none.
     """
 
@@ -78,7 +79,7 @@ class MapProgress(Struct, frozen=True, kw_only=True):
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
-    """A row that is not an item: its line, and why it is not."""
+    """A row that is not a valid item: its line, and why."""
 
     line: int
     reason: str
@@ -104,27 +105,27 @@ def find(app: App, name: str) -> MapJob:
 
 
 def of_run(app: App, run: str) -> tuple[MapJob, MapState]:
-    """A run and the map it is of.
+    """A run and its map.
 
     Raises:
-        NotFoundError: the run does not exist, or its map is declared no more.
+        NotFoundError: the run does not exist, or its map is no longer declared.
     """
     state = map_state.must_read(app.runtime().engine.state, run).state
     return find(app, state.map), state
 
 
 def start(app: App, name: str, *, run: str, items: str | None = None, turns: bool = True) -> MapProgress:
-    """Start a run: its source is read through once, for its number of items and for what it is.
+    """Start a run: its source is read once, to count its items and to identify it later.
 
     Args:
-        name: of the declared map. run: of the run; keys of items begin with it.
-        items: path or s3:// URL; unless given, the declared source.
-        turns: have workers drive it; False where the caller does.
+        name: of the declared map. run: the run's name; keys of items begin with it.
+        items: path or s3:// URL; if None, the declared source.
+        turns: have workers drive it; False if the caller does.
 
     Raises:
-        NotFoundError: the map or the file does not exist. UsageError: the file is empty, breaks off, has not the columns
-            that an item needs ...; a bad name.
-        ConflictError: there is a run of this name.
+        NotFoundError: the map or the file does not exist. UsageError: the file is empty, breaks off, lacks a column
+            that an item needs ...; or the name is not valid.
+        ConflictError: a run of this name exists.
     """
     mapping = find(app, name)
     map_state.check_name(run)
@@ -169,8 +170,8 @@ def resume(app: App, run: str, *, turns: bool = True) -> MapProgress:
     """Resume a run that was halted, or that no process drives: its file is read and compared first.
 
     Raises:
-        NotFoundError: the run or the file does not exist. UsageError: it has ended; the file, or the declaration, is
-            another.
+        NotFoundError: the run or the file does not exist. UsageError: it has ended; or the file or the declaration has
+            changed.
     """
     mapping, state = of_run(app, run)
     if state.status not in ("running", "halted"):
@@ -192,14 +193,14 @@ def resume(app: App, run: str, *, turns: bool = True) -> MapProgress:
 
 
 def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True) -> MapProgress:
-    """Do again what failed, and do what was not sent; what is done stays done.
+    """Run again what failed, and send what was not sent; what is done stays done.
 
     Args:
-        items: the whole source, repaired, as path or s3:// URL; unless given, the run's own, which must not have changed.
+        items: the whole source, repaired, as path or s3:// URL; if None, the run's own, which must not have changed.
 
     Raises:
-        NotFoundError: the run or the file does not exist. UsageError: it has not ended; nothing is left to do; redriven
-            1,000 times; another source for a run in batches of which some are done.
+        NotFoundError: the run or the file does not exist. UsageError: it has not ended; nothing is left to do; it was
+            redriven 1,000 times; another source for a run in batches of which some are done.
     """
     mapping, state = of_run(app, run)
     opened = app.runtime()
@@ -217,7 +218,7 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
     if items is not None and is_cut(state, mapping):
         raise errors.UsageError(
             f"Run {run} gives its items to the handler in batches, and {state.done} of them are done.",
-            meaning="A batch is one effect, known by its items: a repaired source would cut other batches.",
+            meaning="A batch is one effect, identified by its items: a repaired source would make different batches.",
             todo=f"`onefold map redrive {run}` without another source does what failed, from the unchanged {state.source}; "
             f"put the repaired items alone into a file, for a run of its own: "
             f"`onefold map start {state.map} --items FILE --name NAME`.",
@@ -246,7 +247,7 @@ def redrive(app: App, run: str, *, items: str | None = None, turns: bool = True)
 
 
 def stop(app: App, run: str) -> MapProgress:
-    """Send no more items of a run; what was sent may finish. It can be redriven.
+    """Send no more items of a run; what was sent can finish. The run can be redriven.
 
     Raises:
         NotFoundError: the run does not exist. UsageError: it has ended.
@@ -276,8 +277,7 @@ def drive(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgr
     """Drive a run in this thread until it ends, and report now and then; workers still process its items.
 
     Raises:
-        UsageError: the run is halted until a person has done something. OtherDriverError: another
-            process drives it, too.
+        UsageError: the run is halted until a person acts. OtherDriverError: another process drives it too.
     """
     mapping, _ = of_run(app, run)
     opened = app.runtime()
@@ -290,7 +290,7 @@ def drive(app: App, run: str, report: Callable[[MapProgress], None]) -> MapProgr
             except OtherDriverError:
                 if mapper.is_replaced():
                     raise
-                mapper = Mapper(opened, mapping, run)  # it was stopped: what was sent may finish
+                mapper = Mapper(opened, mapping, run)  # it was stopped: what was sent can finish
                 continue
             report(_progress(mapping, mapper.state))
             if wait_ms and not mapper.over:
@@ -307,7 +307,7 @@ def progress(app: App, run: str) -> MapProgress:
 
 
 def look(engine: Engine, maps: Mapping[str, MapJob], run: str) -> MapProgress:
-    """The state of a run; `maps` are the known ones; without its map, the tolerated failures are left out.
+    """The state of a run; `maps` are the known maps. If its map is not among them, `threshold` is empty.
 
     Raises:
         NotFoundError: the run does not exist.
@@ -366,7 +366,7 @@ def _threshold(mapping: MapJob) -> str:
 
 
 def _remark(mapping: MapJob, state: MapState) -> str | None:
-    """That a source without items has succeeded, as for Step Functions, may not be what was meant."""
+    """A note for a source without items: the run succeeds, as in Step Functions, which may not be what was meant."""
     if state.total:
         return None
     reader = mapping.spec.reader
@@ -391,7 +391,7 @@ def _results(app: App, mapping: MapJob, run: str) -> str:
 
 
 def _measured(source: Source, mapping: MapJob) -> tuple[SourceIdentity, int]:
-    """What a source is, and how many items it has; it has the columns they need, and must not change while it is read."""
+    """The identity of a source and its number of items; refuses missing columns, and a source that changes."""
     identity = source.identity()
     check_columns(source, mapping)
     total = count(source, mapping.spec.reader)
@@ -406,7 +406,7 @@ def _measured(source: Source, mapping: MapJob) -> tuple[SourceIdentity, int]:
 def _refuse_known(opened: Runtime, run: str) -> None:
     stored = runs.read(opened.engine.state, run)
     begun = stored is not None and stored.run.kind == "map" and map_state.read(opened.engine.state, run) is None
-    if stored is not None and not begun:  # else its start was cut short, where nothing makes that one step
+    if stored is not None and not begun:  # if begun, its start was interrupted between two steps
         raise errors.ConflictError(
             f"There is a run {run!r} already, of {stored.run.title}.",
             meaning="The keys of its items begin with its name. Nothing was started.",
@@ -427,7 +427,7 @@ def _change(
 
 
 def _reopen(opened: Runtime, run: str) -> None:
-    """A run that was complete is open again until its redrive is."""
+    """Mark a run that was complete as open again until its redrive is complete."""
     runs.note(opened.engine.state, run, expected=None, ended_at_ms=None, failure=None)
     opened.engine.state.put([Change(runs.OPEN_PREFIX + run, b"{}", 0)])
 

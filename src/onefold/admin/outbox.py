@@ -1,4 +1,4 @@
-"""An app's outbox table: made, and looked at.
+"""An app's outbox table: creating it, and reading its state.
 
 Never here: passing its messages on (`runtime/relay.py`). Invariant: reading changes nothing.
 """
@@ -29,10 +29,10 @@ def create(url: str, *, run: bool) -> Created:
     """Make the outbox tables that do not exist in a database.
 
     Args:
-        run: False: only say the statements.
+        run: False: only return the statements.
 
     Raises:
-        UsageError: a URL of another kind. TransientError, StorageError: the database does not do it.
+        UsageError: a URL of another kind. TransientError, StorageError: the database refuses or cannot be reached.
     """
     sql = outbox_sql(url)
     if run:
@@ -50,9 +50,9 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
 
     Args:
         url: of its database.
-        waiting: messages. oldest_age_ms: of the oldest of them, since it was written; None where there is none.
+        waiting: messages. oldest_age_ms: since the oldest of them was written; None if there is none.
         refused: messages that their queues refused, and that wait for a person.
-        trouble: why it could not be looked at; None where it could.
+        trouble: why it could not be read; None if it could.
     """
 
     url: str
@@ -63,7 +63,7 @@ class OutboxStatus(Struct, frozen=True, kw_only=True):
 
 
 def status_of(session: AdminSession) -> OutboxStatus | None:
-    """The app's outbox now; None where it names none."""
+    """The state of the app's outbox; None if it names none."""
     jobs = session.jobs
     if jobs is None or jobs.outbox is None:
         return None

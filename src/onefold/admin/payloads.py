@@ -1,8 +1,8 @@
-"""What an app would make of the messages that are there: which have no job, and which do not fit its payload's type.
+"""What an app would do with the messages in its queues: which have no job, and which do not fit their payload's type.
 
-Before a release that renames a job or changes a payload is deployed, it is asked here about what waits, lies in dead-letter
-queues and is held. Each message is read as a worker of that release would read it: upgraded, validated, its key made. Then
-the names under which this app has worked before, and which it no longer declares, are listed.
+Before a release that renames a job or changes a payload is deployed, this checks the messages that wait, that are held
+and that are in dead-letter queues. Each is read as a worker of that release would read it: upgraded, validated, its key
+made. Names under which this app has worked before, and which it no longer declares, are listed too.
 Never here: output. Invariants: nothing is written, and no handler runs; a finding names fields and types, never values.
 """
 
@@ -28,7 +28,7 @@ Place = Literal["waiting", "dead", "held"]
 
 LOOKED_AT: Final = 100_000  # messages, unless a caller says otherwise
 SHOWN: Final = 100  # unfit messages that are named
-_SAID = re.compile(  # what msgspec says without quoting a value
+_SAID = re.compile(  # error texts of msgspec that do not quote a value
     r"(?:Expected `[^`]*`(?:, got `[^`]*`)?|Object missing required field `[^`]*`|Object contains unknown field `[^`]*`"
     r"|Invalid (?:enum value|UUID|RFC3339 encoded (?:datetime|date|time)|base64 encoded string))"
 )
@@ -39,8 +39,8 @@ class UnfitMessage(Struct, frozen=True, kw_only=True):
 
     Args:
         queue, place, message_id: where the message is.
-        job: the one it is for, if it names one. key: of its operation, if it is noted beside the body.
-        version: of its payload; None where its attribute is not a version.
+        job: the one it is for, if it names one. key: of its operation, if it is known without reading the body.
+        version: of its payload; None if its attribute is not a version.
         kind: `no-job`, `later-version` (a later release has sent it), or `malformed`.
         why: one line, with the field; no value.
     """
@@ -59,7 +59,7 @@ class JobMessages(Struct, frozen=True, kw_only=True):
     """The messages of one job name in one place.
 
     Args:
-        job: the name that they have; None where they have none. declared: the name of the job that takes them, or None.
+        job: the name that they carry; None if none. declared: the name of the job that takes them, or None.
         queue, place: where they are.
         count: how many. upgraded: how many of them are upgraded first. unfit: how many would not run.
     """
@@ -74,13 +74,13 @@ class JobMessages(Struct, frozen=True, kw_only=True):
 
 
 class PayloadSurvey(Struct, frozen=True, kw_only=True):
-    """What a release would make of the messages that are there.
+    """What a release would do with the messages in the queues.
 
     Args:
-        looked_at: messages. is_whole: False if there are more than were looked at.
-        unread: queues that cannot be read without receiving their messages (SQS), and were not.
+        looked_at: how many messages were read. is_whole: False if there are more.
+        unread: queues that were not read, because that would receive their messages (SQS).
         jobs: by name and place. unfit: messages that would not run, at most a hundred. unfit_count: all of them.
-        stranded: names under which the app has worked, and which no job of it has any more.
+        stranded: names under which the app has worked and that none of its jobs has any more.
     """
 
     looked_at: int
@@ -93,7 +93,7 @@ class PayloadSurvey(Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Whether every message that was looked at would run, and no name is stranded."""
+        """Whether every message that was read would run, and no name is stranded."""
         return not self.unfit_count and not self.stranded
 
 
@@ -149,7 +149,7 @@ def survey(session: AdminSession, *, limit: int = LOOKED_AT) -> PayloadSurvey:
 
 
 def _queues(session: AdminSession, unread: tuple[str, ...]) -> list[tuple[str, Place]]:
-    """The queues of the app, or all of the engine where it declares none, and what each of them holds."""
+    """The queues of the app, or all queues of the engine if it declares none, and what each is for."""
     assert session.jobs is not None
     settings = session.settings() if session.has_queues else {}
     own = {one.name for one in session.jobs.queues}
@@ -161,7 +161,7 @@ def _queues(session: AdminSession, unread: tuple[str, ...]) -> list[tuple[str, P
 def _read(
     session: AdminSession, message: Peeked, queue: str, place: Place, named: str | None
 ) -> tuple[Job[Any, Any] | None, UnfitMessage | None]:
-    """The job that takes a message, and why it would not run it; None where it would."""
+    """The job that takes a message, and why it would not run it; None if it would."""
     job = session.job(named)
     try:
         version: int | None = version_of(message.attributes)
@@ -198,7 +198,7 @@ def _without_values(session: AdminSession, message: Peeked, named: str | None) -
     error = job.read(reading.delivery_of(message))[1]
     if not isinstance(error, errors.PayloadError):
         return (
-            "Its attributes claim what its body does not say."
+            "Its attributes claim something that its body does not say."
             if error is None
             else f"Reading it raised {_name(error)}."
         )
@@ -215,7 +215,7 @@ def _name(error: object) -> str:
 
 
 def stranded_names(session: AdminSession) -> tuple[str, ...]:
-    """Names under which the app has worked on this engine, and which no job of it has any more."""
+    """Names under which the app has worked on this engine and that none of its jobs has any more."""
     assert session.jobs is not None
     declared = {name for job in session.jobs.named.values() for name in job.names}
     state = session.engine.state

@@ -23,8 +23,8 @@ from onefold.contracts.settings import QueueSettings, differences
 from onefold.contracts.store import RecordKey
 from onefold.runtime.runtime import differing
 
-_STEP_MS = 200  # between two steps of a move task that this process carries
-_NOTED_AT_ONCE = 1_000  # messages of a purge that one transaction deletes and writes rows of
+_STEP_MS = 200  # between two steps of a move task that this process carries out
+_NOTED_AT_ONCE = 1_000  # messages of a purge that one transaction deletes and records
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
@@ -49,10 +49,10 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
     Args:
         message_id, queue, state, group, receive_count: as in the queue.
-        job, tenant, key: the operation, where it is known.
-        sent_at_ms, visible_at_ms, expires_at_ms: the queue's own clock.
+        job, tenant, key: the operation, if known.
+        sent_at_ms, visible_at_ms, expires_at_ms: by the queue's own clock.
         owner: the process that has it, while in flight.
-        body: only where it was asked for.
+        body: only if it was asked for.
     """
 
     message_id: str
@@ -71,7 +71,7 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """A queue whose settings in the engine are not those declared; one line per difference, and all in a sentence."""
+    """A queue whose settings in the engine are not those declared; one line per difference, and a sentence with all."""
 
     queue: str
     differences: tuple[str, ...]
@@ -79,7 +79,7 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def views(session: AdminSession, queue: str | None = None) -> list[QueueView]:
-    """All queues, each followed by its dead-letter and held queue; with `queue`, this one alone if it exists."""
+    """All queues, each followed by its dead-letter and held queue; with `queue`, only this one if it exists."""
     settings = session.settings()
     kinds = roles(settings)
     order: list[str] = []
@@ -109,11 +109,11 @@ def views(session: AdminSession, queue: str | None = None) -> list[QueueView]:
 def look(
     session: AdminSession, queue: str, *, limit: int = 20, bodies: bool = False, receive: bool = False
 ) -> list[MessageView]:
-    """The oldest messages of a queue, without receiving them where the queue can be asked so.
+    """The oldest messages of a queue, read without receiving them if the engine allows that.
 
     Args:
-        limit: at most so many, 1 or more.
-        bodies: with their payloads, because a person asked.
+        limit: how many at most, 1 or more.
+        bodies: include their payloads, because a person asked for them.
         receive: also read a working queue of SQS, where reading receives the messages.
 
     Raises:
@@ -161,15 +161,15 @@ def count(session: AdminSession, queue: str) -> int:
 def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) -> int:
     """Delete every message of a queue, including those in flight; returns how many. Empty stopped groups are restarted.
 
-    On an engine in one file the history of each message records it: they are deleted in transactions of 1,000 with their
-    rows, the oldest first, and at the end in one with what was sent meanwhile, whose first 1,000 have rows. Ended in
-    between, what is left is still in the queue. The row of the purge counts all, and those without a row of their own
-    (`not_noted`).
+    On an engine in one file each deletion is recorded in the message's history: messages are deleted in transactions of
+    1,000 together with their rows, the oldest first. The last transaction also deletes what was sent meanwhile, and
+    writes rows for the first 1,000 of that. If the purge is interrupted, what is left is still in the queue. The row of
+    the purge counts all messages, and those without a row of their own (`not_noted`).
 
     Raises:
         NotFoundError: the queue does not exist. UsageError: purged less than 60 s ago.
     """
-    # On SQS reading takes messages from its consumers, so only the embedded engine records which ones they were.
+    # On SQS, reading takes messages away from consumers, so only the embedded engine records which messages they were.
     says_which = session.engine.commit is not None
     session.engine.queues.purge(queue, only_ask=True)
     began_ms, removed, noted = session.now_ms(), 0, 0
@@ -178,10 +178,10 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
         some = islice(session.every(queue), _NOTED_AT_ONCE) if says_which else ()
         return [
             (replace(one, body=""), reading.read(session, one).key) for one in some
-        ]  # users' functions: no lock is held
+        ]  # calls users' functions, so no lock is held
 
     def still() -> tuple[list[str], list[Row]]:
-        """The messages that were found and are in the queue still, and the rows of those whose key is known."""
+        """The messages that were found and are still in the queue, and the rows of those whose key is known."""
         now = session.engine.queues.find([one.message_id for one, _ in found]) if found else []
         there = [pair for pair, one in zip(found, now, strict=True) if one is not None and one.queue == queue]
         rows = [
@@ -206,7 +206,7 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
         return total
 
     found = look()
-    while len(found) == _NOTED_AT_ONCE and found[-1][0].sent_at_ms <= began_ms:  # a busy sender is not run after
+    while len(found) == _NOTED_AT_ONCE and found[-1][0].sent_at_ms <= began_ms:  # does not chase a busy sender
         gone, written = session.together(remove)
         removed, noted = removed + gone, noted + written
         found = look()
@@ -219,7 +219,7 @@ def purge(session: AdminSession, queue: str, *, reason_text: str | None = None) 
 
 
 def kept_keys(session: AdminSession, queue: str) -> str | None:
-    """What a purge leaves of `unique` jobs where a send cannot look for a message: their keys. None where it can."""
+    """A note that a purge leaves the keys of `unique` jobs, if a send cannot look for a message; None if it can."""
     if session.engine.commit is not None:
         return None
     whose = "jobs with unique=True"
@@ -248,15 +248,15 @@ def start_move(
     per_second: int | None = None,
     reason_text: str | None = None,
 ) -> MoveTask:
-    """Begin to move a dead-letter queue as a whole, as SQS's message move task does; the outcome is not watched.
+    """Begin to move all messages of a dead-letter queue, as SQS's message move task does; the outcome is not watched.
 
     Args:
         to: the queue to move to; None sends each message back where it came from.
-        per_second: 1 to 500; None as fast as it goes.
+        per_second: 1 to 500; None: as fast as possible.
 
     Raises:
-        UsageError: not a dead-letter queue, a task runs already; it holds messages of a stopped group, whose order a task
-            would lose. NotFoundError: the queue does not exist.
+        UsageError: it is not a dead-letter queue; a task runs already; or it holds messages of a stopped group, whose
+            order a task would lose. NotFoundError: the queue does not exist.
     """
 
     def write() -> MoveTask:
@@ -278,7 +278,7 @@ def start_move(
 
 
 def carry_move(session: AdminSession, task: MoveTask, report: Callable[[MoveTask], None]) -> MoveTask:
-    """Carry a task forward until it ends, reporting after each step. Workers do the same while they run."""
+    """Carry out a task until it ends, reporting after each step. Workers do the same while they run."""
     while task.status == "RUNNING":
         if session.engine.queues.step_moves():
             session.engine.notify()
@@ -325,7 +325,9 @@ def drift(session: AdminSession, declared: Sequence[QueueSettings]) -> list[Drif
 
 
 def apply(session: AdminSession, declared: Sequence[QueueSettings], *, reason_text: str | None = None) -> list[Drift]:
-    """Make the engine's queues as an app declares them; what was different. Companions come before their queues.
+    """Give the engine's queues the settings that an app declares; returns what was different.
+
+    In `declared`, dead-letter and held queues come before the queues that they serve.
 
     Raises:
         UsageError: a change that cannot be made (another type, a retention that no longer fits).

@@ -1,8 +1,8 @@
 """A stored message, read as the guard will read it: which operation it belongs to, and what a delivery would do now.
 
-The forecast runs the very functions that decide deliveries (`contracts/transitions.claim` and `record/guard.answer`) on a
-copy of the record. So a dry run and the run agree, unless something changes between the two. Without an app the job's policy
-is not known, and the answer to whatever depends on it is "unknown", with the reason.
+The forecast runs the same functions that decide deliveries (`contracts/transitions.claim` and `record/guard.answer`) on a
+copy of the record. So a dry run and the run agree, unless something changes between the two. Without an app the job's
+policy is not known, and the answer to whatever depends on it is "unknown", with the reason.
 Never here: changing anything. Invariant: reading a message twice gives the same answer while nothing else changes.
 """
 
@@ -40,11 +40,11 @@ ExpectedOutcome = Literal[
     "run", "answered", "waits", "unknown", "held", "conflict", "malformed", "comes-back", "no-job"
 ]
 
-_KEEP_MS = 1  # of the claim that is only thought; nothing is written
+_KEEP_MS = 1  # of a claim that is only computed; nothing is written
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a message is.
+    """What is known of a message.
 
     Args:
         job: the job's name, if known.
@@ -53,7 +53,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         amends: fingerprint of the payload it replaces, after an edit.
         problem: why it cannot be read as a payload, or the app it is for; empty if it can be read.
         outcome: `malformed` or `no-job` when that settles it already.
-        payload: as its job's type reads it; None where that is not known.
+        payload: decoded as its job's type; None if that is not known.
     """
 
     job: str | None
@@ -66,7 +66,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     compared: Compared | None = None
 
     def is_of(self, fingerprint: str) -> bool:
-        """Whether its payload is the one with that fingerprint, whatever either leaves to its defaults."""
+        """Whether its payload has that fingerprint, even if one of them leaves out fields that have their defaults."""
         if self.fingerprint == fingerprint:
             return True
         if self.payload is None or self.fingerprint is None:
@@ -81,7 +81,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
         outcome: `run`; `answered` from the record and deleted; `waits` for a run elsewhere; `unknown`: an earlier run's
             outcome is in doubt and the job's policy decides; `held` again; `conflict`, `malformed`, `comes-back`: to the
             dead-letter queue again; `no-job`: hidden again until a worker has its job.
-        why: one sentence with what decides.
+        why: the reason, in one sentence.
     """
 
     outcome: ExpectedOutcome = field(name="fate")  # the name in JSON
@@ -89,7 +89,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
 
 
 def read(session: AdminSession, message: Peeked) -> Reading:
-    """The operation a message is for, from its app where that is known, else from what it carries."""
+    """The operation that a message is for, by its app if that is known, else by what the message carries."""
     if session.jobs is None:
         return _read_alone(session, message)
     delivery = delivery_of(message)
@@ -97,7 +97,7 @@ def read(session: AdminSession, message: Peeked) -> Reading:
     if named is not None and not any(job.policy.queue == delivery.queue for job in session.jobs.named.values()):
         delivery = replace(
             delivery, queue=named.policy.queue
-        )  # sent to a dead-letter queue directly: nothing runs it there
+        )  # it was sent to a dead-letter queue directly: nothing runs it there
     try:
         job = session.jobs.of(delivery)
     except errors.NotFoundError as error:
@@ -152,10 +152,10 @@ def carried_job(message: Peeked) -> str | None:
 
 
 def _read_alone(session: AdminSession, message: Peeked) -> Reading:
-    """Without an app: job and key as the message carries them, the tenant from the one record that fits."""
+    """The reading without an app: job and key as the message carries them, the tenant from the one record that fits."""
     job = carried_job(message)
     claimed = _carried(message, KEY_ATTRIBUTE) if message.trusted else None
-    noted = message.reason.key if message.reason is not None else None  # by the worker, which has read the body
+    noted = message.reason.key if message.reason is not None else None  # noted by the worker that read the body
     key = claimed or noted or message.key
     if job is None or key is None:
         missing = "job" if job is None else "key"
@@ -196,7 +196,7 @@ def record_of(session: AdminSession, known: Reading) -> store.Record | None:
 
 
 def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast]:
-    """What a delivery of each message would do now; two messages of one operation are answered alike."""
+    """What a delivery of each message would do now; two messages of one operation get the same answer."""
     readings = [read(session, message) for message in messages]
     keys = [reading.key for reading in readings if reading.key is not None]
     records = dict(zip(keys, session.engine.store.read(keys, session.now_ms()), strict=True)) if keys else {}
@@ -204,7 +204,7 @@ def forecast(session: AdminSession, messages: Sequence[Peeked]) -> list[Forecast
 
 
 def foresee(session: AdminSession, reading: Reading, record: store.Record | None) -> Forecast:
-    """What a delivery with this reading would do with its record as given."""
+    """What a delivery with this reading would do if its record is the given one."""
     if reading.outcome is not None:
         return Forecast(outcome=reading.outcome, why=reading.problem)
     if reading.key is None:
@@ -290,7 +290,7 @@ def _without_policy(found: store.Answer, now_ms: int) -> Forecast:
             return Forecast(outcome="waits", why=f"Runs elsewhere now (owner {found.owner}, lease for {left}).")
         case store.Held():
             ago = age(now_ms - found.since_ms)
-            return Forecast(outcome="held", why=f"Its key is held for a person since {ago}; settle that first.")
+            return Forecast(outcome="held", why=f"Its key has been held for a person for {ago}; settle that first.")
         case store.Unreadable():
             return Forecast(outcome="waits", why=found.what)
         case store.Conflict():

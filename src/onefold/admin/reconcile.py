@@ -3,10 +3,10 @@
 A check does what the run's declared reconciliation would do; where the app declares none, dispatched keys are compared with
 records alone. Its outcome is stored with the name of the person who ran it. A repair is planned first, then sent.
 
-A missing operation has no message left, and rows and records hold no payload. The payload has to come from where it was
-made: the dispatcher's generator, which is run again for the same tick and of which only the missing messages are taken; the
-source of a map run, which must be unchanged; or, for a plain tick, the schedule itself. A key that is not produced again, or
-that comes with another payload than its record has seen, is refused and named, because sending it would repair nothing.
+A missing operation has no message left, and rows and records contain no payload. The payload has to come from where it
+was made: the dispatcher's generator, which is run again for the same tick, and only its missing messages are used; the
+source of a map run, which must be unchanged; or, for a plain tick, the schedule itself. A key that is not produced again,
+or that comes with a payload other than the one its record has seen, is refused and named: sending it would repair nothing.
 
 Dead letters and held outcomes have their payload, their reason and their own commands; they are counted here, not moved.
 Never here: how a check is done (`reconcile/reconciler.py`), finding what is missing (`reconcile/survey.py`).
@@ -53,7 +53,7 @@ BY_HAND = 0  # the number of a check that was not started by a message
 
 
 def reconcile(session: AdminSession, app: App | None, run: str) -> list[ReconcileOutcome]:
-    """Look at a run now: once for each reconciliation that is declared for it, or once without a count of the user's own.
+    """Check a run now: once for each reconciliation that is declared for it, or once without the user's own count.
 
     Args:
         app: the app; None where only the engine is known.
@@ -63,7 +63,7 @@ def reconcile(session: AdminSession, app: App | None, run: str) -> list[Reconcil
         An outcome for each reconciliation. They are recorded and reported like the job's own.
 
     Raises:
-        UsageError: the user's own check failed, or answered in no known form; nothing of its look is written down.
+        UsageError: the user's own check failed, or its answer has no known form; nothing of that check is recorded.
     """
     found = runs.read(session.engine.state, run)
     title = found.run.title if found is not None else run.partition("/")[0]
@@ -93,7 +93,7 @@ def _by(reconciler: Reconciler, session: AdminSession, run: str) -> ReconcileOut
         ) from error
 
 
-MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next one takes the next
+MISSING_MAX: Final = 10_000  # operations of one repair, whose messages are in memory; the next repair takes more
 _BATCH: Final = 500  # messages of one transaction
 
 
@@ -127,10 +127,10 @@ class RepairPlan(Struct, frozen=True, kw_only=True):
     Args:
         run: its name.
         resend: what is sent, in the order of the dispatch.
-        refused: missing, and it cannot be sent again.
+        refused: missing operations that cannot be sent again.
         dead, held: operations that have commands of their own.
-        more: there are more missing ones than one repair takes; repair again.
-        sent: how many were sent; 0 of a plan.
+        more: more operations are missing than one repair takes; repair again.
+        sent: how many were sent; 0 if this is only a plan.
     """
 
     run: str
@@ -143,19 +143,19 @@ class RepairPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left of the run for a person, once the plan was carried out."""
+        """Whether a person has nothing left to do for the run once the plan is carried out."""
         return not (self.refused or self.dead or self.held or self.more) and self.sent == len(self.resend)
 
 
 class Repair:
-    """A repair of one run, worked out at once, sent when asked to.
+    """A repair of one run: planned when it is made, sent by `send`.
 
     Args:
-        app: the declarations. run: its full name.
+        app: the declarations. run: the run's full name.
 
     Raises:
-        UsageError: the dispatcher failed while it was asked again, or the source of a map run is another one.
-        NotFoundError: that source is gone.
+        UsageError: the dispatcher failed when it was run again, or the source of a map run has changed.
+        NotFoundError: that source does not exist any more.
     """
 
     def __init__(self, session: AdminSession, app: App, run: str) -> None:
@@ -191,7 +191,7 @@ class Repair:
     # -- what it would send ----------------------------------------------------------------------------------------------
 
     def _payloads(self, wanted: dict[RecordKey, SurveyedOperation]) -> tuple[list[Outgoing], dict[RecordKey, str]]:
-        """The messages of what is wanted, and why others have none."""
+        """The messages of the wanted operations, and for the others why they have none."""
         if not wanted:
             return [], {}
         found = runs.read(self._session.engine.state, self._run)
@@ -204,13 +204,13 @@ class Repair:
         else:
             why = f"what made its message is not declared here: the app has no schedule or map {title}"
             return [], dict.fromkeys(wanted, why)
-        gone = "its data has changed: it does not come up any more when its message is to be made again"
+        gone = "its data has changed: its message is no longer produced"
         refused = {key: gone for key in wanted if key not in made}
         keys = list(made)
         for key, record in zip(keys, self._session.engine.store.read(keys, self._session.now_ms()), strict=True):
             if self._is_other(record, made[key]):
                 del made[key]
-                refused[key] = "its payload would be another than the one that was claimed: the data has changed"
+                refused[key] = "its payload would differ from the one that was claimed: the data has changed"
         return list(made.values()), refused
 
     def _is_other(self, record: Record | None, message: Outgoing) -> bool:
@@ -224,7 +224,7 @@ class Repair:
         return not payload_defaults.is_same(payload, message.fingerprint, record.fingerprint, job.rules.compared)
 
     def _mapped(self, mapping: MapJob, state: MapState, wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
-        """Children of a map run, read again from its source."""
+        """Wanted children of a map run, read again from its source."""
         source = source_of(state.source, self._app.runtime().s3_client)
         check_source(source, state, mapping, wholly=True)
         return _collect(lambda: _outgoing(children(mapping, self._run, source, Position())), wanted)
@@ -236,14 +236,14 @@ class Repair:
         tick = schedule.tick(TickMessage(schedule=schedule.name, scheduled_at=scheduled_at))
         ctx = self._context(RecordKey("", schedule.job.name, self._run))
         arguments = (tick, ctx) if positional(schedule.function) >= 2 else (tick,)
-        token = context.current.set(ctx)  # what it sends besides its messages was sent by the run itself
+        token = context.current.set(ctx)  # what else it sends was sent by the run already, and is dropped
         try:
             return _collect(lambda: schedule.function(*arguments), wanted)
         except errors.OnefoldError:
             raise
         except Exception as error:  # the user's own code may raise anything
             raise errors.UsageError(
-                f"The dispatcher of {schedule.name} failed while it was asked again: "
+                f"The dispatcher of {schedule.name} failed when it was run again: "
                 f"{type(error).__name__}: {summary_of(error)}",
                 meaning="The missing messages are not known; nothing was sent.",
                 todo="Fix it, and repair again.",
@@ -252,7 +252,7 @@ class Repair:
             context.current.reset(token)
 
     def _context(self, key: RecordKey) -> Context:
-        """Of a run that is only thought: the same key for partners, nothing to be recorded."""
+        """The context for collecting messages: it has the run's key for partners, and nothing is recorded."""
         return Context(
             Hold(key, self._session.actor, 0), attempt=1, attempts_max=1, message=None,
             clock=self._session.clock, entropy=self._session.entropy, deadline_ms=None,
@@ -261,15 +261,15 @@ class Repair:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, reason_text: str | None = None) -> RepairPlan:
-        """Send what was planned, each with a row that names the person; returns the plan with the number sent.
+        """Send what was planned, each message with a row that names the person; returns the plan with the number sent.
 
-        A batch and its rows are one transaction where the engine has one; elsewhere the rows come first.
+        A batch and its rows are one transaction if the engine has them; otherwise the rows come first.
 
         Args:
             reason_text: why, kept with the rows.
 
         Raises:
-            PayloadError: a queue does not take one of them. StorageBusy: the batches before it were sent, the rest was not.
+            PayloadError: a queue refuses one of them. StorageBusy: earlier batches were sent, the rest was not.
         """
         sent = 0
         why = {(one.job, one.tenant, one.key): one.why for one in self.plan.resend}
@@ -287,7 +287,7 @@ class Repair:
         return self.plan
 
     def _again(self, one: Outgoing) -> Outgoing:
-        """As a message of the run; on FIFO under an id that the queue's deduplication has not seen."""
+        """The message as one of the run; on FIFO with a deduplication id that the queue has not seen."""
         again = in_run(one, self._run)
         if one.entry.dedup_id is None:
             return again
@@ -304,12 +304,12 @@ def _jobs(session: AdminSession) -> dict[str, Any]:
 
 
 def _is_lost(item: SurveyedOperation) -> bool:
-    """Nothing would ever run it: no message is left, and no run is under way."""
+    """Whether nothing would ever run the operation: it has no message left, and no run of it is under way."""
     return item.state == "missing" or (item.state == "stuck" and item.message_id is None)
 
 
 def _first(items: Iterable[tuple[RecordKey, SurveyedOperation]]) -> Iterator[tuple[RecordKey, SurveyedOperation]]:
-    """At most as many as one repair sends; the iteration still runs to its end, so that the counts are right."""
+    """At most as many items as one repair sends; the iteration still runs to its end, so that the counts are right."""
     for count, item in enumerate(items):
         if count < MISSING_MAX:
             yield item
@@ -320,7 +320,7 @@ def _outgoing(found: Iterator[MapChild]) -> Iterator[Outgoing]:
 
 
 def _collect(begin: Callable[[], Any], wanted: set[RecordKey]) -> dict[RecordKey, Outgoing]:
-    """The wanted messages of a generator, which is closed as soon as all are there."""
+    """The wanted messages of a generator, which is closed as soon as all of them are found."""
     found: dict[RecordKey, Outgoing] = {}
 
     def take(one: object) -> bool:
@@ -330,7 +330,7 @@ def _collect(begin: Callable[[], Any], wanted: set[RecordKey]) -> dict[RecordKey
 
     made = begin()
     if inspect.isasyncgen(made):
-        import asyncio  # 36 ms to import; only async dispatchers pay it
+        import asyncio  # 36 ms to import, paid only by async dispatchers
 
         asyncio.run(_take_all(made, take))
         return found

@@ -1,7 +1,7 @@
 """Sending dead letters back: what each would do (dry run), and the sending itself, which stops when replays fail again.
 
-A redrive goes out in waves. Its speed doubles every second up to the rate asked for; and while it watches, it limits what it
-sends: until a message has succeeded, to twice the number of failures that would stop it; after that, to two for each
+A redrive sends in waves. Its speed doubles every second up to the rate asked for; and while it watches, it limits how
+many messages are under way: at first to twice the number of failures that would stop it, then to one more for each
 success. So a fix that does not work costs a handful of messages, and one that works soon runs at full speed. It watches
 exactly the messages it sent: one that has left the queue is done, one that is back in a dead-letter queue has failed again.
 A message of a stopped FIFO group goes back together with all dead letters of its group, in order (`groups.py`).
@@ -30,9 +30,9 @@ from onefold.observe.wording import counted
 
 PER_SECOND_DEFAULT = 100
 STOP_AFTER_DEFAULT = 5
-_LOOK_MS = 250  # between two checks of what was sent
+_LOOK_MS = 250  # between two checks of the messages sent
 _NO_WORKER_MS = 10_000  # if none of them was received for this long, no worker runs
-_SETTLE_MS = 60_000  # all were sent, and nothing has changed for this long: retries continue without watching
+_SETTLE_MS = 60_000  # if all were sent and nothing has changed for this long, retries continue without watching
 _DIGEST_CHARS = 12
 _START_FRACTION = 8  # the first second sends an eighth of the rate
 
@@ -51,8 +51,8 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     Args:
         selected: messages it was asked to send back.
-        sent: sent so far. gone: were not there any more, or held by somebody, when their turn came.
-        stopped: left where they are, because their FIFO group stopped after they were chosen: it goes back as a whole.
+        sent: sent so far. gone: no longer there, or held by somebody, when their turn came.
+        stopped: left alone because their FIFO group stopped after they were chosen: it goes back as a whole.
         done: sent and finished since. came_back: in a dead-letter queue again. held: parked for a person.
         under_way: received at least once, not finished. waiting: not received yet.
         per_second: the speed now.
@@ -83,7 +83,7 @@ def foresee(
     Raises:
         UsageError: what `Redrive` refuses.
 
-    The second message of one operation is answered from the record if the first one is done by then, and is foreseen so.
+    The forecast for the second message of one operation assumes that the first one is done by then.
     """
     _units(session, messages, select, idle=idle)
     found = []
@@ -106,8 +106,8 @@ class RedrivePlan(Struct, frozen=True, kw_only=True):
     """What sending dead letters back would do. Nothing was changed.
 
     Args:
-        select: which are meant. foreseen: each of them, and what it would do. counts: how many of each outcome.
-        digest: of the messages, their bodies and what they would do; equal digests are the same plan.
+        select: which messages. foreseen: each of them, and what it would do. counts: how many of each outcome.
+        digest: of the messages, their bodies and what they would do; equal digests mean the same plan.
     """
 
     select: Select
@@ -158,10 +158,10 @@ def carry_out(
     stop_after: int = STOP_AFTER_DEFAULT,
     idle: bool = False,
 ) -> Tally:
-    """Send back what a plan names, if it is still what sending would do. Arguments and errors as `Redrive`.
+    """Send back what a plan names, if sending would still do what it says. Arguments and errors as `Redrive`.
 
     Raises:
-        ConflictError: it is not; nothing was sent. UsageError: no reason.
+        ConflictError: it would not; nothing was sent. UsageError: no reason.
     """
     if not reason_text.strip():
         raise errors.UsageError("A redrive by plan needs a reason.", todo="Say why, for the history.")
@@ -169,7 +169,7 @@ def carry_out(
     now = _planned(session, messages, planned.select, idle=idle)
     if now.digest != planned.digest:
         raise errors.ConflictError(
-            f"The plan {planned.digest:.40} is over: sending them back would be {now.digest} now.",
+            f"The plan {planned.digest:.40} is out of date: the same selection would now be the plan {now.digest}.",
             meaning="Dead letters came, went, were edited, or would do something else by now. Nothing was sent.",
             todo="Plan it again.",
         )
@@ -197,7 +197,7 @@ class Redrive:
         stop_after: failures among the messages sent that stop it; 0 never stops it.
         watch: follow them to their outcome; False only sends.
         reason_text: why, for the ledger.
-        select: what the messages were chosen by: what has followed to a stopped group since, and fits, goes with it.
+        select: how the messages were chosen: what has since joined a stopped group, and matches, goes back with it.
         idle: nobody sends to the queues of stopped groups and no worker receives from them (`groups.py`).
 
     Raises:
@@ -242,7 +242,7 @@ class Redrive:
 
     @property
     def tally(self) -> Tally:
-        """How far it has come."""
+        """How far the redrive has come."""
         received = sum(1 for one in self._out.values() if one is not None and one.receive_count > 0)
         return Tally(
             selected=self._selected,
@@ -296,11 +296,11 @@ class Redrive:
         return ""
 
     def _failures(self) -> int:
-        """Messages that were sent in vain so far."""
+        """How many messages have failed again so far."""
         return len(self._back) + self._held
 
     def _window(self) -> int:
-        """How many messages may be on their way."""
+        """How many messages may be under way at once."""
         if not self._watch:
             return self._selected
         return 2 * (self._stop_after or STOP_AFTER_DEFAULT) + self._done - self._failures() * bool(self._stop_after)
@@ -319,7 +319,7 @@ class Redrive:
     # -- doing -----------------------------------------------------------------------------------------------------------
 
     def _check_progress(self) -> None:
-        """Look at the messages that were sent, for their outcome."""
+        """Update the outcomes of the messages that were sent."""
         ids = list(self._out)
         for message_id, found in zip(ids, self._session.engine.queues.find(ids), strict=True):
             before = self._out[message_id]
@@ -361,7 +361,7 @@ class Redrive:
             self._note([went.get(message.message_id) for message in unit.messages])
         if singles:
             targets = [target(self._session, message) for message in singles]
-            keys = self._keys(singles)  # by users' functions: not while the engine's file is locked
+            keys = self._keys(singles)  # calls users' functions: not while the engine's file is locked
 
             def write() -> tuple[list[Moved | None], int]:
                 free = self._not_stopped(singles)
@@ -380,7 +380,7 @@ class Redrive:
             self._note(moved)
 
     def _not_stopped(self, messages: Sequence[Peeked]) -> list[bool]:
-        """Whether each may go back alone: a group that has stopped since they were chosen goes back as a whole."""
+        """Whether each message may go back alone: a group that has stopped since they were chosen goes as a whole."""
         flags = {
             one.message_id: group_flag(one.source, one.group)
             for one in messages
@@ -423,7 +423,7 @@ class Redrive:
 def target(session: AdminSession, message: Peeked) -> str | None:
     """Where a redrive sends a dead letter: None for the queue that it came from.
 
-    A tick that a scheduler put into the dead-letter queue itself came from none; it goes to the queue of its job.
+    A tick that a scheduler itself put into the dead-letter queue came from no queue; it goes to the queue of its job.
     """
     if message.source is not None or of_scheduler(message, "SCHEDULE_ARN") is None:
         return None
@@ -432,7 +432,7 @@ def target(session: AdminSession, message: Peeked) -> str | None:
 
 
 def _units(session: AdminSession, messages: Sequence[Peeked], select: Select | None, *, idle: bool) -> list[_Unit]:
-    """The pieces a redrive goes in, in the order of the selection."""
+    """The units in which a redrive sends, in the order of the selection."""
     stopped = {(one.queue, one.group): one for one in groups.stopped(session)}
     members = groups.dead_letters(session, {queue for queue, _ in stopped})
     chosen = {message.message_id for message in messages}
@@ -446,7 +446,7 @@ def _units(session: AdminSession, messages: Sequence[Peeked], select: Select | N
             seen.add(group_key)
             groups.check_can_start(session, *group_key, idle=idle)
             left = [one for one in members[group_key] if one.message_id not in chosen]
-            if select is not None:  # those have come since it was chosen
+            if select is not None:  # matching ones have come since the selection
                 left = [one for one in left if not dead_letters.fits(session, one, select)]
             units.append(_whole_group(session, stopped[group_key], members[group_key], left))
     return units
@@ -470,7 +470,7 @@ def _whole_group(
             f"Group {group!r} of {queue} is stopped, and {len(missing)} of its {counted(len(members), 'dead letter')} "
             f"{'is' if len(missing) == 1 else 'are'} not selected: {named}.",
             meaning="The group goes back as a whole and in order, or its order would be lost. Nothing was moved.",
-            todo=f"Select it with --group {redact.shell_word(group)}. What should not run, delete first with"
+            todo=f"Select it with --group {redact.shell_word(group)}. First delete what should not run with"
             " `onefold dlq purge ID`.",
         )
     return _Unit(tuple(members), queue, group)

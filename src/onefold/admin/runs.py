@@ -29,24 +29,24 @@ RunStatus = Literal["dispatching", "stopped", "running", "complete", "ended"]
 
 PAGE: Final = 20
 _NAMED_MAX: Final = 3  # runs that an error names
-_LOOKED_AT: Final = 20_000  # rows of a run that `show` reads to name operations; a longer run has only its counts
+_LOOKED_AT: Final = 20_000  # rows of a run that `show` reads to name operations; for a longer run it gives only counts
 _ROWS_PAGE: Final = 5_000
 _KEYS_PAGE: Final = 100  # records of one read
-_RATE_MS: Final = 30 * limits.SECOND_MS  # a rate is of so long, at most
+_RATE_MS: Final = 30 * limits.SECOND_MS  # a rate covers at most this long
 _LOOK_MS: Final = limits.SECOND_MS
-_LOOK_FACTOR: Final = 10  # looking takes at most a tenth of the time
+_LOOK_FACTOR: Final = 10  # polling takes at most a tenth of the time
 
 
 class RunView(Struct, frozen=True, kw_only=True):
     """One run in its present state.
 
     Args:
-        run, kind, title, owner: which. nominal_at_ms: the instant of its tick; None where no schedule began it.
-        stand: `dispatching`; `stopped`: its dispatch failed, and goes on when its tick is tried again; `running`;
-            `complete`: all is done; `ended`: what is left is for a person.
-        failure: why its dispatch stopped; None where it did not.
-        started_at_ms, ended_at_ms: when it was begun, and when it was seen that nothing was left to do.
-        dispatched: messages that were sent. expected: operations, so far while it is dispatched.
+        run, kind, title, owner: of the run. nominal_at_ms: the instant of its tick; None if no schedule began it.
+        stand: `dispatching`; `stopped`: its dispatch failed, and continues when its tick is tried again; `running`;
+            `complete`: all is done; `ended`: only a person can do what is left.
+        failure: why its dispatch stopped; None if it did not.
+        started_at_ms, ended_at_ms: when it began, and when it was noticed that nothing was left to do.
+        dispatched: messages that were sent. expected: operations; while it is dispatched, those so far.
         done, failed, dead, unknown, missing: their outcomes; see `onefold.runner.runs.Counts`.
     """
 
@@ -69,12 +69,12 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> int:
-        """Operations with which nothing is left to do but by a person."""
+        """How many operations are done, or need a person."""
         return self.done + self.dead + self.unknown
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do but by a person."""
+        """Whether nothing is left to do except by a person."""
         return self.stand in ("complete", "ended")
 
 
@@ -82,7 +82,7 @@ class RunPage(Struct, frozen=True, kw_only=True):
     """Some runs, the latest first.
 
     Args:
-        after: name of the last one, where there are more.
+        after: name of the last run if there are more.
     """
 
     runs: tuple[RunView, ...]
@@ -93,10 +93,10 @@ class OpenOperation(Struct, frozen=True, kw_only=True):
     """An operation of a run that is not done.
 
     Args:
-        job, tenant, key: which.
-        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `stands still`: its lease is
-            over, and its process stands still, which keeps it; `waiting`: no outcome yet, and no worker works on it.
-        event, at_ms: the last thing that its history says of it.
+        job, tenant, key: of the operation.
+        stand: `failed`, `dead` or `unknown` as in `RunView`; `in flight`: in progress; `stands still`: its lease has
+            ended, but its process is suspended and keeps it; `waiting`: no outcome yet, and no worker works on it.
+        event, at_ms: the last event in its history.
     """
 
     job: str
@@ -112,11 +112,11 @@ class RunDetail(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its current state.
-        in_flight: operations being worked on; None where the run is too long to look at each.
-        open: operations that are not done, those for a person first; a page of them. open_count: how many there are in
-            all, None as for `in_flight`.
-        restarts: how often its dispatcher yielded others than before, so that all was sent again; None likewise.
-        malformed: rows of a map run's source that are not items, and so not operations, counted as far as it was read.
+        in_flight: operations being worked on; None if the run is too long to examine each.
+        open: operations that are not done, those that need a person first; a page of them. open_count: how many there
+            are in all, None as for `in_flight`.
+        restarts: how often its dispatcher yielded other messages than before, so that all were sent again; or None.
+        malformed: rows of a map run's source that are not items, and so not operations, as far as it was read.
     """
 
     run: RunView
@@ -132,8 +132,8 @@ class RunProgress(Struct, frozen=True, kw_only=True):
 
     Args:
         run: its current state.
-        per_second: operations settled (while it is dispatched: messages sent) over the last 30 seconds; None at the first
-            poll. eta_ms: until nothing is left, at that rate; None if not known.
+        per_second: operations settled (while it is dispatched: messages sent) per second over the last 30 seconds; None
+            at the first poll. eta_ms: time until nothing is left, at that rate; None if not known.
         ended: only a person can do what is left, so this is the last poll.
     """
 
@@ -159,13 +159,13 @@ def listed(
     Args:
         title: only runs of this schedule or map job.
         unfinished: only runs that are not known to have ended.
-        limit: runs on the page, 1 or more. after: the name that the page before ended with.
+        limit: runs on the page, 1 or more. after: the last name on the previous page.
 
     Raises:
         UsageError: a limit below 1, an `after` that is not a run. NotFoundError: no run of that title.
     """
     if limit < 1:
-        raise errors.UsageError(f"A page of {limit} runs has nothing on it.", todo="Ask for 1 or more.")
+        raise errors.UsageError(f"A page cannot have {limit} runs.", todo="Ask for 1 or more.")
     state = session.engine.state
     names = runs.open_names(state) if unfinished else _names(state, title)
     found = [one.run for one in runs.read_all(state, names) if one is not None]
@@ -187,7 +187,7 @@ def listed(
 
 
 def _names(state: State, title: str | None) -> list[str]:
-    """Runs that may be of a schedule or map: those named after it, and map runs, whose names a person chose."""
+    """Runs that may belong to a schedule or map: those named after it, and map runs, whose names a person chose."""
     if title is None:
         return runs.names(state)
     mapped = (name.removeprefix(runs.MAP_PREFIX) for name in state.names(runs.MAP_PREFIX))
@@ -198,16 +198,16 @@ def one(session: AdminSession, name: str) -> RunView:
     """A run in its present state, by its name or a unique beginning of it.
 
     Raises:
-        NotFoundError: there is none; names near ones. UsageError: several begin like that.
+        NotFoundError: there is none; the error names similar runs. UsageError: several begin like that.
     """
     return _seen(session, _named(session, name))
 
 
 def show(session: AdminSession, name: str, *, limit: int = PAGE, after: int = 0) -> RunDetail:
-    """A run with what is not done of it.
+    """A run, with its operations that are not done.
 
     Args:
-        name: as for `one`. limit, after: which operations that are not done, `after` are passed over.
+        name: as for `one`. limit: how many of those operations. after: how many of them to skip.
 
     Raises:
         As `one`.
@@ -242,12 +242,12 @@ def _operation(row: Row, busy: Mapping[RecordKey, str]) -> OpenOperation:
     assert row.key is not None
     outcome = busy.get(row.key) or runs.outcome_of(row.event) or "waiting"
     return OpenOperation(
-        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # "done" is not asked for
+        job=row.key.job, tenant=row.key.scope, key=row.key.key, stand=outcome, event=row.event, at_ms=row.at_ms  # type: ignore[arg-type]  # never "done"
     )  # fmt: skip
 
 
 def _rows(session: AdminSession, name: str) -> list[Row] | None:
-    """All rows of a run; None where they are too many to be looked at."""
+    """All rows of a run; None if there are too many to read."""
     rows: list[Row] = []
     for page in session.engine.ledger.walk_run(name, _ROWS_PAGE):
         rows += page
@@ -257,7 +257,7 @@ def _rows(session: AdminSession, name: str) -> list[Row] | None:
 
 
 def _in_flight(session: AdminSession, keys: Sequence[RecordKey]) -> dict[RecordKey, str]:
-    """The operations that somebody works on now: `in flight`, or `stands still` as their process does."""
+    """The operations that a process works on now: `in flight`, or `stands still` if the process is suspended."""
     now_ms, busy = session.now_ms(), dict[RecordKey, str]()
     for first in range(0, len(keys), _KEYS_PAGE):
         some = keys[first : first + _KEYS_PAGE]
@@ -275,10 +275,10 @@ def find_run(session: AdminSession, text: str) -> str:
     """The full name of a run, also of one that only the ledger remembers.
 
     Args:
-        text: its name, or the beginning of one that no other run shares, for example `monthly-billing/2026-06`.
+        text: its name, or a beginning of it that no other run has, for example `monthly-billing/2026-06`.
 
     Raises:
-        NotFoundError: no run begins so; names near ones. UsageError: several do.
+        NotFoundError: no run begins like that; the error names similar runs. UsageError: several do.
     """
     state = session.engine.state
     if runs.read(state, text) is not None or session.engine.ledger.of_run(text, 1):
@@ -289,7 +289,7 @@ def find_run(session: AdminSession, text: str) -> str:
     if found:
         shown = ", ".join(found[-_NAMED_MAX:])
         raise errors.UsageError(
-            f"{len(found):,} runs begin with {text!r}, the last of them: {shown}.", todo="Say more of the name."
+            f"{len(found):,} runs begin with {text!r}, the last of them: {shown}.", todo="Give more of the name."
         )
     raise _no_run(session, text)
 
@@ -351,20 +351,20 @@ def _stand(run: RunState, counts: Counts) -> RunStatus:
     return "complete" if counts.done >= counts.expected else "ended"
 
 
-# -- while it goes on ------------------------------------------------------------------------------------------------
+# -- while it runs ---------------------------------------------------------------------------------------------------
 
 
 class Meter:
     """How fast a run progresses, from repeated checks."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[int, int, bool]] = deque()  # when, how many, and whether messages were counted
+        self._looks: deque[tuple[int, int, bool]] = deque()  # when, how many, and whether of messages
 
     def read(self, at_ms: int, run: RunView) -> RunProgress:
         """Add a check, and return how fast the run progresses.
 
         Args:
-            at_ms: monotonic, of the poll.
+            at_ms: when the check was made, monotonic.
         """
         dispatching = run.stand in ("dispatching", "stopped")
         if self._looks and self._looks[-1][2] != dispatching:
@@ -388,10 +388,10 @@ Snapshots = Iterator[RunProgress]
 
 
 def watched(session: AdminSession, name: str, *, wait: Callable[[int], object]) -> Snapshots:
-    """Look at a run again and again until nothing is left to do but by a person; ends with that look.
+    """Check a run again and again until nothing is left to do except by a person; that check is the last.
 
     Args:
-        name: as for `one`. wait: waits for so many milliseconds.
+        name: as for `one`. wait: waits for a number of milliseconds.
 
     Raises:
         As `one`; nothing is yielded then.
@@ -426,7 +426,7 @@ def _is_left_to_a_person(session: AdminSession, run: RunView) -> bool:
 
 
 def _given_up_ms(session: AdminSession, run: RunView, tick: RecordKey) -> int | None:
-    """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None when it was not."""
+    """When a dispatcher's tick was given up: dead-lettered, held, or never taken by its queue; None if it was not."""
     (record,) = session.engine.store.read([tick], session.now_ms())
     if record is not None:
         is_dead = record.status == "failed" and record.budget_closed

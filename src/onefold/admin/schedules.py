@@ -1,8 +1,8 @@
 """Schedules for an operator: what each has sent and will send next; sending a tick now; pausing and resuming.
 
-A tick that a person sends has its usual key, and its schedule's state records that it was sent: when its
-time comes no scheduler sends it again, and a tick that was sent already is refused here. A paused schedule sends nothing;
-what lay in the pause is passed over when it goes on, and can be sent one by one.
+A tick that a person sends has its usual key, and its schedule's state records that it was sent: when its time comes no
+scheduler sends it again, and a tick that was already sent is refused here. A paused schedule sends nothing; ticks of the
+pause are skipped when it is resumed, and can be sent one by one.
 Never here: when a tick is due, what a state means (`schedules/ticks.py`), output.
 Invariant: a state is changed only by compare-and-set, in the transaction that sends the tick where the engine has one.
 EventBridge Scheduler keeps its own state: a schedule that it fires is paused there, and its ticks can be sent from here.
@@ -44,10 +44,11 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
 
     Args:
         schedule, expression, zone, job, queue, owner: as declared; `job` runs its ticks.
-        phase: `on`; `paused` by a person; `ended`: no tick follows; `unseen`: no scheduler of this engine has seen it (one
-            that EventBridge fires never is); `differs`: a scheduler with other times started later, and those count.
-        paused_since_ms: None: it is not. sent: how many ticks were sent. sent_ms: the planned instant of the latest.
-        next_ms, next_key: the next tick that was not sent; None when none follows, or it is not known.
+        phase: `on`; `paused` by a person; `ended`: no tick follows; `unseen`: no scheduler of this engine has seen it (a
+            schedule that EventBridge fires is never seen); `differs`: a scheduler with other times started later, and
+            those count.
+        paused_since_ms: None if not paused. sent: how many ticks were sent. sent_ms: the planned instant of the latest.
+        next_ms, next_key: the next tick that was not sent; None if none follows or it is not known.
     """
 
     schedule: str
@@ -152,7 +153,7 @@ def tick_of(session: AdminSession, app: App, name: str, at: str | None = None) -
     """The tick that `run_now` would send.
 
     Args:
-        at: its planned instant, as in its key; the next tick that was not sent unless given.
+        at: its planned instant, as in its key; None: the next tick that was not sent.
 
     Raises:
         As `run_now`.
@@ -185,8 +186,8 @@ def _planned(session: AdminSession, schedule: Schedule, state: ScheduleState | N
     same = state is not None and state.digest == schedule.digest and state.app == schedule.job.app
     if state is not None and not same:
         raise errors.ConflictError(
-            f"Other times of schedule {schedule.name} count on this engine, or it is another app's.",
-            meaning="A scheduler that declares them started later. Nothing was sent.",
+            f"Schedule {schedule.name} has other times on this engine, or belongs to another app.",
+            meaning="A scheduler that declares it differently started later. Nothing was sent.",
             todo="Start a scheduler of this app, or name the app whose schedule it is.",
         )
     if state is None and counts_from_first_seen(schedule.timing):
@@ -234,13 +235,13 @@ def _instant(at: str) -> int:
 def run_now(
     session: AdminSession, app: App, name: str, at: str | None = None, *, reason_text: str | None = None
 ) -> TickByHand:
-    """Send a tick now, under the key that it has; when its time comes it is not sent again.
+    """Send a tick now, under its usual key; when its time comes it is not sent again.
 
     Args:
         at: as `tick_of`.
 
     Raises:
-        NotFoundError: the schedule does not exist, or no further tick. UsageError: it has no tick at that time.
+        NotFoundError: the schedule does not exist, or has no further tick. UsageError: it has no tick at that time.
         ConflictError: the tick was sent already, or other times count. StorageBusy: schedulers keep changing it.
     """
     schedule, runtime = declared(app, name), app.runtime()
@@ -274,7 +275,7 @@ def _put(session: AdminSession, name: str, after: ScheduleState, version: int) -
 
 
 def pause(session: AdminSession, app: App, name: str, *, reason_text: str | None = None) -> bool:
-    """Have a schedule send no ticks until `resume`; False when it was paused already.
+    """Have a schedule send no ticks until `resume`; False if it was already paused.
 
     Raises:
         NotFoundError: the schedule does not exist. ConflictError: no scheduler has seen it. StorageBusy: try again.
@@ -283,9 +284,9 @@ def pause(session: AdminSession, app: App, name: str, *, reason_text: str | None
 
 
 def resume(session: AdminSession, app: App, name: str, *, reason_text: str | None = None) -> bool:
-    """Resume a paused schedule; False when it was not paused. Ticks of the pause are skipped.
+    """Resume a paused schedule; False if it was not paused. Ticks of the pause are skipped.
 
-    A running scheduler sees it within ten seconds. Errors as `pause`.
+    A running scheduler notices within ten seconds. Errors as `pause`.
     """
     return _change(session, declared(app, name), "schedule-resumed", reason_text)
 

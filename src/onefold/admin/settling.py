@@ -1,7 +1,8 @@
-"""Settling many held operations by one word: which are meant, what would happen to each, and doing it.
+"""Settling many held operations with one decision: which are meant, what would happen to each, and doing it.
 
-A plan names each operation with the hold that was looked at, and has a digest of all of it. Carried out, each operation is
-settled only while it still has that hold; one that another person settled, or that ran again, is left and said.
+A plan names each operation with the hold that was judged, and has a digest of all of it. When it is carried out, an
+operation is settled only if it still has that hold; one that another person has settled, or that ran again, is left alone
+and reported.
 Never here: what settling one does (`held.py`), output. Invariants: planning changes nothing; what the plan does not name is
 not touched; each settled operation has its own row, with the reason.
 """
@@ -27,10 +28,10 @@ class HeldSelect(Struct, frozen=True, kw_only=True):
     """Which held operations are meant; all conditions must hold.
 
     Args:
-        queue: where its messages lie: a held queue, or the queue that they came from.
+        queue: where its messages are: a held queue, or the queue that they came from.
         job: its name. key, tenant, run, error (class of the exception): with `*` and `?`.
-        fingerprint: of its failure, or the first 4 characters or more.
-        older_ms, newer_ms: held at least, at most so long.
+        fingerprint: of its failure, or at least its first 4 characters.
+        older_ms, newer_ms: it has been held at least, or at most, so long.
     """
 
     queue: str | None = None
@@ -49,7 +50,7 @@ class HeldSelect(Struct, frozen=True, kw_only=True):
 
 
 class NotSettled(Struct, frozen=True, kw_only=True):
-    """An operation that was left as it is, and why."""
+    """An operation that was left alone, and why."""
 
     job: str
     tenant: str
@@ -62,10 +63,10 @@ class SettlePlan(Struct, frozen=True, kw_only=True):
 
     Args:
         done: whether their effects happened. result: JSON that answers duplicates of each; None for null.
-        operations: each with the hold that was looked at.
-        refused: those that this word cannot settle: they took effect, or are calls whose result is missing.
-        is_whole: False if more is held than one plan takes (1,000): plan again afterwards.
-        digest: of all of this; equal digests are the same plan.
+        operations: each with its present hold.
+        refused: those that this decision cannot settle: they took effect, or are calls whose result is missing.
+        is_whole: False if more operations are held than one plan takes (1,000): plan again afterwards.
+        digest: of all of this; equal digests mean the same plan.
     """
 
     done: bool
@@ -77,14 +78,14 @@ class SettlePlan(Struct, frozen=True, kw_only=True):
 
 
 class SettledMany(Struct, frozen=True, kw_only=True):
-    """What was settled, and what was left because it is not held any more, or not as it was when it was looked at."""
+    """What was settled, and what was left because it is no longer held, or not under the hold that was judged."""
 
     settled: tuple[SettledOperation, ...]
     left: tuple[NotSettled, ...]
 
 
 def selected(session: AdminSession, select: HeldSelect) -> list[HeldOperation]:
-    """The held operations that a selection names, longest held first; at most 1,000 are looked at."""
+    """The held operations that a selection names, longest held first; at most 1,000 are read."""
     return [one for one in held.listed(session) if _fits(session, one, select)]
 
 
@@ -102,10 +103,10 @@ def _fits(session: AdminSession, one: HeldOperation, select: HeldSelect) -> bool
 
 
 def _held_queues(session: AdminSession, name: str) -> tuple[str, ...]:
-    """A held queue, or that of a queue.
+    """The held queue of that name, or that of the queue of that name.
 
     Raises:
-        NotFoundError: it is neither.
+        NotFoundError: there is neither.
     """
     kinds = roles(session.settings())
     if name in kinds.held:
@@ -152,7 +153,7 @@ def plan(session: AdminSession, select: HeldSelect, *, done: bool, result: str |
 
 
 def _refusal(session: AdminSession, one: HeldOperation, *, done: bool, result: str | None) -> str | None:
-    """Why one of many cannot be settled by this word; None where it can."""
+    """Why one of many operations cannot be settled by this decision; None if it can."""
     if one.took_effect and not done:
         return "It took effect: it came to its end, and only its result could not be recorded. Settle it alone."
     try:
@@ -170,7 +171,7 @@ def carry_out(
     idle: bool = False,
     report: Callable[[SettledOperation | NotSettled], object] = lambda _: None,
 ) -> SettledMany:
-    """Settle what a plan names, one operation after the other. One that cannot be settled is left, and the others go on.
+    """Settle what a plan names, one operation after the other. An operation that cannot be settled is left alone.
 
     Args:
         reason_text: why, for the ledger. idle: as `held.settle`. report: called after each.
@@ -191,7 +192,7 @@ def carry_out(
             )  # fmt: skip
         except errors.StorageError:
             raise
-        except errors.UsageError as error:  # conflicts, what is gone, a group that is not idle
+        except errors.UsageError as error:  # a conflict, an operation that is gone, a group that is not idle
             why = NotSettled(job=one.job, tenant=one.tenant, key=one.key, why=error.what)
             left.append(why)
             report(why)

@@ -31,23 +31,23 @@ from onefold.observe.readings import QueueReading, read_queues
 from onefold.observe.wording import age, counted
 from onefold.runner import orphans
 
-_EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter with less left than that is a warning
-_LATE_MS = 10 * limits.SECOND_MS  # a relay takes a second
-_NOBODY_MS = limits.MINUTE_MS  # waiting for so long while nothing is done or in flight: is a worker running?
+_EXPIRES_SOON_MS = limits.DAY_MS  # a dead letter that expires sooner is a warning
+_LATE_MS = 10 * limits.SECOND_MS  # a relay takes one second
+_NOBODY_MS = limits.MINUTE_MS  # messages that wait longer while nothing is done or in flight are a warning
 _REPAIR_SHOWN_MS = 14 * limits.DAY_MS
-_REPAIRED_NAME = "onefold-repaired-"  # what the names of groups that a repair made begin with (engines/sqlite/sql/0004)
-_GROUP_CHARS_MAX = 40  # of a group in a command: a longer one would go on at the start of a terminal's next line
-_LOOKED_AT = 1_000  # the oldest dead letters of a queue that are looked at for what expires first
+_REPAIRED_NAME = "onefold-repaired-"  # names of groups that a repair made begin with this (engines/sqlite/sql/0004)
+_GROUP_CHARS_MAX = 40  # of a group in a command: a longer command would wrap in a terminal
+_LOOKED_AT = 1_000  # how many of a queue's oldest dead letters are read to find which expires first
 
 
 class QueueStatus(Struct, frozen=True, kw_only=True):
     """One queue with its companions.
 
     Args:
-        queue, fifo: which.
+        queue, fifo: its name, and whether it is FIFO.
         visible, in_flight, delayed: messages.
-        oldest_age_ms: of the oldest message that is not delayed; None when there is none.
-        dead, dead_expires_in_ms: dead letters, and until the first of them is gone.
+        oldest_age_ms: of the oldest message that is not delayed; None if there is none.
+        dead, dead_expires_in_ms: dead letters, and the time until the first of them expires.
         held: messages whose outcome is unknown.
         stopped_groups: FIFO groups that wait for a person.
     """
@@ -68,9 +68,9 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """One job.
 
     Args:
-        job: its name. queue: where its messages come from; None where its app is not known.
+        job: its name. queue: where its messages come from; None if its app is not known.
         done_last_minute, done_last_hour: runs that completed.
-        paused_until_ms: when its circuit breaker tries again; None when it is not paused.
+        paused_until_ms: when its circuit breaker tries again; None if it is not paused.
     """
 
     job: str
@@ -84,8 +84,8 @@ class Warning(Struct, frozen=True, kw_only=True):  # noqa: A001 - read as status
     """Something that needs a person.
 
     Args:
-        code: stable name, for machines. text: what. todo: the next command.
-        queue: the one it is about; None if only the text names it.
+        code: a stable name, for programs. text: what is wrong. todo: the next command.
+        queue: the queue it is about; None if only the text names it.
     """
 
     code: Literal[
@@ -107,9 +107,9 @@ class Status(Struct, frozen=True, kw_only=True):
     """The state of an engine.
 
     Args:
-        url, at_ms: which, and when.
-        has_queues: False for a store for records, where there is never one. has_records: False for such a store without any.
-        outbox: what waits in the app's outbox table; None where it names none.
+        url, at_ms: of the engine, and when it was read.
+        has_queues: False for a store for records, which has none. has_records: False for such a store without records.
+        outbox: what waits in the app's outbox table; None if it names none.
         queues, jobs: each by name. warnings: what needs a person, most urgent first.
     """
 
@@ -141,7 +141,7 @@ def status(session: AdminSession, queue: str | None = None) -> Status:
     queues = tuple(_queue(session, one, stopped) for one in read_queues(session.engine, names))
     found = _jobs(session, queue)
     left = left_behind(session, names)
-    left_in = {one.queue for one in left}  # without other warnings: no worker of this app receives from them
+    left_in = {one.queue for one in left}  # these get no other warnings: no worker of this app receives from them
     held = queue is None or any(one.held for one in queues)
     parked = session.engine.records.scan(parked=True, limit=_LOOKED_AT) if held else []
     waits = outboxes.status_of(session) if queue is None else None
@@ -233,7 +233,7 @@ def _took_effect(record: Record) -> bool:
 
 
 def _doubt(count: int, known: int) -> str:
-    """Why something is held; `known`: operations whose effect is known to have happened."""
+    """Why messages or operations are held; `known`: how many of them are known to have taken effect."""
     if not known:
         return f"it is unknown whether {'its effect' if count == 1 else 'their effects'} happened."
     if count == 1:
@@ -244,7 +244,7 @@ def _doubt(count: int, known: int) -> str:
 
 
 def _held_calls(session: AdminSession, queue: str | None, parked: list[Record]) -> list[Warning]:
-    """Operations without a message (calls under @once), or all that are held of an engine without queues."""
+    """Held operations without a message (calls under @once); on an engine without queues, all that are held."""
     found = [one for one in parked if queue is None and (one.message_id is None or not session.has_queues)]
     if not found:
         return []
@@ -278,7 +278,7 @@ class _StoppedGroup(Struct, frozen=True):
 
 
 def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped]) -> list[_StoppedGroup]:
-    """The groups that wait for a person: not those whose first message was sent back and waits for a worker."""
+    """The groups that wait for a person; not those whose first message was sent back and waits for a worker."""
     result = []
     for flag, by in zip(flags, session.engine.queues.find([one.by for one in flags]), strict=True):
         if by is not None and by.queue == flag.queue:
@@ -289,7 +289,7 @@ def _stopped(session: AdminSession, kinds: Roles, flags: Sequence[groups.Stopped
         text = f"Group {flag.group} of {flag.queue} is stopped by message {flag.by}; "
         dead_letter = kinds.sources[flag.queue].dead_letter if flag.queue in kinds.sources else None
         later = 0
-        if dead_letter is not None and session.engine.commit is not None:  # SQS shows ten of a group, by receiving them
+        if dead_letter is not None and session.engine.commit is not None:  # SQS shows ten of a group, by receiving
             dead = session.engine.queues.of_group(dead_letter, flag.group, limit=_LOOKED_AT)
             later = sum(1 for one in dead if one.message_id != flag.by)
         if later:
@@ -350,12 +350,14 @@ def waiting_in_vain(session: AdminSession) -> list[Warning]:
 
 
 def left_behind(session: AdminSession, names: Sequence[str] | None = None) -> list[Warning]:
-    """Messages for this app in queues that it declares no job on, as after a queue was renamed: its workers receive none.
+    """Messages for this app in queues on which it declares no job, so that its workers never receive them.
+
+    For example, the queue was renamed.
 
     Args:
-        names: of working queues; None for all. Queues of SQS are not read, because that would receive the messages: there
-            those are named that have the prefix of the engine's URL, and only to who gives `names`, as it takes the rights
-            of an operator.
+        names: of working queues; None for all. Queues of SQS are not read, because that would receive the messages:
+            instead, queues with the prefix of the engine's URL are named, and only if `names` is given, because listing
+            them takes an operator's permissions.
     """
     if session.jobs is None:
         return []
@@ -383,7 +385,7 @@ def left_behind(session: AdminSession, names: Sequence[str] | None = None) -> li
 
 
 def _undeclared(session: AdminSession, names: Sequence[str]) -> list[Warning]:
-    """Queues of SQS with messages on which the app declares no job; without a prefix they may be anybody's."""
+    """Queues of SQS with messages on which the app declares no job; empty without a prefix: they may be anybody's."""
     url = session.engine.url
     if not names or not url.startswith("aws://") or not urls.read_aws(url).prefix:
         return []
@@ -402,7 +404,7 @@ def _undeclared(session: AdminSession, names: Sequence[str]) -> list[Warning]:
 
 
 def _sent_by(message: Peeked) -> str | None:
-    """The app whose job a message names; None where it names none."""
+    """The app whose job a message names; None if it names none."""
     app = message.attributes.get(APP_ATTRIBUTE) if JOB_ATTRIBUTE in message.attributes else None
     return str(app.value) if app is not None else None
 
@@ -439,9 +441,9 @@ def no_job(session: AdminSession, names: Sequence[str]) -> list[Warning]:
 def _still_waiting(
     session: AdminSession, queue: str, noted: Mapping[str, orphans.WaitingForJob]
 ) -> Mapping[str, orphans.WaitingForJob]:
-    """What was noted of jobs whose messages are still in the queue, with a message that is.
+    """The notes about jobs whose messages are still in the queue, each with such a message.
 
-    A queue of SQS cannot be read without receiving: there all of it counts until the queue is empty.
+    A queue of SQS cannot be read without receiving: there all notes count until the queue is empty.
     """
     depth = session.engine.queues.depth(queue) if noted else None
     if depth is None or not depth.visible + depth.in_flight + depth.delayed:
@@ -484,7 +486,7 @@ def _repaired(session: AdminSession, queue: str | None) -> list[Warning]:
 
 
 def _outbox(found: OutboxStatus | None) -> list[Warning]:
-    """Messages that wait long in the outbox, or were refused there."""
+    """Messages that have waited long in the outbox, or were refused there."""
     result = []
     if found is not None and found.refused:
         text = f"{counted(found.refused, 'message')} in the outbox of {found.url} refused: column `refused` has the reason."
@@ -494,7 +496,7 @@ def _outbox(found: OutboxStatus | None) -> list[Warning]:
     if found is not None and (found.trouble is not None or late_ms > _LATE_MS):
         text = f"{counted(found.waiting, 'message')} in the outbox of {found.url}, the oldest for {age(late_ms)}."
         if found.trouble is not None:
-            text = f"The outbox of the app cannot be looked at: {found.trouble}"
+            text = f"The outbox of the app cannot be read: {found.trouble}"
         todo = "Is a worker running? onefold worker <module>:<app>, or onefold relay <module>:<app>"
         result.append(Warning(code="outbox-late", text=text, todo=todo))
     return result
@@ -511,7 +513,7 @@ def _differing(session: AdminSession, queue: str | None) -> list[Warning]:
 
 
 def _nobody(queues: Sequence[QueueStatus], found: tuple[JobStatus, ...]) -> list[Warning]:
-    """Messages wait, none is in flight, nothing was done: said per queue, for the jobs that are not paused anyway."""
+    """Queues whose messages wait while none is in flight; nothing if a job has just completed a run or is paused."""
     if any(one.done_last_minute for one in found) or any(one.paused_until_ms is not None for one in found):
         return []
     return [
@@ -527,7 +529,7 @@ def _nobody(queues: Sequence[QueueStatus], found: tuple[JobStatus, ...]) -> list
 
 
 def _stuck(session: AdminSession, queue: str | None) -> list[Warning]:
-    """What `stuck` lists, in a sentence: how many, and the first of them."""
+    """What `stuck` lists, as one warning: how many runs, and the most important of them."""
     found = [
         one
         for one in stuck.runs(session)
@@ -537,7 +539,7 @@ def _stuck(session: AdminSession, queue: str | None) -> list[Warning]:
         return []
     first = min(
         found, key=lambda one: one.resolves
-    )  # the first that nothing but a person brings back, where there is one
+    )  # the first one that nothing but a person brings back, if there is one
     text = f"{counted(len(found), 'run')} {'is' if len(found) == 1 else 'are'} stuck"
     text += f": {first.job} {first.key}. " if len(found) == 1 else f", among them {first.job} {first.key}. "
     text += f"{first.explanation[0].upper()}{first.explanation[1:].removesuffix('.')}"

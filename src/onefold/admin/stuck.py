@@ -20,7 +20,7 @@ class StuckRun(Struct, frozen=True, kw_only=True):
 
     Args:
         job, tenant, key: the operation. owner: id of the process that had it.
-        silent_ms: since its lease was over; 0 when it is not, but its process has ended or its handler is late.
+        silent_ms: time since its lease ended; 0 if the lease holds, but its process has ended or its handler is late.
         explanation: what happens next, and when.
         resolves: whether that happens by itself.
     """
@@ -35,10 +35,10 @@ class StuckRun(Struct, frozen=True, kw_only=True):
 
 
 def runs(session: AdminSession) -> list[StuckRun]:
-    """Runs that may need somebody, each explained, longest silent first.
+    """Runs that may need a person, each explained, longest silent first.
 
-    Runs whose process has ended or is stopped, or whose lease has ended, and that nobody has taken over; and, where the
-    app is known, runs whose handler has passed its timeout and has not ended.
+    These are runs whose process has ended or is suspended, or whose lease has ended, and that nobody has taken over; if
+    the app is known, also runs whose handler has passed its timeout and has not ended.
     """
     now_ms = session.now_ms()
     found = []

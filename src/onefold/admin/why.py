@@ -29,25 +29,25 @@ from onefold.observe.timeline import Evidence, Line, alone, left_out, lines
 from onefold.observe.wording import instant
 from onefold.runner import runs
 
-_MESSAGES_MAX = 50  # of one key that are shown
-_DEPTHS_MAX = 8  # queues whose numbers are shown
-_NEAR_RECORDS = 500  # recent keys that a misspelt one is compared with
+_MESSAGES_MAX = 50  # how many messages of one key are shown
+_DEPTHS_MAX = 8  # queues whose message counts are shown
+_NEAR_RECORDS = 500  # recent keys that a misspelt key is compared with
 _NEAR_MESSAGES = 200  # per queue
-_MESSAGE_ID = r"[0-9a-f]{16}-[0-9]{1,19}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a file's, SQS's
+_MESSAGE_ID = r"[0-9a-f]{16}-[0-9]{1,19}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a file, of SQS
 _LOOKED_BACK_MS = (limits.MINUTE_MS, 10 * limits.MINUTE_MS, limits.HOUR_MS, limits.DAY_MS, 14 * limits.DAY_MS)
-"""From when on the history is looked through for a message: the first rows of each."""
+"""How far back the history is searched for a message: the first rows of each stretch."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
     """One operation.
 
     Args:
-        job, tenant, key: which.
+        job, tenant, key: of the operation.
         state: one word (see `observe/operation_state.py`). text: the same as a sentence. todo: what to do next.
         lines: what happened, oldest first.
-        left_out: what the history level keeps no trace of.
+        left_out: what is not recorded at this history level.
         result: the stored result, JSON; None if it is not done.
-        messages: ids of messages of it that are still in some queue.
+        messages: ids of its messages that are still in some queue.
     """
 
     job: str
@@ -63,7 +63,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 class Instead(Struct, frozen=True, kw_only=True):
-    """What a name is that was asked for as a key.
+    """What else a name is that was given as a key.
 
     Args:
         kind: `schedule`, `run` or `map-run`. text: the same in words. todo: the commands that report on it.
@@ -78,13 +78,13 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
     """What is known of a key.
 
     Args:
-        key: as asked; url: of the engine that was asked.
-        stories: one per operation; none when the key is unseen.
-        meanings: what it can mean that it is unseen; empty otherwise.
+        key: as asked for. url: of the engine that was searched.
+        stories: one per operation; none if the key is unknown.
+        meanings: what it can mean that the key is unknown; empty otherwise.
         not_asked: why it is not known whether one of its messages waits; empty if known.
-        near: keys that look like it.
-        instead: what else has this name; None where nothing has.
-        is_of_others: the key is known, and not for the job or tenant that was asked for.
+        near: keys that look similar.
+        instead: what else has this name; None if nothing has.
+        is_of_others: the key is known, but not for the job or tenant that was asked for.
     """
 
     key: str
@@ -111,7 +111,7 @@ def explain(
 
     Args:
         key: the business key, or a message id.
-        job, tenant: only that job's, that tenant's.
+        job, tenant: only operations of that job, that tenant.
         schedules: names of the app's schedules.
         say: formats instants inside sentences.
         receive: search working queues of SQS too: each search receives up to 10,000 messages, which counts
@@ -155,21 +155,21 @@ def explain(
 
 
 def history(session: AdminSession, key: RecordKey, say: Callable[[int], str] = instant) -> list[Line]:
-    """What the ledger alone holds of an operation, oldest first."""
+    """What the ledger alone has about an operation, oldest first."""
     return lines(_evidence(session, key, None, (), say))
 
 
 def _not_asked(session: AdminSession, closed: Sequence[str]) -> str:
     """Why it is not known whether a message waits; empty if known."""
     if not session.has_queues:
-        return "Whether a message of it waits is not known here: this is a store for records. Ask with the app."
+        return "Whether a message of it waits is not known here: this is a store for records. Name the app."
     if not closed:
         return ""
     depths = {name: session.engine.queues.depth(name) for name in closed[:_DEPTHS_MAX]}
     some = ", ".join(f"{name}: {one.visible + one.in_flight + one.delayed}" for name, one in depths.items())
     more = f" and {len(closed) - _DEPTHS_MAX} more queues" if len(closed) > _DEPTHS_MAX else ""
     return (
-        "Whether a message of it waits cannot be asked on SQS without receiving all that wait "
+        "Whether a message of it waits cannot be known on SQS without receiving all that wait "
         f"(messages there now: {some}{more}); --receive does that."
     )
 
@@ -184,7 +184,7 @@ def _evidence(
 ) -> Evidence:
     kinds, declared = roles(session.settings()), session.job(key.job)
     paused = {one.job: one.until_ms for one in jobs.paused(session)}
-    read_only = session.engine.commit is not None  # a send of a unique job: whether a message with its key exists
+    read_only = session.engine.commit is not None  # as a send of a unique job: whether a message with its key exists
     return Evidence(
         key=key,
         record=record,
@@ -227,7 +227,7 @@ def _story(evidence: Evidence) -> Explanation:
 
 
 def _of_key(session: AdminSession, key: str, received: Sequence[str] = ()) -> dict[RecordKey, list[Peeked]]:
-    """Operations with this key, each with its messages; messages of the queues `received` are received for a moment."""
+    """Operations with this key, each with its messages; the queues `received` are searched by receiving from them."""
     records = session.engine.records.find(key)
     found: dict[RecordKey, list[Peeked]] = {record.key: [] for record in records}
     found |= {one: [] for one in session.engine.ledger.find_keys(key) if one not in found}
@@ -252,7 +252,7 @@ def _by_record(records: Sequence[Record], message: Peeked) -> RecordKey | None:
 
 
 def _of_message(session: AdminSession, message_id: str, received: Sequence[str] = ()) -> dict[RecordKey, list[Peeked]]:
-    """The operation of a message, when what was asked for is a message id."""
+    """The operation of a message, if a message id was given instead of a key."""
     message = session.engine.queues.find([message_id])[0]
     if message is None:
         key = _key_of_message(session, message_id)
@@ -266,7 +266,7 @@ def _of_message(session: AdminSession, message_id: str, received: Sequence[str] 
 
 
 def _key_of_message(session: AdminSession, message_id: str) -> RecordKey | None:
-    """The operation of a message that is gone, where one of the latest records or rows of the history names it."""
+    """The operation of a message that is gone, if one of the latest records or history rows names it."""
     if re.fullmatch(_MESSAGE_ID, message_id) is None:
         return None
     records = session.engine.records.scan(limit=_NEAR_RECORDS)
@@ -306,7 +306,7 @@ def _meanings(
     if not has_queues:
         return (
             "No function was called with it, or its calls are kept elsewhere: another prefix, schema, table or database.",
-            "It is spelt otherwise: keys are compared letter by letter, and made by the function's key rule.",
+            "It is spelt differently: keys are compared letter by letter, and made by the function's key rule.",
             "It is long over: its record has expired and its history was cleared away.",
         )
     return (
@@ -316,7 +316,7 @@ def _meanings(
             if is_file
             else "another region, account, prefix or record store."
         ),
-        "It is spelt otherwise: keys are compared letter by letter, and made by the job's key rule.",
+        "It is spelt differently: keys are compared letter by letter, and made by the job's key rule.",
         "It was sent inside a handler that has not completed: such messages are sent only with its record.",
         "It is long over: its record has expired and its history was cleared away.",
         "Its message could not be read, so it has no key: see `onefold dlq list --reason malformed`.",
