@@ -288,14 +288,14 @@ def test_one_server_of_a_cluster_says_what_to_add_to_the_url() -> None:
 
 def test_cluster_is_asked_of_a_server_that_is_none(server: str) -> None:
     books = open_books(f"{server}?cluster=yes")
-    with pytest.raises(errors.TransientError, match="leave cluster=yes away"):
+    with pytest.raises(errors.TransientError, match="leave cluster=yes out"):
         books.store.claim([ask()], NOW)
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "words"),
     [
-        ("-LOADING Redis is loading the dataset in memory", errors.TransientError, "still reads its file"),
+        ("-LOADING Redis is loading the dataset in memory", errors.TransientError, "is still loading its data"),
         ("-MISCONF Errors writing to the AOF file: No space left on device", errors.StorageBusy, "a full disk"),
         ("-NOREPLICAS Not enough good replicas to write.", errors.StorageBusy, "missing replicas"),
         ("-BUSY Redis is busy running a script.", errors.StorageBusy, "script that runs for long"),

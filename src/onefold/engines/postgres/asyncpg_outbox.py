@@ -1,6 +1,6 @@
 """Writing to the outbox tables in a transaction of an asyncpg connection; relays read them through psycopg (`outbox.py`).
 
-Never here: SQL of its own, ending the transaction. Invariant: a connection in no transaction writes nothing.
+Never here: SQL of its own, ending the transaction. Invariant: a connection without an open transaction writes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PUT: Final = outbox.PUT.replace("%s", "{}").format(*_VALUES)
 
 
 async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]]) -> None:
-    """As `outbox.aput`, on a connection of asyncpg, or one that its pool has lent."""
+    """As `outbox.aput`, on a connection of asyncpg or of its pool."""
     place = _check(connection)
     try:
         if not outbox.is_known(place):
@@ -37,10 +37,10 @@ async def aput(connection: Any, app: str, messages: Sequence[tuple[str, str]]) -
 
 
 def _check(connection: Any) -> str:
-    """What to call the connection's database.
+    """The name under which errors mention the connection's database.
 
     Raises:
-        UsageError: it is closed, or in no transaction.
+        UsageError: the connection is closed, or no transaction is open on it.
     """
     try:
         if connection.is_closed():
@@ -48,7 +48,7 @@ def _check(connection: Any) -> str:
         if not connection.is_in_transaction():
             raise outbox.in_no_transaction("async with connection.transaction():")
         return f"the database of the connection (server process {connection.get_server_pid()})"
-    except asyncpg.InterfaceError as error:  # its pool has it back
+    except asyncpg.InterfaceError as error:  # it is back in its pool
         raise _unusable(error) from error
 
 

@@ -2,15 +2,16 @@
 
     postgresql://user:password@host:port/database?schema=onefold
 
-`PostgresBackend` is the only class that the rest of onefold uses. Unless asked to create the schema, it opens no connection
-before it is used. Its sweep removes expired records, old history, and what is old in the small tables beside them.
+`PostgresBackend` is the only class that the rest of onefold uses. Unless it has to create the schema, it opens no
+connection before it is used. Its sweep removes expired records, old history, and old rows of a few small tables.
 
-`sql/NNNN_*.sql` are the steps of the schema, written for the name `onefold`, applied in order, once, in one transaction, by
-one process at a time; the table `version` records how many were applied. A step that has been released never changes.
-`inspect` refuses settings that would make calls fail, or change the meaning of keys, later. It only warns of settings with
-which a crash of the machine may undo acknowledged writes, because they may have been chosen on purpose. Never here:
-statements on records. Invariants: a schema is at a version as a whole or not at all; without `create` nothing is made or
-changed in it; a sweep waits for no lock, holds none for long, and never removes a parked record, which does not expire.
+`sql/NNNN_*.sql` are the steps of the schema, written for the name `onefold`, applied in order, once, in one
+transaction, by one process at a time; the table `version` records how many were applied. A step that has been released
+never changes. `inspect` refuses settings that would later make calls fail or change the meaning of keys. It only warns
+about settings with which a crash of the machine can undo acknowledged writes, because somebody may have chosen them on
+purpose. Never here: statements on records. Invariants: a schema is at a version completely or not at all; without
+`create` nothing is created or changed in it; a sweep does not wait for locks, holds none for long, and never removes a
+parked record, which does not expire.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
 
 
-LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
+LEDGER_KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work are kept by default
 COUNTS_KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py
 DELETED_NAMES_KEPT_MS: Final = limits.DAY_MS  # no one holds a version that long between reading and writing
-SWEEP_ROWS_MAX: Final = 1_000  # some 10 ms
-SWEEP_MS: Final = 5_000  # ours: a hundred workers ask the server twenty times a second, and not two hundred times
+SWEEP_ROWS_MAX: Final = 1_000  # takes about 10 ms
+SWEEP_MS: Final = 5_000  # of one process: with a hundred workers, 20 sweeps a second reach the server instead of 200
 
 _RECORDS: Final = """
 DELETE FROM onefold.record WHERE ident = ANY(ARRAY(
@@ -66,13 +67,14 @@ class PostgresBackend:
 
     Args:
         url: `postgresql://user:password@host:port/database`, with `?schema=` (default `onefold`), `?create=yes`, and any
-            parameter libpq knows (`sslmode`, `target_session_attrs`, ...).
-        clock: gives the time a name of State was deleted, and measures how long a handler has had the connection.
-        create: make the schema and its tables, or bring them to this version.
+            parameter that libpq knows (`sslmode`, `target_session_attrs`, ...).
+        clock: gives the time at which a name of State is deleted, and measures how long a handler has had the
+            connection.
+        create: create the schema and its tables, or upgrade them to this version.
 
     Raises:
         UsageError: the URL cannot be read.
-        StorageError: with `create`: the role may not create, or a newer onefold made the tables.
+        StorageError: with `create`: the role may not create them, or a newer onefold made the tables.
         TransientError: with `create`: the server does not answer.
     """
 
@@ -80,7 +82,7 @@ class PostgresBackend:
         address = PostgresAddress(url)
         self._clock = clock or SystemClock()
         self._server = PostgresServer(address)
-        # Connections of their own: what a handler sets on one (search_path, a role) meets other handlers only.
+        # A separate pool: what a handler sets on a connection (search_path, a role) then affects other handlers only.
         self._lent = Pool(address, PostgresLentConnection)
         self.store = PostgresStore(self._server)
         self.records = PostgresRecords(self._server)
@@ -97,11 +99,12 @@ class PostgresBackend:
                 raise
 
     def effects(self, limit_ms: int) -> PostgresEffects:
-        """A transaction for handlers' own rows, not begun until a handler first asks.
+        """A transaction for handlers' own rows, begun when a handler first uses it.
 
         Args:
-            limit_ms: how long one handler may have it, and how long it stays open before finished work is committed. One
-                statement of a handler may take that long too; the server ends a connection that is idle for twice as long.
+            limit_ms: how long one handler may use it, and how long it stays open before finished work is committed. One
+                statement of a handler may also take that long; the server ends a connection that is idle for twice as
+                long.
         """
         return PostgresEffects(
             self._server,
@@ -114,11 +117,11 @@ class PostgresBackend:
         )
 
     def check(self) -> list[str]:
-        """Check whether this server can keep the promises; one sentence for each that its settings weaken.
+        """Check whether this server can keep onefold's promises; one sentence for each that its settings weaken.
 
         Raises:
             StorageError: the tables are missing or of another version, a permission is missing, the server is too old,
-                only reads, or cannot store every text.
+                is read-only, or cannot store every text.
             TransientError: it does not answer.
         """
         return inspect(self._server)
@@ -126,8 +129,8 @@ class PostgresBackend:
     def sweep(self, now_ms: int, *, limit: int = SWEEP_ROWS_MAX) -> int:
         """Remove expired rows, at most `limit` of each kind; returns how many were removed.
 
-        Each kind is found by an index, and rows that somebody has locked are skipped. When an expired record goes does not
-        matter: a claim treats it as absent. Any process may sweep, several at once too.
+        Each kind is found by an index, and rows that somebody has locked are skipped. When an expired record is removed
+        does not matter: a claim treats it as absent. Any process may sweep, even several at once.
         """
         steps: list[tuple[str, tuple[int, ...]]] = [
             (_RECORDS, (now_ms, now_ms, limit)),
@@ -139,9 +142,10 @@ class PostgresBackend:
         return self._server.run(lambda link: sum(link.execute(sql(text), values).rowcount for text, values in steps))
 
     def upkeep(self) -> int:
-        """Sweep if a sweep is due; how many rows were removed. Costs nothing in between, however often it is called.
+        """Sweep if a sweep is due; returns how many rows were removed.
 
-        It is due every five seconds, and at once again while a step finds more than it removes.
+        A sweep is due every five seconds, or at once if the last one found more than it could remove. Otherwise a call
+        costs nothing.
         """
         at_ms = self._clock.monotonic_ms()
         if at_ms < self._sweeps_at_ms:
@@ -160,17 +164,17 @@ class PostgresBackend:
         return int(answer)
 
     def appear(self) -> None:
-        """Nothing to make: connections are opened by the first calls."""
+        """Nothing to prepare: the first calls open connections."""
 
     def close(self) -> None:
-        """Close all connections; harmless twice."""
+        """Close all connections. Idempotent."""
         self._lent.close()
         self._server.close()
 
 
 _STEPS: Final = files("onefold.engines.postgres") / "sql"
-_LOCK: Final = 0x6F6E65_666F6C64  # "onefold"; with it, one process at a time makes tables
-# Not to_regclass: it asks a cache that may not yet know what another process has committed in the middle of a transaction.
+_LOCK: Final = 0x6F6E65_666F6C64  # "onefold"; this advisory lock lets one process at a time create tables
+# Not to_regclass: it reads a cache that may not yet know what another process has committed during this transaction.
 _HAS_VERSION: Final = """
 SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = 'version'
 """
@@ -183,7 +187,7 @@ def steps() -> list[str]:
 
 
 def migrate(server: PostgresServer) -> None:
-    """Make the schema and its tables, or bring them to this version; does nothing when they are there.
+    """Create the schema and its tables, or upgrade them to this version; do nothing if they have it already.
 
     Raises:
         StorageError: the role may not create them, or a newer onefold made them.
@@ -218,12 +222,12 @@ def _migrate(link: Link, server: PostgresServer) -> None:
             raise errors.StorageError(
                 f"The schema {schema!r} has tables of another program: {error.diag.message_primary}.",
                 meaning="Nothing was created.",
-                todo="Choose another one by ?schema=...",
+                todo="Choose another one with ?schema=...",
             ) from error
 
 
 def version_of(link: Link, server: PostgresServer) -> int:
-    """How many steps were applied; 0 when it has no tables."""
+    """How many steps were applied to the schema; 0 if it has no tables."""
     if link.execute(_HAS_VERSION, (server.address.schema,)).fetchone() is None:
         return 0
     (version,) = link.execute(server.sql("SELECT max(version) FROM onefold.version")).fetchone() or (0,)
@@ -249,13 +253,13 @@ def refuse_absent(version: int, server: PostgresServer) -> None:
     """Refuse to continue without tables, or with older ones.
 
     Raises:
-        StorageError: `create=yes` has to be used once.
+        StorageError: the URL must be opened once with `create=yes`.
     """
     if version < len(steps()):
         raise absent(server.address.shown, server.address.schema, older=version > 0)
 
 
-VERSION_MIN: Final = 130000  # PostgreSQL 13; nothing older is maintained
+VERSION_MIN: Final = 130000  # PostgreSQL 13; older versions are no longer maintained
 _TABLES: Final = ("record", "completed", "ledger", "state", "lent")
 _RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 

@@ -1,22 +1,22 @@
 """Connections to one database: which thread uses which, statement timeouts, retries, and the translation of errors.
 
-A thread takes the idle connection that was used last, or opens another; no thread ever waits for a connection, so one that
-keeps a connection open for a handler cannot block its own next call. There are as many connections as threads were ever busy
-at the same time. This is why psycopg_pool is not used: its bound would have to be twice the number of threads, and its
-worker threads would need a lifecycle; here a list and a lock suffice. A connection that the server has closed meanwhile is
-noticed before it is used: an idle one has nothing to read.
+A thread takes the idle connection that was used last, or opens another; no thread ever waits for a connection, so a
+thread that keeps a connection open for a handler cannot block its own next call. There are as many connections as
+threads were ever busy at the same time. This is why psycopg_pool is not used: its limit would have to be twice the
+number of threads, and its worker threads would need a lifecycle; here a list and a lock suffice. A connection that the
+server has closed meanwhile is detected before it is used: unlike an idle connection, it has something to read.
 
-Each verb is one statement with its own commit, so no transaction of ours stays open over a round trip and a process
+Each verb is one statement with its own commit, so no transaction of ours stays open over a round trip, and a process
 that vanishes holds no lock. Only deadlocks and serialization failures are tried again: after a lost reply it is not known
 here whether the statement was carried out.
 
 Errors are classified by SQLSTATE, never by the text of a message:
 
-    may pass      connection lost or refused, server starting or stopping, locks, deadlocks, timeouts, full disk
-    will not      a missing schema or table, no permission, a server that only reads, a schema of another version
+    temporary     connection lost or refused, server starting or stopping, locks, deadlocks, timeouts, full disk
+    permanent     a missing schema or table, no permission, a read-only server, a schema of another version
 
-Never here: SQL of records. Invariant: a connection is used by one thread at a time; no message holds a password or a value
-of a statement's parameters.
+Never here: SQL of records. Invariant: a connection is used by one thread at a time; no error contains a password or the
+value of a statement's parameter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from onefold.interrupts import let_through
 REPEATABLE: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock: nothing was applied, try again
 _BUSY: Final = frozenset({"55P03", "57014"})  # lock not available, statement timeout
 _FULL: Final = "53"  # insufficient resources: disk full, out of memory, too many connections
-# The server shuts down or starts, or ends this session (the last two: idle, or in a transaction, for too long).
+# The server shuts down, starts, or ends this session (the last two: idle for too long, or in a transaction for too
+# long).
 _GONE: Final = frozenset(
     {"08000", "08001", "08003", "08004", "08006", "57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
 )
@@ -62,8 +63,8 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
 
     Args:
         error: as psycopg raised it; system errors that it passes on count as a lost connection.
-        server: the database as people may see it, without a password.
-        schema: where the tables are. role: whose login it has, where that is known.
+        server: the database as errors may show it, without a password.
+        schema: where the tables are. role: the login's role, if it is known.
     """
     state = None if isinstance(error, OSError) else error.sqlstate
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -88,7 +89,7 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
         )
     if state == "25006":
         return errors.StorageError(
-            f"{server} only reads: {said}",
+            f"{server} is read-only: {said}",
             meaning="It is a standby, or read-only transactions are the default of this role or database.",
             todo="Use the primary: add target_session_attrs=read-write to the URL, or ALTER ROLE ... RESET"
             " default_transaction_read_only.",
@@ -111,12 +112,12 @@ def translate(error: psycopg.Error | OSError, server: str, schema: str, role: st
     )
 
 
-_LINES_MAX: Final = 6  # one for each address that was tried, and what libpq asks
+_LINES_MAX: Final = 6  # one for each address that was tried, and libpq's hints
 
 
 def unreachable(error: psycopg.Error | OSError, server: str) -> errors.TransientError:
-    """No connection could be opened. libpq gives no SQLSTATE then: a wrong password looks like a server that is down."""
-    if isinstance(error, OSError):  # of the selector with which psycopg waits for the server
+    """The error when no connection could be opened: it has no SQLSTATE, so a wrong password looks like no server."""
+    if isinstance(error, OSError):  # from the selector with which psycopg waits for the server
         return errors.TransientError(
             f"No connection to {server}: {error.strerror or error}.",
             meaning="This process, or the machine, has no file descriptor or no memory left. Nothing was sent.",
@@ -133,11 +134,11 @@ def unreachable(error: psycopg.Error | OSError, server: str) -> errors.Transient
 
 
 def absent(server: str, schema: str, why: str = "", *, older: bool = False) -> errors.StorageError:
-    """The tables do not exist, or are another version's.
+    """The error when the tables do not exist or are another version's.
 
     Args:
         server: its URL without a login. schema: where they should be. why: how that is known.
-        older: they are there, of an older version.
+        older: the tables exist, in an older version.
     """
     what = f"has {'tables of an older' if older else 'no tables of'} onefold in schema {schema!r}"
     url = server.replace("://", "://USER:PASSWORD@", 1)
@@ -156,17 +157,18 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Link)
 
 SCHEMA_DEFAULT: Final = "onefold"
-TRIES: Final = 5  # of a statement that was rolled back by a deadlock or a serialization failure
-# Milliseconds. A verb touches few rows by their primary key; what takes longer is waiting for somebody.
+TRIES: Final = 5  # for a statement that was rolled back by a deadlock or a serialization failure
+# Milliseconds. A verb touches few rows by their primary key; a statement that takes longer is waiting for somebody.
 _SETTINGS: Final = {
     "lock_timeout": "3000",
     "statement_timeout": "15000",
     "idle_in_transaction_session_timeout": "15000",
-    # The conditions of our updates are asked again of the row that the lock was waited for: so is read committed.
+    # Read committed: after waiting for a lock, the server checks the conditions of our updates again on the changed
+    # row.
     "default_transaction_isolation": "read committed",
 }
-# For connections that run our statements only. The right plan is known, row by row through the primary key, for an empty
-# table and for a large one; made once, not at every call (measured: 2 to 6 times as many claims per second).
+# For connections that run only our statements. The right plan is known: row by row through the primary key, for empty
+# tables and for large ones. It is made once, not at every call (measured: 2 to 6 times as many claims per second).
 PLANNED: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -187,11 +189,11 @@ _DEFAULTS: Final = {
 
 
 class PostgresAddress:
-    """A URL taken apart.
+    """A parsed URL.
 
     Args:
-        url: `postgresql://user:password@host:port/database?schema=onefold`, and any parameter libpq knows. `create=yes` is
-            left to the caller.
+        url: `postgresql://user:password@host:port/database?schema=onefold`, and any parameter that libpq knows. The
+            caller carries out `create=yes`.
 
     Raises:
         UsageError: it is not such a URL, or the schema's name needs quotes.
@@ -220,14 +222,14 @@ class PostgresAddress:
         try:
             given = conninfo_to_dict(urlunsplit(parts._replace(query="&".join(others))))
         except psycopg.ProgrammingError as error:
-            # What libpq quotes may be a part of the password.
+            # The text that libpq quotes may be a part of the password.
             raise _unreadable(re.sub('"[^"]*"', '"..."', str(error).strip().partition("\n")[0])) from None
         if "@" in str(given.get("host") or ""):
             raise _unreadable("its host has an @ in it")
         if not str(given.get("port") or "").replace(",", "").isdigit() and given.get("port"):
             raise _unreadable("its port is not a number")
         self.conninfo = make_conninfo("", **{**_DEFAULTS, **given})
-        # What the URL leaves out is libpq's to say: PGHOST, PGPORT, PGDATABASE, PGUSER, a service.
+        # libpq knows what the URL leaves out: PGHOST, PGPORT, PGDATABASE, PGUSER, a service.
         known = {one.keyword.decode(): one.val.decode() for one in Conninfo.get_defaults() if one.val} | given
         host, port, database = (known.get(one) for one in ("host", "port", "dbname"))
         self.role = str(known.get("user") or "")
@@ -245,9 +247,9 @@ class Pool(Generic[C]):
     """Connections of one class to one database.
 
     Args:
-        address: where to.
+        address: the database.
         kind: their class.
-        settings: of their sessions.
+        settings: settings of their sessions.
     """
 
     def __init__(self, address: PostgresAddress, kind: type[C], settings: Mapping[str, str] | None = None) -> None:
@@ -257,12 +259,12 @@ class Pool(Generic[C]):
         self._settings = [word for pair in {**_SETTINGS, **(settings or {})}.items() for word in pair]
         self._lock = threading.Lock()
         self._idle: list[C] = []
-        self._taken: WeakSet[C] = WeakSet()  # one that an exception out of a signal's handler tore away is closed
+        self._taken: WeakSet[C] = WeakSet()  # weak: a connection that a signal handler's exception lost is closed
         self._closed = False
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: closing a connection of the parent would end the parent's session on the server."""
+        """In a forked child: keep the parent's connections open, because closing one would end the parent's session."""
         forks.keep_for_ever(self._idle)
         self._idle, self._taken, self._lock = [], WeakSet(), threading.Lock()
 
@@ -277,7 +279,7 @@ class Pool(Generic[C]):
         while True:
             with self._lock:
                 if self._closed:
-                    raise errors.UsageError("The record store was closed.", todo="Open it anew.")
+                    raise errors.UsageError("The record store was closed.", todo="Open it again.")
                 found = self._idle.pop() if self._idle else None
             if found is not None and not _seems_alive(found):
                 found.close()
@@ -301,10 +303,10 @@ class Pool(Generic[C]):
         return connection
 
     def give(self, connection: C) -> None:
-        """Take back a connection; one that is broken or in the middle of something is closed."""
+        """Return a connection to the pool; one that is broken or in the middle of something is closed."""
         try:
             self._taken.remove(connection)
-        except KeyError:  # forked while it was in use: the parent's
+        except KeyError:  # forked while it was in use: it is the parent's
             forks.keep_for_ever(connection)
             return
         idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -315,7 +317,7 @@ class Pool(Generic[C]):
         connection.close()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
+        """Close the idle connections; those in use are closed when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -328,14 +330,14 @@ def _seems_alive(connection: Link) -> bool:
         return False
     watch = select.poll()
     watch.register(connection.fileno(), select.POLLIN)
-    return not watch.poll(0)  # what a server sends to an idle connection is that it ends it
+    return not watch.poll(0)  # all that a server sends to an idle connection is that it ends it
 
 
 class PostgresServer:
-    """One database, for verbs.
+    """One database and the connections with which the contracts' verbs are carried out.
 
     Args:
-        address: the server's, and the schema.
+        address: the server and the schema.
     """
 
     def __init__(self, address: PostgresAddress) -> None:
@@ -347,7 +349,7 @@ class PostgresServer:
         return re.sub(r"\bonefold\.", f"{self.address.schema}.", text).encode()
 
     def run(self, work: Callable[[Link], T]) -> T:
-        """Do work on a connection of its own, outside any transaction.
+        """Do work on a connection that nobody else uses, outside any transaction.
 
         Raises:
             TransientError, StorageBusy, StorageError: see `translate`.
@@ -361,7 +363,7 @@ class PostgresServer:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Errors of psycopg become ours."""
+        """Raise psycopg's errors as ours."""
         try:
             yield
         except (psycopg.Error, OSError) as error:
@@ -369,12 +371,12 @@ class PostgresServer:
             raise translate(error, self.address.shown, self.address.schema, self.address.role) from error
 
     def close(self) -> None:
-        """Close all connections; harmless twice."""
+        """Close all connections. Idempotent."""
         self._pool.close()
 
 
 def ask(connection: Link, statement: bytes, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-    """The rows of one statement; outside a transaction it is tried again where the server undid it."""
+    """The rows of one statement; outside a transaction it is tried again if the server has rolled it back."""
     for tries_left in reversed(range(TRIES)):
         try:
             return connection.cursor(binary=True).execute(statement, values).fetchall()

@@ -1,26 +1,26 @@
 """Level 4 on PostgreSQL: handlers' own rows and the records of their runs in one transaction.
 
-The handlers of one thread share a transaction, one after the other, each in a savepoint: what one wrote is kept with its
-record, or undone alone. The transaction begins when a handler first asks for it and holds none of onefold's locks before the
-first `finish`. The server ends it when it gets no statement for twice the limit, so a host that vanishes does not block
-others forever.
+The handlers of one thread share a transaction, one after the other, each in a savepoint: what a handler wrote is kept
+with its record, or undone alone. The transaction begins when a handler first uses it and holds none of onefold's locks
+before the first `finish`. The server ends it if it gets no statement for twice the limit, so a host that vanishes does
+not block others for ever.
 
     open      BEGIN, limits, the row that keeps others from committing, SAVEPOINT        one round trip
     finish    complete the record under owner and fence; history; RELEASE                two
-    commit    shared values, that row away, COMMIT                                       one
+    commit    shared values, delete that row, COMMIT                                     one
 
-A COMMIT whose answer is lost is resolved by reading the records: either they are as this transaction wrote them, or it was
-not committed. Queue, receipt and outbox of a settlement are not handled here: the outbox stays in the record until it was
-sent.
+A COMMIT whose answer is lost is resolved by reading the records: either they are as this transaction wrote them, or it
+was not committed. Queue, receipt and outbox of a settlement are not handled here: the outbox stays in the record until
+it is sent.
 
-What handlers may do out of habit with their connection (commit, rollback, close, `with connection:`) is refused with an
-error that says what to do instead (`PostgresLentConnection`). A COMMIT in SQL is stopped by the server: as long as the
-transaction is lent it holds a row in `lent` that breaks a deferred rule, so a commit by anybody but onefold fails and undoes
-everything. A ROLLBACK is detected when the handler ends. Not prevented: what a handler commits after a ROLLBACK of its own,
-and access to onefold's tables (which the SQLite engine refuses).
+What handlers may do with their connection out of habit (commit, rollback, close, `with connection:`) is refused with an
+error that says what to do instead (`PostgresLentConnection`). A COMMIT in SQL is stopped by the server: while the
+transaction is lent it holds a row in `lent` that breaks a deferred constraint, so a commit by anybody but onefold fails
+and undoes everything. A ROLLBACK is detected when the handler ends. Not prevented: what a handler commits after its own
+ROLLBACK, and access to onefold's tables (which the SQLite engine refuses).
 
 Never here: what should happen to a message. Invariant: after `commit` all of a handler's rows and its record are stored, or
-none; what a handler can do ends with its transaction. This guards against mistakes, not against malicious handlers.
+none; what a handler can do is limited to its transaction. This guards against mistakes, not against malicious handlers.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class PostgresLentConnection(psycopg.Connection[Any]):
         self._lent = False
 
     def lend(self) -> None:
-        """From now on a handler uses the connection."""
+        """Mark the connection as used by a handler."""
         self._lent = True
 
     def take_back(self) -> None:
-        """Return the connection to the engine, in the state before it was lent. Calling it twice is harmless."""
+        """Return the connection to the engine, as it was before it was lent. Idempotent."""
         self._lent = False
         self.row_factory = tuple_row
         self.cursor_factory = psycopg.Cursor
@@ -105,7 +105,7 @@ _KEEP: Final = b"RELEASE onefold_handler"
 _UNDO: Final = b"ROLLBACK TO onefold_handler"
 _BROKEN: Final = frozenset({"3B001", "25P01", "2D000"})  # unknown savepoint, no transaction, invalid termination
 _ABORTED: Final = "25P02"  # in a failed transaction
-# Of the users' tables, checked at the commit: constraints, triggers, views with a check, RAISE.
+# SQLSTATE classes of rules on the users' tables that are checked at the commit: constraints, triggers, views, RAISE.
 _RULES: Final = ("23", "27", "44", "P0")
 
 
@@ -114,9 +114,9 @@ class PostgresEffects:
 
     Args:
         server, pool: the database, and connections to it that are lent to handlers.
-        store, ledger, state: what a settlement is written with.
+        store, ledger, state: write a settlement.
         clock: measures how long a handler has had the connection.
-        limit_ms: how long one handler may have it, and how long it stays open before what was kept is committed.
+        limit_ms: how long one handler may have it, and how long it stays open before kept work is committed.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class PostgresEffects:
         self._link: PostgresLentConnection | None = None  # while the transaction is open
         self._open_since_ms = 0
         self._lent_since_ms: int | None = None  # while a handler has the connection
-        self._kept: list[Hold] = []  # of runs that are finished, waiting for the commit
-        self._changes: list[Change] = []  # of State, made just before the commit
+        self._kept: list[Hold] = []  # holds of finished runs that wait for the commit
+        self._changes: list[Change] = []  # changes of State, made just before the commit
         self._finished = 0  # handlers whose work waits for the commit
-        self._lost = 0  # handlers whose work went with a transaction that broke
-        self._refused: errors.OnefoldError | None = None  # why this handler's rows were taken back while it ran
+        self._lost = 0  # handlers whose work was lost with a broken transaction
+        self._refused: errors.OnefoldError | None = None  # why this handler's rows were rolled back while it ran
 
     # -- one handler -------------------------------------------------------------------------------------------------
 
@@ -152,8 +152,8 @@ class PostgresEffects:
         """A psycopg connection, inside the transaction and this handler's savepoint.
 
         Raises:
-            TransientError: this handler has had it for longer than the limit, and its rows were taken back; or the server
-                does not answer.
+            TransientError: this handler has had it for longer than the limit, and its rows were rolled back; or the
+                server does not answer.
         """
         if self._refused is not None:  # a handler that continues anyway must not complete without its rows
             raise self._refused
@@ -203,23 +203,23 @@ class PostgresEffects:
             self._refused = lent_too_long(used_ms, self._limit_ms, "An open transaction keeps others waiting.")
             raise self._refused
 
-    # -- and its end ---------------------------------------------------------------------------------------------------
+    # -- the end of a handler ------------------------------------------------------------------------------------------
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
         """Write this handler's record, history and changes, and keep its rows; undo all of it when its lease was lost.
 
-        A run that has completed before under the same hold is not kept a second time: its rows are stored already.
+        A run that has already completed under the same hold is not kept a second time: its rows are stored already.
 
         Raises:
             TransientError, StorageBusy: as for `open`.
             UsageError: the handler ended the transaction, left it failed, or left something running on the connection.
-                In all cases its rows were taken back; those of earlier handlers too where the transaction is broken, and
-                then `commit` raises.
+                In all these cases its rows were rolled back; if the transaction is broken, those of earlier handlers
+                were too, and `commit` raises.
         """
         try:
             link = self.open()
         finally:
-            self._refused = None  # the handler has ended; the next one must not get this error
+            self._refused = None  # the handler has ended; the next handler must not get this error
         link.take_back()
         became: Written = "lost"
         try:
@@ -258,10 +258,10 @@ class PostgresEffects:
         return became
 
     def undo(self) -> None:
-        """Undo the rows of the handler that runs now; earlier ones stay. Without one it does nothing.
+        """Roll back the rows of the current handler; rows of earlier handlers stay. Without a handler it does nothing.
 
-        Where one handler's rows cannot be undone alone (the connection is lost, the handler ended the transaction), all
-        of the transaction is lost, and the next `commit` raises an error.
+        Where one handler's rows cannot be rolled back alone (the connection is lost, or the handler ended the
+        transaction), the whole transaction is lost, and the next `commit` raises an error.
         """
         self._refused = None
         if self._lent_since_ms is None or self._link is None:
@@ -282,11 +282,11 @@ class PostgresEffects:
     # -- the transaction -----------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Make all kept work durable at once. Without any it does nothing.
+        """Make all kept work durable at once; do nothing if there is none.
 
         Raises:
             StorageBusy: nothing that was kept since the last commit is stored; also when a deferred constraint refused it.
-            TransientError: the connection was lost in the middle of the COMMIT and the records are not stored: nothing was
+            TransientError: the connection was lost during the COMMIT and the records are not stored: either nothing was
                 stored, or the server will still store it; owner and fence of the records decide.
         """
         assert self._lent_since_ms is None, "commit() while a handler has the connection; finish or undo it first"
@@ -315,13 +315,13 @@ class PostgresEffects:
 
     def _commit(self, link: PostgresLentConnection) -> None:
         if self._changes:
-            self._state.put_on(link, self._changes)  # a change that comes too late is skipped
+            self._state.put_on(link, self._changes)  # a change whose version is no longer current is skipped
         with link.pipeline():
             link.execute(self._server.sql(_TAKE_BACK))
             link.commit()
 
     def _is_stored(self, kept: list[Hold]) -> bool:
-        """Whether every record is as this transaction wrote it, whose COMMIT was not answered."""
+        """Whether every record is as this transaction, whose COMMIT was not answered, wrote it."""
         try:
             written = self._store.is_written(kept)
         except errors.OnefoldError:
@@ -329,12 +329,12 @@ class PostgresEffects:
         return bool(kept) and all(written)
 
     def rollback(self) -> None:
-        """Undo everything that was not committed. Without anything it does nothing."""
+        """Roll back everything that was not committed; do nothing if there is nothing."""
         self._lost, self._refused = 0, None
         self._end()
 
     def _break(self) -> None:
-        """All of the transaction is lost; `commit` raises that for finished handlers."""
+        """Give up the whole transaction; `commit` will report that for finished handlers."""
         self._lost += self._finished
         self._end()
 
@@ -383,7 +383,7 @@ def _ended() -> errors.UsageError:
 
 def _failed() -> errors.UsageError:
     return errors.UsageError(
-        "A statement of a handler failed on ctx.connection, and the handler went on without it.",
+        "A statement of a handler failed on ctx.connection, and the handler continued without it.",
         meaning="PostgreSQL undoes everything of a transaction in which a statement failed. Its rows were taken back.",
         todo="Let the error leave the handler, or put what may fail into `with ctx.connection.transaction():`.",
     )

@@ -1,7 +1,7 @@
-"""History on PostgreSQL: rows appended in order, found by operation, run and time.
+"""History on PostgreSQL: rows that are appended in order, and found by operation, run or time.
 
 `append_on` works on a given connection, so that history is committed or rolled back with a handler's transaction. Rows of
-one instant keep the order in which they were appended. Never here: what a row means, or who may write it.
+one instant keep the order in which they were appended. Never here: what a row means, or which code may write it.
 Invariant: no row is changed; only the sweep removes rows, oldest first.
 """
 
@@ -82,7 +82,7 @@ class PostgresLedger:
     """The Ledger contract on one database.
 
     Args:
-        server: a database whose tables are there.
+        server: a database that has the tables.
     """
 
     def __init__(self, server: PostgresServer) -> None:
@@ -107,7 +107,7 @@ class PostgresLedger:
         return self._rows("run = %s ORDER BY at_ms, id LIMIT %s OFFSET %s", packed(run), limit, after)
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, oldest first, page by page along its index."""
+        """All rows of one run, oldest first, page by page, in the order of the index."""
         statement, last = self._server.sql(_WALK), (-(2**63), 0)
         while found := self._server.run(lambda link, last=last: ask(link, statement, (packed(run), *last, page))):  # type: ignore[misc]
             yield [_row(row[1:]) for row in found]

@@ -1,9 +1,9 @@
-"""The outbox tables in a PostgreSQL database of the program's: writing to them in its transaction, and reading for a relay.
+"""The outbox tables in the program's own PostgreSQL database: writing to them in its transaction, reading for a relay.
 
-The tables are where the connection's search_path finds them; nothing makes them but `SQL`, which a person runs. A write is
-one statement, which also checks their version and notifies relays; PostgreSQL delivers that at the commit.
-Never here: queues. Invariant: only the program ends its transaction. PostgreSQL aborts it if a statement fails, so what
-can be known before is looked at before.
+The tables are where the connection's search_path finds them; only `SQL`, which a person runs, makes them. A write is
+one statement, which also checks their version and notifies relays; PostgreSQL delivers the notification at the commit.
+Never here: queues. Invariant: only the program ends its transaction. PostgreSQL aborts it if a statement fails, so
+whatever can be checked before a statement is checked before.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ _KNOWN_MAX: Final = 1_000
 
 
 def put(connection: Link, app: str, messages: Sequence[tuple[str, str]]) -> None:
-    """Write messages, in order, inside the transaction that is open on the connection, or begins one implicitly.
+    """Write messages, in order, inside the transaction that is open on the connection or that it begins implicitly.
 
     Args:
-        messages: queue, and the `OutboxMessage` as JSON.
+        messages: for each, its queue and the `OutboxMessage` as JSON.
 
     Raises:
         UsageError: the connection is closed, in autocommit mode without a transaction, or its transaction has failed.
-        StorageError: the tables are not there, or another version's. TransientError, StorageBusy: the server could not.
+        StorageError: the tables do not exist or are another version's.
+        TransientError, StorageBusy: the server could not write them now.
     """
     check(connection)
     server = connection.info.dsn
@@ -97,7 +98,7 @@ async def aput(connection: psycopg.AsyncConnection[Any], app: str, messages: Seq
 
 
 def check(connection: Link | psycopg.AsyncConnection[Any]) -> None:
-    """Refuse a connection whose transaction cannot carry a message.
+    """Refuse a connection whose transaction cannot include a message.
 
     Raises:
         UsageError: it is closed, in autocommit mode without a transaction, or its transaction has failed.
@@ -121,7 +122,7 @@ def closed() -> errors.UsageError:
 
 
 def aborted() -> errors.UsageError:
-    """A statement before has failed, and PostgreSQL takes no others."""
+    """The error when an earlier statement of the transaction has failed, so that PostgreSQL accepts no others."""
     return errors.UsageError(
         "The transaction on this connection has failed and can only be rolled back.",
         meaning="Nothing was sent: it would have been rolled back too.",
@@ -130,10 +131,10 @@ def aborted() -> errors.UsageError:
 
 
 def in_no_transaction(how: str) -> errors.UsageError:
-    """Each statement commits alone.
+    """The error when no transaction is open, so that each statement would be committed alone.
 
     Args:
-        how: a transaction is begun with this driver.
+        how: how to begin a transaction with this driver.
     """
     return errors.UsageError(
         "The connection is in autocommit mode, and no transaction is open on it.",
@@ -143,20 +144,20 @@ def in_no_transaction(how: str) -> errors.UsageError:
 
 
 def statement_values(app: str, messages: Sequence[tuple[str, str]]) -> tuple[str, list[str], list[str], int]:
-    """The values of the one statement that writes messages."""
+    """The parameters of the statement that writes messages."""
     return app, [queue for queue, _ in messages], [message for _, message in messages], VERSION
 
 
 def is_known(server: str) -> bool:
-    """Whether this process has seen the tables there."""
+    """Whether this process has already seen the tables in that database."""
     return server in _known
 
 
 def see(server: str, answer: tuple[Any, ...] | None) -> None:
-    """Remember that the tables are there.
+    """Remember that the tables exist.
 
     Raises:
-        StorageError: they are not.
+        StorageError: they do not.
     """
     if answer is None or not answer[0]:
         raise missing(server)
@@ -166,17 +167,17 @@ def see(server: str, answer: tuple[Any, ...] | None) -> None:
 
 
 def see_written(answer: tuple[Any, ...] | None, count: int, server: str) -> None:
-    """Refuse tables of another version: nothing was written then.
+    """Refuse tables of another version, to which nothing was written.
 
     Raises:
-        StorageError: they are.
+        StorageError: the tables are of another version.
     """
     if answer is None or answer[0] != count:
         raise other_version(server)
 
 
 def other_version(server: str) -> errors.StorageError:
-    """The tables are of another version of onefold."""
+    """The error when the tables are another version's."""
     return errors.StorageError(
         f"The outbox tables in {server} are not of version {VERSION}, which this onefold uses.",
         meaning="Nothing was sent.",
@@ -185,7 +186,7 @@ def other_version(server: str) -> errors.StorageError:
 
 
 def missing(server: str) -> errors.StorageError:
-    """The tables do not exist."""
+    """The error when the tables do not exist."""
     return errors.StorageError(
         f"No table onefold_outbox is on the search_path in {server}.",
         meaning="Nothing was sent.",
@@ -194,7 +195,7 @@ def missing(server: str) -> errors.StorageError:
 
 
 def failed(error: psycopg.Error | OSError, server: str, role: str = "") -> errors.OnefoldError:
-    """An error of a statement on the tables; `role`: whose login it was, where `server` does not say so."""
+    """Our error for an error of a statement on the tables; `role`: the login's role, if it is known."""
     state = getattr(error, "sqlstate", None)
     if state == "42P01":
         _known.discard(server)
@@ -217,7 +218,7 @@ class PostgresOutbox:
     """The OutboxTable contract on one database. A connection that is lost is opened again by the next call.
 
     Args:
-        url: as of a record store.
+        url: of the same form as for a record store.
     """
 
     def __init__(self, url: str) -> None:
@@ -227,7 +228,7 @@ class PostgresOutbox:
         self._token: str | None = None
 
     def create(self) -> None:
-        """Make the tables that do not exist."""
+        """Create the tables that do not exist."""
         self._ask(SQL)
         self._token = None
 

@@ -1,27 +1,27 @@
-r"""Records in SQL: how an operation is one value, a record a row, and the statements that change records.
+r"""Records in SQL: operations as single values, records as rows, and the statements that change records.
 
-An operation is one value, `ident` (`contracts/store.py`). Why not a primary key of three texts: an index entry has at
-most 2,704 bytes, a key alone may have 2,048, and the order of texts changes with the server's collation library, which
-breaks indexes. PostgreSQL's text cannot hold NUL: `packed` writes it as `\0` and a backslash as `\\`; all other texts stay
-as they are.
+An operation is one value, `ident` (`contracts/store.py`). The primary key is not three texts, because an index entry
+has at most 2,704 bytes, a key alone may have 2,048, and the order of texts changes with the server's collation library,
+which breaks indexes. PostgreSQL's text cannot contain NUL: `packed` writes it as `\0` and a backslash as `\\`; all
+other characters stay as they are.
 
 Many rows travel in one statement as one array per column (`unnest`), so a batch of any size is one prepared statement.
 A row is read together with its version, PostgreSQL's `xmin`: the id of the transaction that wrote it, which differs after
 every change.
 
-No statement of ours waits for a lock while it holds another: statements for many rows skip locked rows
-(SKIP LOCKED), and what was skipped is done row by row afterwards. So no order of keys is needed, and no deadlock can
-come from us, not even beside a handler's transaction, which locks its records in the order in which its runs finish. The one
-exception is the INSERT of a claim, or of a record that is put back: it may wait for another first claim of the same key, so
-it takes keys in order. It leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
+No statement of ours waits for a lock while it holds another: statements for many rows skip locked rows (SKIP LOCKED),
+and the skipped rows follow one by one. So no order of keys is needed, and we cannot cause a deadlock, not even together
+with a handler's transaction, which locks its records in the order in which its runs finish. The only exception is the
+INSERT of a claim, or of a record that is restored: it may wait for another first claim of the same key, so it takes
+keys in order. It leaves existing rows alone: ON CONFLICT would wait for a transaction that changes such a row.
 
     CLAIM     insert what is absent, read what exists: a first claim and a duplicate are one round trip
     START, RENEW, COMPLETE, CLEAR    the frequent transitions under an owner and a fence, as conditions
     CHANGE    any other transition, decided by contracts/transitions.py: compare-and-set on the version that was read
 
-Written for the schema `onefold`; `PostgresServer.sql` puts in the chosen one. Never here: when which is used (`records.py`).
-Invariant: a statement changes a row only under a condition that it checks on the locked row;
-`record_of` gives back what `values_of` was given, and `unpacked(packed(text)) == text`.
+Written for the schema `onefold`; `PostgresServer.sql` inserts the chosen one. Never here: which statement is used when
+(`records.py`). Invariant: a statement changes a row only under a condition that it checks on the locked row;
+`record_of` returns what `values_of` was given, and `unpacked(packed(text)) == text`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 
 from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, ident_of
 
-_FAMILY_BYTES: Final = 16  # in every database that there is
+_FAMILY_BYTES: Final = 16  # never changes: existing databases use it
 
 
 def ident(key: RecordKey) -> bytes:
@@ -61,13 +61,13 @@ def unpacked(text: None) -> None: ...
 @overload
 def unpacked(text: str | None) -> str | None: ...
 def unpacked(text: str | None) -> str | None:
-    """A stored text as the user had it."""
+    """The user's text for a stored text."""
     if text is None or "\\" not in text:
         return text
     return "\\".join(part.replace("\\0", "\x00") for part in text.split("\\\\"))
 
 
-# In the order of `values_of` and `record_of`. All may change but the last three.
+# In the order of `values_of` and `record_of`. All but the last three can change.
 TYPES: Final = {
     "fence": "bigint",
     "lease_until_ms": "bigint",
@@ -242,7 +242,8 @@ RETURNING r.ident
 """
 )
 
-# Counts what it completed, or what a change reports. `backend`: no two connections count in one row.
+# Counts the runs that it completed, or that a change reports. By `backend`, so that no two connections count in one
+# row.
 _COUNTED: Final = """
 , counted AS (
     INSERT INTO onefold.completed AS c (second, job, backend, count)
@@ -279,9 +280,9 @@ WITH given AS (
     .replace("GIVEN", ", ".join(f"g.{name}" for name in CHANGING))
     + _COUNTED
 )
-# One row: waits for a lock on it. Several: skips locked ones.
+# For one row: waits for a lock on it. For several rows: skips locked ones.
 CHANGE_ONE: Final = _CHANGE.replace("AND LOCKS", "")
-# The same with rows of history, which are written if, and only if, the record is.
+# The same with rows of history, which are written if and only if the record is.
 CHANGE_NOTED: Final = CHANGE_ONE.replace(
     "SELECT ident FROM done",
     """, noted AS (
@@ -304,8 +305,8 @@ CHANGE_MANY: Final = _CHANGE.replace("AND LOCKS", "AND r.ident IN (SELECT ident 
 
 
 def waiting(statement: bytes) -> bytes:
-    """A statement for one row that waits for a lock on it, and then reads it again.
+    """The same statement for one row: it waits for a lock on the row, and then reads the row again.
 
-    So a renewal or an outcome is never overtaken again and again, as a compare-and-set can be.
+    So others cannot get ahead of a renewal or an outcome again and again, as can happen to a compare-and-set.
     """
     return statement.replace(b" SKIP LOCKED", b"")

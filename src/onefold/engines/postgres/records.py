@@ -2,22 +2,22 @@
 
     claim                  one round trip for first claims and for duplicates, whatever their number; two or three more
                            for claims that take over, follow a failure, or collide with another claim
-    start, renew, clear    one; what the condition refused, or another transaction has locked, is looked at again
-    write                  one for runs that complete; two for other outcomes: read, write where nothing has changed
+    start, renew, clear    one; more for records that the condition refused, or that another transaction has locked
+    write                  one for runs that complete; two for other outcomes: a read and a conditional write
 
-All of that runs on a given connection (`claim_on`, `write_on`), so that `effects.py` can complete a record inside a
+All of these can run on a given connection (`claim_on`, `write_on`), so that `effects.py` can complete a record inside a
 handler's transaction.
 
 Transitions that are not one conditional statement go through `Amender`: read, decide in Python by
-`contracts/transitions.py`, and write only where nothing has changed since (a compare-and-set on the version that was read).
-The other way of doing this, SELECT ... FOR UPDATE and a write in one transaction, takes as many round trips, and a process
-that vanishes between them leaves rows locked that others wait for. Here no lock outlives a statement. The loser of a race
-reads again, and each time that happens another process has made progress.
+`contracts/transitions.py`, and write only if nothing has changed since (a compare-and-set on the version that was
+read). The alternative, SELECT ... FOR UPDATE and a write in one transaction, takes as many round trips, and a process
+that vanishes between them leaves rows locked that others wait for. Here no lock outlives a statement. The loser of a
+race reads again, and each time that happens another process has made progress.
 
 Operators find failed and unknown records by an index; a scan for others reads the table.
 
-Never here: SQL of records (`record_sql.py`), policy, messages, clocks. Invariant: every write names owner and fence, or the
-version that was read, and says whether it took; only a parked record is settled.
+Never here: SQL of records (`record_sql.py`), policy, messages, clocks. Invariant: every write names its owner and
+fence, or the version that was read, and reports whether it was applied; only a parked record is settled.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 Step = Callable[[Record | None], tuple[A, Record | None]]
-"""One verb on one record: its answer, and the record it leaves behind (None if unchanged)."""
+"""One verb on one record: its answer, and the record afterwards (None if unchanged)."""
 
-ROUNDS: Final = 20  # of reading again; each one lost means that somebody else has changed the same record
+ROUNDS: Final = 20  # rounds of a read and a write; if one is lost, somebody else has changed the same record
 
 
 class VersionedRecord(Struct, frozen=True, gc=False):
-    """A record and the version that was read."""
+    """A record, and its version when it was read."""
 
     record: Record
     version: str
@@ -85,11 +85,11 @@ class RecordChange(Struct, Generic[A], frozen=True, gc=False):
     """The change to be written to one record.
 
     Args:
-        version: the version that it must still have.
+        version: the version that the record must still have.
         after: the record after the change.
-        completes: how many runs that completes, for the count.
-        answers: of the steps, valid once the change took.
-        rows: of history, written in the same statement.
+        completes: how many runs the change completes, for the count.
+        answers: the steps' answers, valid if the change was applied.
+        rows: rows of history, written in the same statement.
     """
 
     version: str
@@ -100,7 +100,7 @@ class RecordChange(Struct, Generic[A], frozen=True, gc=False):
 
 
 def fold(record: Record | None, steps: Sequence[Step[A]]) -> tuple[list[A], Record | None, int]:
-    """Take steps one after another: their answers, the record after them (None if unchanged), how many runs completed."""
+    """Take steps one after another; returns answers, the record afterwards (None if unchanged), how many completed."""
     answers: list[A] = []
     after: Record | None = None
     completes = 0
@@ -135,7 +135,7 @@ class Amender:
         """Take the steps of each operation, all or none of them.
 
         Raises:
-            StorageBusy: others changed the same record every time; the other steps may have been taken.
+            StorageBusy: others changed the same record in every round; steps of other operations may have been taken.
         """
         answers: dict[bytes, list[A]] = {}
         waiting = dict(steps)
@@ -157,13 +157,13 @@ class Amender:
         raise crowded(len(waiting))
 
     def change(self, link: Link, changes: Mapping[bytes, RecordChange[A]], now_ms: int) -> set[bytes]:
-        """Replace records that still have their version; returns those that were replaced."""
+        """Replace the records that still have their version; returns which were replaced."""
         if not changes:
             return set()
         plain = {key: change for key, change in changes.items() if not change.rows}
         done = self._replace(link, self._many, plain, now_ms) if len(plain) > 1 else set()
         for key, change in changes.items():
-            if key not in done:  # changed meanwhile, or locked by somebody whose end must be waited for
+            if key not in done:  # changed meanwhile, or locked by somebody for whom this must wait
                 statement, noted = (
                     (self._noted, arrays(map(row_values, change.rows))) if change.rows else (self._one, ())
                 )
@@ -186,7 +186,7 @@ class Amender:
 
 
 def crowded(count: int) -> errors.StorageBusy:
-    """The error for records that others changed first, every time."""
+    """The error for records that others changed first in every round."""
     return errors.StorageBusy(
         f"{count} records were changed by others each time they were about to be written ({ROUNDS} times).",
         meaning="Nothing was written to them by this call.",
@@ -194,7 +194,7 @@ def crowded(count: int) -> errors.StorageBusy:
     )
 
 
-_PLACE: Final = 0  # in a row that CLAIM answers: the ident, whether it was inserted, the version, the record
+_PLACE: Final = 0  # columns of a row that CLAIM returns: ident, whether it was inserted, version, the record
 _FRESH: Final = 1
 _VERSION: Final = 2
 _RECORD: Final = 3
@@ -205,7 +205,7 @@ def _claim_step(asked: Ask, now_ms: int, record: Record | None) -> tuple[Answer,
 
 
 def _noted(indexes: Sequence[int], answers: Sequence[Answer], rows_of: RowsOf | None) -> list[Row]:
-    """The rows of history of one operation's claims."""
+    """The rows of history for the claims of one operation."""
     if rows_of is None:
         return []
     found = [(index, one) for index, one in zip(indexes, answers, strict=True) if isinstance(one, Claimed)]
@@ -232,12 +232,12 @@ class PostgresStore:
     """The Store contract on one database.
 
     Args:
-        server: a database whose tables are there.
+        server: a database that has the tables.
     """
 
-    ledger: Ledger | None = None  # in the same database: where `once` records the outcomes of calls
-    state: State | None = None  # in the same database: where names of operations are reserved
-    clock: Clock | None = None  # of all that use the server; `@once` takes it unless it is given another
+    ledger: Ledger | None = None  # in the same database; `once` records the outcomes of calls there
+    state: State | None = None  # in the same database; names of operations are reserved there
+    clock: Clock | None = None  # shared by everything that uses the server, and the default for `@once`
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -253,11 +253,11 @@ class PostgresStore:
     # -- claim ---------------------------------------------------------------------------------------------------------
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:
-        """See `contracts.verbs.Store.claim`; each operation by a conditional write of its own.
+        """See `contracts.verbs.Store.claim`; each operation has its own conditional write.
 
         Raises:
             TransientError: the connection was lost; some of the asks may have been granted to their owner.
-            StorageBusy: another transaction held a record for too long; others of the asks may have been granted.
+            StorageBusy: another transaction held a record for too long; other asks may have been granted.
         """
         return self._server.run(lambda link: self.claim_on(link, asks, now_ms, rows_of)) if asks else []
 
@@ -295,7 +295,7 @@ class PostgresStore:
         raise crowded(len(waiting))
 
     def _read_asked(self, link: Link, asked: dict[bytes, Ask], now_ms: int) -> list[tuple]:  # type: ignore[type-arg]
-        """Insert what is absent, in the order of the keys; one row for each key, see `_PLACE`."""
+        """Insert records that are absent, in the order of the keys; returns one row for each key, see `_PLACE`."""
         rows = (
             (
                 key,
@@ -330,7 +330,7 @@ class PostgresStore:
         return self._server.run(run) if holds else []
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """See `contracts.verbs.Store.renew`; a record that somebody has locked keeps no other one waiting.
+        """See `contracts.verbs.Store.renew`; a record that somebody has locked does not delay the others.
 
         Raises:
             TransientError, StorageBusy: some may have been renewed.
@@ -346,7 +346,7 @@ class PostgresStore:
         """See `contracts.verbs.Store`; a repeated key is inserted once.
 
         Raises:
-            TransientError, StorageBusy: some may have been put back; putting them back again is harmless.
+            TransientError, StorageBusy: some may have been restored; restoring them again is harmless.
         """
         idents = [ident(gone.key) for gone in records]
         rows = {key: (key, *values_of(gone)) for key, gone in reversed(list(zip(idents, records, strict=True)))}
@@ -377,7 +377,7 @@ class PostgresStore:
     def _each(
         self, link: Link, holds: Sequence[Hold], steps: Sequence[Step[bool]], statement: bytes, values: tuple[int, ...]
     ) -> list[bool]:
-        """One statement for all; what it skipped or refused is decided by the rules in Python."""
+        """One statement for all; the rules in Python decide about those that it skipped or refused."""
         keys = [ident(hold.key) for hold in holds]
         given = arrays((key, packed(hold.owner), hold.fence) for key, hold in zip(keys, holds, strict=True))
         rows = ask(link, statement, (*given, *values))
@@ -385,10 +385,10 @@ class PostgresStore:
             return [True] * len(holds)
         done = {key for (key,) in rows}
         for key, hold in zip(keys, holds, strict=True):
-            if key not in done:  # locked by somebody, whose end is waited for here; or not held
+            if key not in done:  # locked by somebody, for whom this waits; or not held
                 one = arrays([(key, packed(hold.owner), hold.fence)])
                 done |= {key for (key,) in ask(link, record_sql.waiting(statement), (*one, *values))}
-        # A key may be here twice, with another hold: for these the statement does not report which one it applied.
+        # A key may be here twice with different holds: then the statement does not report which of them it applied.
         sure = {key for key, count in Counter(keys).items() if count == 1} & done
         left: dict[bytes, list[Step[bool]]] = defaultdict(list)
         for key, step in zip(keys, steps, strict=True):
@@ -401,8 +401,8 @@ class PostgresStore:
         """See `contracts.verbs.Store`.
 
         Raises:
-            TransientError, StorageBusy: some may have been written. A Complete may be repeated; after another outcome
-                a repetition answers False where the first one took.
+            TransientError, StorageBusy: some may have been written. A Complete may be repeated; another outcome that is
+                repeated answers False if it was applied the first time.
         """
         if not writes:
             return []
@@ -410,7 +410,7 @@ class PostgresStore:
         return [became != "lost" for became in written]
 
     def write_on(self, link: Link, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[Written]:
-        """As `write`, on this connection; distinguishes a repeated Complete from one that took."""
+        """As `write`, on this connection; distinguishes a repeated Complete from a first one."""
         keys = [ident(hold.key) for hold, _ in writes]
         once = {key for key, count in Counter(keys).items() if count == 1}
         rows = [
@@ -434,7 +434,7 @@ class PostgresStore:
         return ["new" if key in completed else next(said[key]) for key in keys]
 
     def is_written(self, holds: Sequence[Hold]) -> list[bool]:
-        """Whether each record has an outcome under this hold: asked after a write whose answer was lost."""
+        """Whether each record has an outcome under its hold; for use after a write whose answer was lost."""
         keys = [ident(hold.key) for hold in holds]
         found = self._server.run(lambda link: self.amender.read(link, keys)) if keys else {}
         return [
@@ -445,7 +445,7 @@ class PostgresStore:
     # -- read ----------------------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
-        """See `contracts.verbs.Store.read`; reads a snapshot and waits for no lock."""
+        """See `contracts.verbs.Store.read`; it reads a snapshot and does not wait for locks."""
         idents = [ident(key) for key in keys]
         stored = self._server.run(lambda link: self.amender.read(link, idents)) if keys else {}
         found = [stored.get(key) for key in idents]
@@ -465,7 +465,7 @@ class PostgresRecords:
     """The RecordAdmin contract on one database.
 
     Args:
-        server: a database whose tables are there.
+        server: a database that has the tables.
     """
 
     def __init__(self, server: PostgresServer) -> None:
@@ -473,10 +473,10 @@ class PostgresRecords:
         self._amender = Amender(server)
 
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
-        """Records, newest change first; failed and unknown ones by index, others by reading the table."""
+        """Records, newest change first; an index finds failed and unknown ones, all others need a scan of the table."""
         conditions: list[str] = ["true"]
         if status is not None:
-            conditions.append(f"r.status = '{status}'")  # in the text: the planner must see that the partial index fits
+            conditions.append(f"r.status = '{status}'")  # a literal, so that the planner can use the partial index
         if parked is not None:
             conditions.append("r.status = 'unknown' AND r.parked" if parked else "NOT r.parked")
         statement = self._server.sql(_SCAN.replace("CONDITION", " AND ".join(conditions)))
@@ -502,7 +502,7 @@ class PostgresRecords:
         return self._server.run(run)
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
-        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole."""
+        """Runs completed in [since_ms, now_ms) per job; the seconds at both ends are counted in full."""
         values = (since_ms // 1000, (now_ms - 1) // 1000)
         rows = self._server.run(lambda link: ask(link, self._server.sql(_COUNT), values))
         return {unpacked(job): count for job, count in rows}

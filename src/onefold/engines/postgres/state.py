@@ -1,8 +1,9 @@
 """Named values with versions on PostgreSQL: the State contract.
 
-A deleted name keeps its version for a while (the sweep forgets it), so that a name that comes back continues its count and
-a writer who read the old value cannot overwrite the new one. The changes of one call are one transaction in one round
-trip, made in the order of their names, so that two calls never wait for each other. Never here: what the values mean.
+A deleted name keeps its version for a while (until the sweep removes it), so that a name that is used again continues
+the count of its versions, and a writer that read the old value cannot overwrite the new one. The changes of one call
+are one transaction in one round trip, made in the order of their names, so that two calls cannot deadlock. Never here:
+what the values mean.
 Invariant: a version that was replaced is never current again.
 """
 
@@ -37,8 +38,8 @@ class PostgresState:
     """The State contract on one database.
 
     Args:
-        server: a database whose tables are there.
-        clock: gives the instant when a name was deleted.
+        server: a database that has the tables.
+        clock: gives the instant at which a name is deleted.
     """
 
     def __init__(self, server: PostgresServer, clock: Clock) -> None:
@@ -64,7 +65,7 @@ class PostgresState:
 
         Raises:
             UsageError: a name or value is too long; nothing was changed.
-            TransientError: the connection was lost; either all were applied or none.
+            TransientError: the connection was lost; either all changes were applied or none.
         """
         for change in changes:
             check(change)
@@ -80,10 +81,10 @@ class PostgresState:
         raise AssertionError("unreachable")
 
     def put_on(self, link: Link, changes: Sequence[Change]) -> list[bool]:
-        """As `put`, on this connection, for changes that were checked."""
+        """As `put`, on this connection, for changes that are already checked."""
         now_ms = self._clock.now_ms()
         ordered = sorted(range(len(changes)), key=lambda index: changes[index].name)
-        with link.pipeline():  # outside a transaction: one of its own
+        with link.pipeline():  # outside a transaction it is one
             made = {index: self._make(link, changes[index], now_ms) for index in ordered}
         return [made[index].rowcount == 1 for index in range(len(changes))]
 

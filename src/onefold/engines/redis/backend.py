@@ -1,22 +1,24 @@
 """One Redis or Valkey server as a record backend: opened by URL, checked, closed; with history and shared values.
 
-What Redis acknowledges is as durable as its settings and its failover make it, and a record that is lost is an effect
-that may happen twice. `check` reads the settings and reports each risk in a sentence; `docs/how-to/store-on-redis.md`
-describes what each of them costs and what a failover can lose.
+What Redis acknowledges is only as durable as its settings and its failover make it, and if a record is lost, its effect
+can happen twice. `check` reads the settings and reports each risk in a sentence; `docs/how-to/store-on-redis.md`
+describes what each setting costs and what a failover can lose.
 
-History is sorted sets by instant: one of all rows, one per operation and one per run. A row is written to each set it
-belongs to: rows are few (a clean first run leaves none) and a read is one call then. Rows of one instant keep the order in
-which they were appended, by a sequence the server counts. They are kept for 90 days by their own instants: an operation's
-or a run's set goes that long after its last row, the set of all rows loses its oldest as new ones come, a hundred at a time.
+History is sorted sets by instant: one of all rows, one per operation and one per run. A row is written to each set that
+it belongs to: there are few rows (a clean first run leaves none), and so each read is one call. Rows of one instant
+keep the order in which they were appended, by a sequence that the server counts. They are kept for 90 days by their own
+instants: the set of an operation or run is removed that long after its last row; the set of all rows loses its oldest
+rows, a hundred at a time, when new rows are added.
 
-Shared values (the State contract) are one hash. A name that was deleted leaves nothing behind but the floor, one number for
-all names: a reused name begins above it, so that a writer who read the old value cannot overwrite the new one.
+Shared values (the State contract) are one hash. A deleted name leaves nothing behind but the floor, one number for all
+names: a name that is used again begins above it, so that a writer that read the old value cannot overwrite the new one.
 
-Scripts run alone on the server, so nothing comes between a comparison and its write. All keys one touches are in KEYS and
-share one hash tag (`layout.py`). Instants come from the caller; the server's clock is looked at only so that a caller whose
-clock is ahead does not remove history. Redis refuses the first write of a script on a full server or none of them.
+Scripts run alone on the server, so nothing comes between a comparison and its write. All keys that a script touches are
+in KEYS and share one hash tag (`layout.py`). Instants come from the caller; the server's clock is only read so that a
+caller whose clock is ahead does not remove history. On a full server Redis refuses either the first write of a script
+or none.
 
-Never here: rules, records (`records.py`). Invariant: opening connects to nothing; no row of history is changed; a version
+Never here: rules, records (`records.py`). Invariant: `open` does not connect; no row of history is changed; a version
 that was replaced is never current again.
 """
 
@@ -56,11 +58,11 @@ class RedisBackend:
 
     Args:
         server: the connection pool.
-        names: of everything under one prefix.
-        entropy: draws the stamps of records.
+        names: the names of everything under one prefix.
+        entropy: source of the records' stamps.
 
     Attributes:
-        store, records, ledger, state: the contracts of those names.
+        store, records, ledger, state: the contracts Store, RecordAdmin, Ledger and State.
     """
 
     def __init__(self, server: RedisServer, names: Names, entropy: Entropy) -> None:
@@ -81,25 +83,25 @@ class RedisBackend:
         Args:
             url: `redis://[user:password@]host[:port][/db]`, or `rediss://` for TLS. Options: `prefix=TEXT` (default `of:`)
                 begins every name; `cluster=yes` for a Redis cluster.
-            entropy: draws the stamps of records.
+            entropy: source of the records' stamps.
 
         Raises:
-            UsageError: anything else.
+            UsageError: the URL has another form.
         """
         address = RedisAddress(url)
         return cls(RedisServer(address), Names(PREFIX_DEFAULT if address.prefix is None else address.prefix), entropy)
 
-    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - other stores can
+    def effects(self, limit_ms: int) -> EffectTransaction | None:  # noqa: ARG002 - other stores use it
         """Always None: on Redis a handler's own writes cannot be part of the record's transaction."""
         return None
 
     def check(self) -> list[str]:
-        """Which of this server's settings may lose records, one plain sentence each.
+        """Report the settings of this server that can lose records, one plain sentence each.
 
         Raises:
-            TransientError: the server cannot be reached or still loads.
-            StorageError: user or password are refused, the user may not run TIME, it is a replica, it is too old, or part of
-                a cluster.
+            TransientError: the server cannot be reached or is still loading.
+            StorageError: the user or password is refused, the user may not run TIME, or the server is a replica, too
+                old, or part of a cluster.
         """
         info = self._server.ask(lambda _: self._server.node(self._names.tag).info(), repeatable=True)
         self._check_server(info)
@@ -107,7 +109,7 @@ class RedisBackend:
         self.store.capabilities = StoreCapabilities(
             durable=settings.get("appendonly") == "yes" and settings.get("appendfsync") == "always", proves_death=False
         )
-        self.server_ms()  # of the commands that records need, the one that users without it find out last
+        self.server_ms()  # of all commands that records need, users notice a missing permission for TIME last
         return _warnings(settings, replicas=int(info.get("connected_slaves", 0)))
 
     def _check_server(self, info: dict[str, Any]) -> None:
@@ -135,15 +137,15 @@ class RedisBackend:
         return int(seconds) * 1_000 + int(microseconds) // 1_000
 
     def appear(self) -> None:
-        """Nothing to make: connections are opened by the first calls."""
+        """Nothing to prepare: the first calls open connections."""
 
     def close(self) -> None:
-        """Close every connection; harmless twice."""
+        """Close every connection. Idempotent."""
         self._server.close()
 
 
 def _settings(node: Any) -> dict[str, str]:
-    """The settings that decide what is kept; empty where the server does not let them be read."""
+    """The settings that decide what is kept; empty if the server does not allow reading them."""
     try:
         return {name: str(node.config_get(name).get(name, "")) for name in _SETTINGS}
     except (redis.ResponseError, redis.exceptions.NoPermissionError) as error:
@@ -153,7 +155,7 @@ def _settings(node: Any) -> dict[str, str]:
 
 
 def _warnings(settings: dict[str, str], *, replicas: int) -> list[str]:
-    """Which settings may lose records."""
+    """One sentence for each setting that can lose records."""
     if not settings:
         return [_UNREADABLE_SETTINGS]
     found = []
@@ -173,7 +175,7 @@ def _warnings(settings: dict[str, str], *, replicas: int) -> list[str]:
     if settings["maxmemory-policy"] != "noeviction":
         found.append(
             f"Redis has maxmemory-policy {settings['maxmemory-policy']}: when its memory is full it throws records away"
-            " that are still needed. Set noeviction, or give onefold a server of its own."
+            " that are still needed. Set noeviction, or give onefold its own server."
         )
     if replicas:
         found.append(
@@ -183,7 +185,7 @@ def _warnings(settings: dict[str, str], *, replicas: int) -> list[str]:
     return found
 
 
-KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work by default
+KEPT_MS: Final = 90 * limits.DAY_MS  # as long as records of completed work are kept by default
 _SEQUENCE_DIGITS: Final = 16
 _ROWS_PER_CALL: Final = 200
 _PAGE: Final = 500
@@ -227,7 +229,7 @@ class RedisLedger:
     """The Ledger contract on one server.
 
     Args:
-        server, names: where.
+        server, names: where the rows are stored.
     """
 
     def __init__(self, server: RedisServer, names: Names) -> None:
@@ -238,7 +240,8 @@ class RedisLedger:
         """Write rows in order, 200 in one call.
 
         Raises:
-            TransientError: not answered; rows may have been written. Appending them again may double them.
+            TransientError: there was no answer; rows may have been written, and appending them again may write them
+                twice.
         """
         for first in range(0, len(rows), _ROWS_PER_CALL):
             self._append(rows[first : first + _ROWS_PER_CALL])
@@ -262,9 +265,9 @@ class RedisLedger:
         return self._rows(self._names.run(run), "-inf", "+inf", limit, after)
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, oldest first, page by page: each begins at the last instant, whatever came late before it."""
+        """All rows of one run, oldest first, page by page; each page begins at the last row's instant."""
         name, at_ms = self._names.run(run), -math.inf
-        passed = 0  # rows of that instant, which have come already
+        passed = 0  # rows of that instant that were already read
         while stored := self._from(name, at_ms, passed, page):
             yield [_ROW.decode(row[_SEQUENCE_DIGITS:]) for row, _ in stored]
             last_ms = stored[-1][1]
@@ -335,7 +338,7 @@ class RedisState:
     """The State contract on one server.
 
     Args:
-        server, names: where.
+        server, names: where the values are stored.
     """
 
     def __init__(self, server: RedisServer, names: Names) -> None:
@@ -354,7 +357,7 @@ class RedisState:
 
         Raises:
             UsageError: a name or value is too long; nothing was changed.
-            TransientError: not answered; the changes may have been made. Read before trying again.
+            TransientError: there was no answer; the changes may have been made. Read before trying again.
         """
         for change in changes:
             check(change)

@@ -1,21 +1,21 @@
 r"""What is stored on a Redis server: the names of everything, and a record as the bytes of one string.
 
-Every name begins with the prefix in braces: a hash tag, so that on a cluster all names of one prefix lie in one slot and
-a script may touch a record and the lists beside it in one atomic step. So all data of one prefix is on one primary; when a
-primary is no longer enough, give each app, or each group of tenants, its own prefix.
+Every name begins with the prefix in braces. This is a hash tag: on a cluster all names of one prefix are in one slot,
+and a script can touch a record and the lists that name it in one atomic step. So all data of one prefix is on one
+primary; when one primary is no longer enough, give each app, or each group of tenants, its own prefix.
 
-    {of:}record:tenant|job|key      the scope's and the job's own "|" and "%" are escaped; the key ends the name, not escaped
+    {of:}record:tenant|job|key      "|" and "%" are escaped in scope and job; the key ends the name and is not escaped
 
 A record is a stamp, JSON, and the result, unchanged:
 
     5f0c9a...e1{"status":"completed","fence":1,"owner":"...","attempts":1,...}\n{"invoice":4711}
 
-The stamp is drawn anew for every write. So two values are the same exactly when their first 16 bytes are, a script
-compares stamps and never parses a record, and a process that does not know whether its write was applied can compare
-stamps. Fields that have their usual value are left out; JSON has no line break of its own, so the first one ends it.
+Every write has a new random stamp. So two values are the same exactly when their first 16 bytes are, a script compares
+stamps and never parses a record, and a process that does not know whether its write was applied can compare stamps.
+Fields that have their usual value are left out; the JSON has no line break, so the first one ends it.
 
-Never here: rules, calls. Invariant: two operations never share a name, and the names of one prefix never meet those of
-another; what is decoded equals what was encoded, and fields of later versions are ignored.
+Never here: rules, calls. Invariant: two operations never share a name, nor do two prefixes; what is decoded equals what
+was encoded, and fields of later versions are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onefold.contracts.store import Failure, OutboxItem, Record, RecordKey, Stat
 PREFIX_DEFAULT: Final = "of:"
 PREFIX_CHARS_MAX: Final = 64
 SHELVES: Final = ("in_progress", "completed", "failed", "unknown", "released", "parked")
-"""The lists that operators look through: one per status, and one for what is parked."""
+"""The lists in which operators find records: one per status, and one for parked records."""
 
 _ESCAPES: Final = str.maketrans({"%": "%25", "|": "%7C"})
 
@@ -43,7 +43,7 @@ class Names:
         prefix: 1 to 64 printable characters without braces and blanks.
 
     Raises:
-        UsageError: another prefix.
+        UsageError: it has another form.
     """
 
     def __init__(self, prefix: str = PREFIX_DEFAULT) -> None:
@@ -109,7 +109,7 @@ STAMP_BYTES: Final = 16  # Entropy.token()
 
 
 class _Stored(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """All of a record but its key, which is its name, and its result, which follows."""
+    """The fields of a record except its key, which is in its name, and its result, which follows the JSON."""
 
     status: Status
     fence: int
@@ -160,13 +160,13 @@ PREFIX_ADVICE: Final = (
 
 
 def decode(key: RecordKey, value: bytes | None, name: str = "") -> StoredRecord:
-    """What a stored value says.
+    """Decode a stored value.
 
     Args:
         name: where it is stored, for the error.
 
     Returns:
-        Without a record, and with an error, where something else wrote under this name.
+        The stored record; if another program wrote under this name, an error instead of the record.
     """
     if value is None:
         return ABSENT

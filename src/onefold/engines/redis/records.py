@@ -8,18 +8,18 @@ there is no record; later writes guess that the record is as this process left i
 
     first delivery: claim 1 call, write 1 call, for one record or for a hundred    duplicate: 1 call    takeover: 2 calls
 
-When several processes race for a record, the server accepts one change; each of the others receives the winner's record, and
-most need nothing more. An answer without a change is based only on what the server returned, never on a guess. Two claims of
-one key in one list are handled one after the other.
+When several processes race for a record, the server accepts one change; each of the others receives the winner's
+record, and most need nothing more. An answer without a change is based only on what the server returned, never on a
+guess. If a list has two claims of one key, they are handled one after the other.
 
 For operators, the script that changes a record also moves its name between index sets ("shelves"): one sorted set per
-status, newest change first, and one for parked records. The set of a status names its newest 10,000 records, so it needs no
-sweep; the index of parked records names all of them. A name whose record is gone, or has another status by now, is
-skipped. A key is looked for under every job that ever had a record, so no list per key is kept.
+status, newest change first, and one for parked records. The set of a status names its newest 10,000 records, so it
+needs no sweep; the set of parked records names all of them. A name whose record is gone, or has another status now, is
+skipped. A key is looked up under every job that ever had a record, so there is no list per key.
 
-Never here: rules, connections. Invariant: a record changes only from the value that the step read to the value that the step
-computed; every write names owner and fence, and reports whether it was applied; what is listed is read from the record
-itself.
+Never here: rules, connections. Invariant: a record changes only from the value that the step read to the value that the
+step computed; every write names its owner and fence, and reports whether it was applied; a list only names records,
+whose contents are read from the records themselves.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 
-LISTED_MAX: Final = 10_000  # records per shelf: ten times what any command of ours asks for
-GRACE_MS: Final = limits.DAY_MS  # as on DynamoDB: far beyond any skew between the clocks of hosts and server
+LISTED_MAX: Final = 10_000  # records per shelf: ten times as many as any command of ours asks for
+GRACE_MS: Final = limits.DAY_MS  # as on DynamoDB: far more than any skew between the clocks of hosts and server
 COUNTED_MS: Final = limits.DAY_MS + 2 * limits.MINUTE_MS  # contracts/admin.py: a day; whole minutes at both ends
 RECORDS_PER_CALL: Final = 100  # about a millisecond of the server's only thread
-REFUSALS_MAX: Final = 50  # of one step; each means that somebody else's change was taken meanwhile
-_GUESSES_MAX: Final = 4_096  # records this process is in the middle of
+REFUSALS_MAX: Final = 50  # per step; each refusal means that somebody else's change was accepted meanwhile
+_GUESSES_MAX: Final = 4_096  # records that this process is working on
 
 
 CHANGE: Final = """
@@ -119,11 +119,11 @@ return answers
 
 _T = TypeVar("_T")
 Step = Callable[[Record | None], tuple[_T, Record | None]]
-"""The stored record -> the answer, and the record it leaves behind (None if unchanged)."""
+"""From the stored record to the answer and the record afterwards (None if unchanged)."""
 
 
 class _Change(Struct, frozen=True, gc=False):
-    """One record's part of a call: the stored value it was computed from, and the new one (ABSENT just reads)."""
+    """One record's part of a call: the stored value from which it was computed, and the new one (ABSENT only reads)."""
 
     key: RecordKey
     before: StoredRecord
@@ -131,10 +131,10 @@ class _Change(Struct, frozen=True, gc=False):
 
 
 class RecordChanger:
-    """Changes records by compare-and-set: a step is applied to what is really stored.
+    """Changes records by compare-and-set: a step is applied to the record that is really stored.
 
     Args:
-        server, names: where. entropy: draws the stamps.
+        server, names: where the records are. entropy: source of the stamps.
     """
 
     def __init__(self, server: RedisServer, names: Names, entropy: Entropy) -> None:
@@ -148,7 +148,7 @@ class RecordChanger:
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: no guesses, and a lock that no thread of the parent holds."""
+        """In a forked child: drop the guesses, and take a new lock that no thread of the parent holds."""
         self._guesses, self._lock = {}, threading.Lock()
 
     def read(self, keys: Sequence[RecordKey]) -> list[StoredRecord]:
@@ -164,15 +164,15 @@ class RecordChanger:
         guess: StoredRecord | None,
         unreadable: Callable[[errors.StorageError], _T],
     ) -> list[_T]:
-        """Take each step, in order where two have one key; the answers in order.
+        """Take each step, in order if two have the same key; returns the answers in order.
 
         Args:
             now_ms: for expiry and counts; None for verbs that are not given the time and complete nothing.
-            guess: what is probably stored when this process does not know; None reads first.
-            unreadable: the answer where something else is stored, which is not changed.
+            guess: what is probably stored if this process does not know; None to read first.
+            unreadable: gives the answer if something else than a record is stored, which is not changed.
 
         Raises:
-            TransientError: others kept changer the same record.
+            TransientError: others kept changing the same record.
         """
         answers: dict[int, _T] = {}
         seen: dict[RecordKey, StoredRecord] = {}
@@ -211,7 +211,7 @@ class RecordChanger:
         return [answers[number] for number in range(len(steps))]
 
     def _next_steps(self, steps: Sequence[tuple[RecordKey, Any]], answers: dict[int, Any]) -> list[int]:
-        """The first unanswered step of each key, as many as one call takes."""
+        """The first unanswered step of each key, for as many keys as one call takes."""
         first: dict[RecordKey, int] = {}
         for number, (key, _) in enumerate(steps):
             if number not in answers:
@@ -221,7 +221,7 @@ class RecordChanger:
         return list(first.values())
 
     def _call(self, changes: dict[int, _Change], now_ms: int | None) -> dict[int, StoredRecord]:
-        """Ask the server for these changes; returns what is stored afterwards, a change's own `after` where it took."""
+        """Ask the server for these changes; returns what is stored afterwards: `after`, if a change was applied."""
         if not changes:
             return {}
         names = self._names
@@ -239,7 +239,7 @@ class RecordChanger:
         return stored
 
     def _remember(self, key: RecordKey, stored: StoredRecord) -> None:
-        """Remember how this process left a record, if it will write it again."""
+        """Remember a record as this process left it, if it will write it again."""
         record = stored.record
         with self._lock:
             self._guesses.pop(key, None)
@@ -270,10 +270,11 @@ def _arguments(change: _Change, now_ms: int | None) -> list[Any]:
 
 
 def _life_ms(record: Record, now_ms: int) -> int:
-    """How long Redis keeps a record, counted from the caller's now; 0: until a person settles it.
+    """How long Redis keeps a record, counted from `now_ms`; 0: until a person settles it.
 
-    A length, not an instant, so that the server's clock does not matter. It only frees memory: what counts as expired is
-    decided by instants. Without a now (renew) it is counted from the last change, which is longer.
+    It is a duration, not an instant, so that the server's clock does not matter. It only frees memory: instants decide
+    what counts as expired. A verb that is not given the time (renew) counts from the last change, which keeps it
+    longer.
     """
     if record.expires_at_ms is None:
         return 0
@@ -288,12 +289,12 @@ def _unreadable(error: errors.StorageError) -> Unreadable:
 
 
 def _refused(_: errors.StorageError) -> bool:
-    """The former holder does not hold what is stored there now."""
+    """The answer if the stored value is unreadable: the former holder does not hold it."""
     return False
 
 
 def _raised(error: errors.StorageError) -> NoReturn:
-    """The warning to the person who asked for it."""
+    """Raise the error, for a person who asked about this record."""
     raise error
 
 
@@ -304,22 +305,22 @@ class RedisStore:
         changer: changes its records.
 
     Attributes:
-        capabilities: `durable` is False until `RedisBackend.check` has seen that the server syncs every write.
+        capabilities: `durable` is False until `RedisBackend.check` has found that the server syncs every write.
     """
 
-    ledger: Ledger | None = None  # on the same server: where `once` records the outcomes of calls
-    state: State | None = None  # on the same server: where names of operations are reserved
-    clock: Clock | None = None  # of all that use the server; `@once` takes it unless it is given another
+    ledger: Ledger | None = None  # on the same server; `once` records the outcomes of calls there
+    state: State | None = None  # on the same server; names of operations are reserved there
+    clock: Clock | None = None  # shared by everything that uses the server, and the default for `@once`
 
     def __init__(self, changer: RecordChanger) -> None:
         self._changer = changer
         self.capabilities = StoreCapabilities(durable=False, proves_death=False)
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
-        """See `contracts.verbs.Store.claim`: one call where the operations are new or done, two where some are taken over.
+        """See `contracts.verbs.Store.claim`; one call if all operations are new or done, two if some are taken over.
 
         Raises:
-            TransientError: the server cannot be reached or takes no writes now.
+            TransientError: the server cannot be reached or does not accept writes now.
             StorageError: it will not work without a change to the server or the URL.
                 Every verb here raises both; a verb that got no answer may have taken effect, and may be called again.
         """
@@ -374,7 +375,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call.
 
         Raises:
-            StorageError: what is stored under one of the keys is not a record.
+            StorageError: something else than a record is stored under one of the keys.
         """
         found = self._changer.read(keys)
         for stored in found:
@@ -400,7 +401,7 @@ class RedisRecords:
         self._changer = changer
 
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
-        """Records, newest change first; of each status the newest 10,000 at most, of the parked ones all."""
+        """Records, newest change first: at most the newest 10,000 of each status, but all parked ones."""
         shelves = [number for number, name in enumerate(SHELVES) if _shows(name, status, parked)]
         entries = merge(*(self._entries(number) for number in shelves), reverse=True)
         found: dict[RecordKey, Record] = {}
@@ -414,7 +415,7 @@ class RedisRecords:
         return list(found.values())[:limit]
 
     def _entries(self, number: int) -> Iterator[tuple[float, str, int]]:
-        """What a shelf names, newest change first, page by page: when, the place, the shelf."""
+        """The names on a shelf, newest change first, read page by page: instant of the change, key as text, shelf."""
         first = 0
         while True:
             start, stop = first, first + _PAGE - 1
@@ -428,7 +429,7 @@ class RedisRecords:
             first += _PAGE
 
     def find(self, key: str, limit: int = 20) -> list[Record]:
-        """Records whose business key is exactly `key`, newest change first: one read per job and scope ever seen."""
+        """Records whose business key is exactly `key`, newest change first; tries every scope and job with records."""
         found: dict[RecordKey, Record] = {}
         for jobs in self._server.members(self._names.jobs, _PAGE):
             keys = [key_at(f"{job.decode()}|{key}") for job in jobs]
@@ -447,9 +448,9 @@ class RedisRecords:
         return settled
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
-        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole."""
+        """Runs completed in [since_ms, now_ms) per job; the seconds at both ends are counted in full."""
         first, last = since_ms // limits.SECOND_MS, (now_ms - 1) // limits.SECOND_MS
-        oldest = (now_ms - limits.DAY_MS) // limits.SECOND_MS  # nothing is kept for longer
+        oldest = (now_ms - limits.DAY_MS) // limits.SECOND_MS  # counts are not kept for longer
         minutes = range(max(first, oldest) // 60, last // 60 + 1)
         counts: Counter[str] = Counter()
         for fields in self._server.each("HGETALL", [self._names.completed(minute) for minute in minutes]):
@@ -461,6 +462,6 @@ class RedisRecords:
 
 
 def _shows(name: str, status: Status | None, parked: bool | None) -> bool:
-    """Whether a shelf holds records of this status and parking."""
+    """Whether a shelf has records of this status that are parked, or not, as asked."""
     of_status = status is None or name == status or (name == "parked" and status == "unknown")
     return of_status and (parked is None or parked == (name == "parked"))

@@ -1,11 +1,11 @@
 """The connections to one Redis or Valkey server or cluster: calls, scripts, and the translation of redis-py's errors.
 
-Every call is one round trip. redis-py's own retries are off, because it cannot know what is safe to repeat. A call marked
-`repeatable` is made once more when its answer was lost; any other lost answer is a TransientError, and the caller finds out
-whether the call took effect. An error that may pass by itself is a TransientError (full or blocked: StorageBusy), one that a
-person must act on is a StorageError.
+Every call is one round trip. redis-py's own retries are off, because it cannot know what is safe to repeat. A call
+marked `repeatable` is made once more if its answer was lost; any other lost answer is a TransientError, and the caller
+has to find out whether the call took effect. An error that may pass by itself is a TransientError (full or blocked:
+StorageBusy); an error that needs a person is a StorageError.
 
-Never here: names, records. Invariant: no error of redis-py leaves this package, each is translated by one table, and no
+Never here: names, records. Invariant: no error of redis-py leaves this package, all are translated by one table, and no
 password gets into a message.
 """
 
@@ -27,7 +27,7 @@ from onefold.interrupts import is_of_a_signal, let_through
 
 
 class _Cause(Struct, frozen=True, kw_only=True, gc=False):
-    """The cause of errors of these classes, and of errors whose text has one of these words (as in older redis-py)."""
+    """A cause of errors: of those of these classes, and of those whose text has one of these words (older redis-py)."""
 
     kinds: tuple[type[Exception], ...] = ()
     words: tuple[str, ...] = ()
@@ -43,11 +43,11 @@ _URL_AND_USER: Final = (
     "Write redis://USER:PASSWORD@host:port/db, or redis://:PASSWORD@host:port/db for the default user;"
     " special characters as in any URL (@ is %40)."
 )
-# The first that fits counts: special ones before general ones.
+# The first cause that matches counts, so special causes come before general ones.
 _CAUSES: Final = (
     _Cause(
         kinds=(redis.AuthenticationError,),
-        meaning="User or password are wrong or missing.",
+        meaning="The user or password is wrong or missing.",
         todo=_URL_AND_USER,
     ),
     _Cause(
@@ -81,7 +81,7 @@ _CAUSES: Final = (
     _Cause(
         kinds=(redis.exceptions.BusyLoadingError,),
         make=errors.TransientError,
-        meaning="The server has started and still reads its file.",
+        meaning="The server has started and is still loading its data.",
         todo="Wait until it is ready.",
     ),
     _Cause(
@@ -100,8 +100,8 @@ _CAUSES: Final = (
         kinds=(redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError),
         words=("CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN"),
         make=errors.TransientError,
-        meaning="The cluster is not whole at the moment, or is moving this part of its data.",
-        todo="Wait; look at CLUSTER INFO when it lasts.",
+        meaning="The cluster is incomplete at the moment, or is moving this part of its data.",
+        todo="Wait; if it lasts, look at CLUSTER INFO.",
     ),
     _Cause(
         kinds=(redis.exceptions.AskError, redis.exceptions.ClusterCrossSlotError),
@@ -113,7 +113,7 @@ _CAUSES: Final = (
         kinds=(redis.exceptions.RedisClusterException, redis.exceptions.ClusterError),
         make=errors.TransientError,
         meaning="No server of the cluster can be reached.",
-        todo="Check the address; leave cluster=yes away when the server is not part of a cluster.",
+        todo="Check the address; leave cluster=yes out if the server is not part of a cluster.",
     ),
     _Cause(
         words=("MISCONF", "NOREPLICAS", "BUSY "),
@@ -145,18 +145,16 @@ def translate(error: Exception, at: str, user: str) -> errors.OnefoldError:
     """Our error for an error of redis-py.
 
     Args:
-        error: what was raised. at: the server's URL without user and password. user: whose login it has.
+        error: what was raised. at: the server's URL without user and password. user: the login's user.
     """
     cause = next(cause for cause in _CAUSES if cause.fits(error))
     text = str(error).rstrip(".") or type(error).__name__
     return cause.make(f"Redis at {at}: {text}.", meaning=cause.meaning.replace("{user}", repr(user)), todo=cause.todo)
 
 
-CONNECT_TIMEOUT_S: Final = (
-    3.0  # a server that is there answers within milliseconds; one SYN may be lost (1 s) and again
-)
+CONNECT_TIMEOUT_S: Final = 3.0  # a running server answers within milliseconds; a SYN may be lost (1 s), and once more
 ANSWER_TIMEOUT_S: Final = 5.0  # longer than a slow fsync; shorter than the shortest sensible lease
-CONNECTIONS_MAX: Final = 10_000  # one per thread that is in a call; the server's own maxclients is the real limit
+CONNECTIONS_MAX: Final = 10_000  # one per thread that makes a call; the server's maxclients is the real limit
 SERVER_VERSION_MIN: Final = (6, 2)
 
 _OPTIONS: Final = {one.name for one in settings.REDIS_URL}
@@ -164,17 +162,17 @@ _ANSWER_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 
 class RedisAddress:
-    """What a URL says, checked without touching the network.
+    """A parsed URL, checked without using the network.
 
     Args:
         url: `redis://[user:password@]host[:port][/db]`, `rediss://` for TLS; options `prefix` and `cluster=yes`.
 
     Attributes:
         server: the URL without its options, for redis-py. shown: the same without user and password, for messages.
-        user: whose login it has.
+        user: the login's user.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the URL has another form.
     """
 
     def __init__(self, url: str) -> None:
@@ -182,12 +180,12 @@ class RedisAddress:
             parts = urlsplit(url)
             options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)) if parts.query else {}
             port = parts.port or 6379
-        except ValueError:  # its text may hold a part of the password
+        except ValueError:  # the error's text may contain a part of the password
             raise _bad_url("The Redis URL cannot be read: its host, port or options are malformed.") from None
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.fragment:
             raise _bad_url(f"A Redis URL of scheme {parts.scheme!r} names no server.")
         if not (parts.path in ("", "/") or parts.path[1:].isdecimal()):
-            path = "..." if "@" in parts.path else parts.path  # behind a password with a slash in it
+            path = "..." if "@" in parts.path else parts.path  # it may be the rest of a password with a slash in it
             raise _bad_url(f"The path {path!r} of the Redis URL is not the number of a database.")
         if options.keys() - _OPTIONS or options.get("cluster", "yes") != "yes":
             names = ", ".join(map(repr, options))  # a value may be a password
@@ -195,9 +193,9 @@ class RedisAddress:
         self.prefix = options.get("prefix")
         self.cluster = "cluster" in options
         if self.cluster and parts.path not in ("", "/", "/0"):
-            raise _bad_url("A Redis cluster has the database 0 only.")
+            raise _bad_url("A Redis cluster has database 0 only.")
         self.server = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-        self.user = unquote(parts.username or "") or "default"  # Redis's name of who names no user
+        self.user = unquote(parts.username or "") or "default"  # Redis's name for a login without a user
         self.shown = urlunsplit((parts.scheme, f"{parts.hostname}:{port}", parts.path, "", ""))
 
 
@@ -211,10 +209,10 @@ def _bad_url(what: str) -> errors.UsageError:
 
 
 class RedisServer:
-    """A client that any thread may use. Nothing is connected before the first call.
+    """A client that any thread may use. It connects at the first call.
 
     Args:
-        address: which server.
+        address: the server.
     """
 
     def __init__(self, address: RedisAddress) -> None:
@@ -225,7 +223,7 @@ class RedisServer:
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: a client of its own; the parent's connections are not closed."""
+        """In a forked child: use a new client, and do not close the parent's connections."""
         forks.keep_for_ever(self._client)
         self._client, self._scripts, self._lock = None, {}, threading.Lock()
 
@@ -244,11 +242,11 @@ class RedisServer:
             return self._client
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any], *, repeatable: bool = False) -> Any:
-        """Run a script by its digest, loading it first where the server does not have it (any more).
+        """Run a script by its digest, loading it first if the server does not have it (any more).
 
         Raises:
-            TransientError: may pass; when its answer was lost, it is not known whether the call took effect.
-            StorageError: it is not temporary.
+            TransientError: it may pass; if the answer was lost, it is not known whether the call took effect.
+            StorageError: it will not pass by itself.
         """
 
         def call(client: Any) -> Any:
@@ -260,14 +258,14 @@ class RedisServer:
         return self.ask(call, repeatable=repeatable)
 
     def values(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The strings under these names; None where there is none."""
+        """The strings stored under these names; None where there is none."""
         if not keys:
             return []
         found: list[bytes | None] = self.ask(lambda client: client.mget(keys), repeatable=True)
         return found
 
     def each(self, command: str, keys: Sequence[str]) -> list[Any]:
-        """The replies to one reading command for each of these names, in one round trip."""
+        """The replies to one read command for each of these names, in one round trip."""
 
         def call(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
@@ -279,9 +277,9 @@ class RedisServer:
         return self.ask(call, repeatable=True) if keys else []
 
     def members(self, name: str, page: int) -> Iterator[list[bytes]]:
-        """The members of a set, about `page` at a time, so that a large one does not block others.
+        """The members of a set, about `page` at a time, so that a large set does not block others.
 
-        One may come twice; one that is added meanwhile may come or not.
+        A member may come twice; a member that is added meanwhile may or may not come.
         """
         cursor = 0
         while True:
@@ -292,12 +290,13 @@ class RedisServer:
                 return
 
     def ask(self, call: Callable[[Any], Any], *, repeatable: bool) -> Any:
-        """Make one call on the client; errors of redis-py become ours."""
+        """Make one call on the client, raising redis-py's errors as ours."""
         try:
             return self._made(call, 2 if repeatable else 1)
         except BaseException as error:
-            # Out of a signal's handler: the answer to this call may come yet, on a connection that is free again, and the
-            # next call would take it for its own. Calls of other threads end on the old client's connections.
+            # Raised by a signal handler: the answer to this call may still come, on a connection that is free again,
+            # and the next call would take it for its own. So use a new client; other threads' calls end on the old
+            # connections.
             if not isinstance(error, errors.OnefoldError) or is_of_a_signal(error):
                 self._client, self._scripts = None, {}
             raise
@@ -307,13 +306,13 @@ class RedisServer:
             try:
                 return call(self._connected())
             except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-                let_through(error)  # redis-py takes one that is an OSError for the server's
+                let_through(error)  # redis-py takes any OSError for the server's
                 tries -= 1
                 if tries == 0 or not isinstance(error, _ANSWER_LOST):
                     raise translate(error, self._address.shown, self._address.user) from error
 
     def node(self, tag: str) -> Any:
-        """The client of the one server that keeps the names with this hash tag."""
+        """The client of the server that has the names with this hash tag."""
         client = self._connected()
         return client.get_node_from_key(tag).redis_connection if self._address.cluster else client
 
