@@ -1,4 +1,4 @@
-"""For tests: running jobs `inline`, a local SQS (`sqs`, with the extra `serve`), clocks and seeded ids, contract suites."""
+"""For tests: running jobs `inline`, a local SQS (`sqs`, needs the extra `serve`), clocks, seeded ids, contract suites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "ManualClock", "SeededEntropy", "World", "inline", "sqs"]
 
-# Loaded at their first use, so that tests of jobs do not need the extra `serve`.
+# Loaded when they are first used, so that tests of jobs do not need the extra `serve`.
 __getattr__: Callable[[str], Any] = lazy.attributes(
     __name__, {"Endpoint": "onefold.testing.endpoint", "sqs": "onefold.testing.endpoint"}
 )

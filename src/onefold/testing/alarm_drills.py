@@ -1,9 +1,9 @@
-"""Testing alarms: each condition is made true and ended again on a separate engine, with a manual clock.
+"""Tests of alarms: each condition is created and ended again on a separate engine, with a manual clock.
 
-`onefold alarms test` and the tests of onefold do the same: an app with a queue, a job, a schedule and a reconciliation runs
-inline; a drill creates the condition and ends it; meanwhile a `Watch` evaluates the alarms each minute and sends what it
-reports to the given targets. Where the condition is only an event (a record that could not be written, a tick that was given
-up), that event is emitted, because the failure itself would need a broken disk.
+`onefold alarms test` and onefold's own tests do the same: an app with a queue, a job, a schedule and a reconciliation
+runs inline; a drill creates the condition and ends it; meanwhile a `Watch` evaluates the alarms each minute and sends
+its reports to the given targets. If the condition is only an event (a record that could not be written, a tick that was
+given up), that event is emitted, because the failure itself would need a broken disk.
 Never here: how an alarm is evaluated. Invariant: a drill touches no engine but its own.
 """
 
@@ -33,18 +33,19 @@ from onefold.runtime.outgoing import Outgoing
 from onefold.testing.inline import World, inline
 
 STEP_MS: Final = limits.MINUTE_MS
-_WAIT_MS_MAX: Final = 2 * limits.DAY_MS  # longer than any alarm takes to begin once its condition is true
+_WAIT_MS_MAX: Final = 2 * limits.DAY_MS  # longer than any alarm takes to begin after its condition
 _START_MS: Final = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 WORK: Final = "drill"
 HOURLY: Final = "drill-hourly"
 
 
 class DrillResult(Struct, frozen=True, kw_only=True):
-    """How a drill went.
+    """The result of a drill.
 
     Args:
-        alarm, subject: which. began_after_ms, ended_after_ms: from the condition, and from its end, to the report.
-        reports: all of this alarm. sent: how many messages went to targets.
+        alarm, subject: the alarm that was tested. began_after_ms, ended_after_ms: time from the condition to the report
+            that it began, and from the condition's end to the report that it ended.
+        reports: all reports of this alarm. sent: how many messages were sent to targets.
     """
 
     alarm: str
@@ -56,15 +57,15 @@ class DrillResult(Struct, frozen=True, kw_only=True):
 
 
 class Drill:
-    """An app of its own, running inline, and the watch over it.
+    """An app that runs inline, and a watch that evaluates its alarms.
 
     Args:
-        targets: where reports go; None: nowhere.
+        targets: where reports are sent; None: nowhere.
 
     Attributes:
-        does: what the job's handler does. dispatches: the keys that the schedule's runs send. breaks: what its dispatcher
-            raises. counted: what the reconciliation's own check finds of each key; None: each once.
-        world, watch: the app running, and its alarms. reports: what was reported.
+        does: what the job's handler does. dispatches: the keys that the schedule's runs send. breaks: what its
+            dispatcher raises. counted: how often the reconciliation's own check finds each key; None: each once.
+        world, watch: the running app, and the evaluation of its alarms. reports: all reports so far.
     """
 
     world: World
@@ -82,7 +83,7 @@ class Drill:
         queue = app.queue(WORK, retention="1h")
 
         @app.job(queue, key="{name}", name="drill-work", on_unknown="hold")
-        def work(payload: dict[str, str]) -> None:  # noqa: ARG001 - its key is all there is to it
+        def work(payload: dict[str, str]) -> None:  # noqa: ARG001 - only its key matters
             self.does()
 
         self.work: Any = work
@@ -120,7 +121,7 @@ class Drill:
         self.world.run(queues=queues)
 
     def hour(self, *queues: str) -> None:
-        """Send the tick that is due, deliver, and look at the run half an hour later; without queues: from all of them."""
+        """Send the due tick, deliver, and reconcile half an hour later; deliver from all queues if none are given."""
         self.world.tick()
         self.world.run(queues=queues or None)
         self.world.clock.advance(31 * limits.MINUTE_MS)
@@ -135,10 +136,10 @@ class Drill:
         sinks.emit(Event(at_ms=self.world.clock.now_ms(), name=name, key=key, queue=WORK, detail=detail))
 
     def until(self, alarm: str, kind: str) -> tuple[Report, int]:
-        """Look each minute until that is reported; the report, and how long it took.
+        """Evaluate the alarms each minute until a report of this kind; returns it and how long it took, in ms.
 
         Raises:
-            InvariantBroken: it is not reported within two days.
+            InvariantBroken: there is no such report within two days.
         """
         start_ms = self.world.clock.now_ms()
         while (took_ms := self.world.clock.now_ms() - start_ms) <= _WAIT_MS_MAX:
@@ -150,11 +151,11 @@ class Drill:
                 if (one.alarm, one.kind) == (alarm, kind):
                     return one, took_ms
             self.world.clock.advance(STEP_MS)
-        raise errors.InvariantBroken(f"The alarm {alarm} was to be reported ({kind}) and was not, within two days.")
+        raise errors.InvariantBroken(f"The alarm {alarm} should have been reported ({kind}) within two days.")
 
 
 def _nothing() -> None:
-    """What a handler does that does nothing."""
+    """A handler that does nothing."""
 
 
 def _raising(error: Exception) -> Callable[[], object]:
@@ -164,13 +165,13 @@ def _raising(error: Exception) -> Callable[[], object]:
     return handle
 
 
-# -- conditions: each makes one true, and returns what ends it ---------------------------------------------------------
+# -- conditions: each function creates one, and returns a function that ends it ----------------------------------------
 
 _End = Callable[[], object]
 
 
 def _dead(drill: Drill) -> _End:
-    drill.does = _raising(errors.PermanentError("This order is not one."))
+    drill.does = _raising(errors.PermanentError("This order is invalid."))
     drill.send("a")
     drill.run(WORK)
     return lambda: drill.app.runtime().engine.queues.purge(f"{WORK}-dead")
@@ -341,19 +342,20 @@ DRILLS: Final[Mapping[str, Callable[[Drill], _End]]] = {
 
 
 def drill(alarm: str, targets: AlarmTargets | None = None) -> DrillResult:
-    """Make an alarm's condition true, wait for its report, end the condition, and wait for that report.
+    """Create an alarm's condition, wait for the report, end the condition, and wait for the report of that.
 
     Args:
         targets: where the reports are sent, marked as a test; None: nowhere.
 
     Raises:
-        NotFoundError: an unknown alarm, or one that only AWS evaluates. InvariantBroken: it did not begin, or did not end.
+        NotFoundError: the alarm is unknown, or only AWS evaluates it. InvariantBroken: it did not begin, or did not
+            end.
     """
     make = DRILLS.get(alarm)
     if make is None:
         known = alarm in alarms.ALARMS
         raise errors.NotFoundError(
-            f"{alarm!r:.80} is evaluated by {' and '.join(alarms.ALARMS[alarm].sides)} alone."
+            f"{alarm!r:.80} is evaluated only by {' and '.join(alarms.ALARMS[alarm].sides)}."
             if known
             else f"There is no alarm {alarm!r:.80}.",
             todo=f"These can be tested here: {', '.join(DRILLS)}.",

@@ -1,10 +1,10 @@
-"""What every Archive must do, as tests: kept once, read by time in pages, gone when retention ends.
+"""What every Archive must do, as tests: keep an event once, return events by time in pages, drop them after retention.
 
 Subclass `ArchiveContract` and set `self.archive` to an empty archive and `self.clock` to its clock before each test.
 Never here: what events contain. Invariant: an event is read back character for character.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ArchiveContract:
     clock: ManualClock
 
     def ids(self, from_ms: int = 0, to_ms: int = 10_000, last: int = _LAST) -> list[str]:
-        """The ids of a range."""
+        """The ids of the events in a range of time."""
         return [one.event_id for one in self.archive.read("a", from_ms, to_ms, last=last, limit=100)]
 
     def test_events_come_by_time_then_in_the_order_they_were_kept(self) -> None:

@@ -3,7 +3,7 @@
 Never here: running handlers. Invariant: every boundary is tested one millisecond before, at and after it.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class ClaimContract(StoreHarness):
         self.taken_over()
         third = self.claim("C", NOW + 2 * LEASE_MS)
         assert (third.doubt, third.started, third.crashes, third.attempts) == (True, False, 1, 1)
-        assert not third.crashed  # the claim before has counted it
+        assert not third.crashed  # the previous claim has counted it
 
     def test_each_crash_of_a_started_run_counts(self) -> None:
         _, second = self.taken_over()

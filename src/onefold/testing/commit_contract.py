@@ -1,12 +1,13 @@
-"""What every Commit must do, as tests: all parts of a settlement or none, and the transaction that handlers' rows join.
+"""What every Commit must do, as tests: write all parts of a settlement or none, and let handlers' rows join it.
 
-Subclass `CommitContract` and, before each test, set `clock`, `commit`, `store`, `records`, `ledger`, `state` and `queues` to
-parts of one empty backend on that clock. For level 4 subclass `EffectContract`, which also needs `insert` (a handler's
-row, through the connection of an open transaction) and `rows` (what others see of those rows).
-Never here: what a settlement should be. Invariant: after each call either all of a settlement is written, or nothing.
+Subclass `CommitContract` and, before each test, set `clock`, `commit`, `store`, `records`, `ledger`, `state` and
+`queues` to parts of one empty backend on that clock. For level 4 subclass `EffectContract`, which also needs `insert`
+(writes a handler's row through the connection of an open transaction) and `rows` (those rows as others see them).
+Never here: what a settlement should contain. Invariant: after each call either all of a settlement is written, or
+nothing.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class CommitHarness(StoreHarness):
     queues: QueueAdmin
 
     def create_queues(self) -> None:
-        """The queues of these tests."""
+        """Create the queues of these tests."""
         self.queues.create(QueueSettings(name=DEAD, retention_ms=limits.RETENTION_MS_MAX))
         self.queues.create(QueueSettings(name=NEXT))
         self.queues.create(QueueSettings(name=FIFO, fifo=True))
@@ -76,7 +77,7 @@ class CommitHarness(StoreHarness):
         outcome: Outcome | None,
         settle: Settle | None = None,
     ) -> Settlement:
-        """A settlement with one row of history."""
+        """A settlement with one row for the history."""
         return Settlement(
             write=None if hold is None or outcome is None else (hold, outcome),
             queue=None if delivery is None else delivery.queue,
@@ -90,11 +91,11 @@ class CommitHarness(StoreHarness):
         return self.commit.commit(settlements, self.clock.now_ms())
 
     def messages(self, queue: str) -> list[str]:
-        """The bodies of all messages of a queue, whatever their state."""
+        """The bodies of all messages in a queue, in any state."""
         return [peeked.body for peeked in self.queues.peek(queue)]
 
     def told(self) -> int:
-        """How many rows of history there are."""
+        """How many rows the history has."""
         return len(self.ledger.between(0, 2 * self.clock.now_ms()))
 
     def statuses(self, holds: Sequence[Hold]) -> list[str | None]:
@@ -103,7 +104,7 @@ class CommitHarness(StoreHarness):
         return [None if record is None else record.status for record in found]
 
     def take_over(self, name: str) -> Hold:
-        """Let lease and visibility of this message end, and somebody else receive and claim it."""
+        """Let the lease and visibility of this message end, and let another worker receive and claim it."""
         self.clock.advance(30_000)
         assert [delivery.body for delivery in self.queues.open(WORK).receive(1)] == [name]
         return self.claim("B", self.clock.now_ms(), key=name).hold
@@ -157,7 +158,7 @@ class CommitContract(CommitHarness):
         assert [again.receive_count for again in self.queues.open(WORK).receive(1)] == [2]
 
     def test_what_waits_for_its_next_run_can_be_woken_and_nothing_else(self) -> None:
-        """`QueueAdmin.wake`: a message that was settled by hiding it is not in progress."""
+        """`QueueAdmin.wake`: a message that was settled by hiding it is not being processed."""
         waiting, in_hand = self.begin("waiting"), self.begin("in hand")
         self.settle(self.settlement(*waiting, fail(), RetryIn(60_000)))
         ids = [in_hand[0].message_id, waiting[0].message_id]
@@ -243,7 +244,7 @@ class CommitContract(CommitHarness):
             BOTH,
             NEITHER,
             BOTH,
-        ]  # a change that comes too late is passed over
+        ]  # a change that comes too late is ignored
         assert [found and found.value for found in self.state.get(["a", "lost"])] == [b"1", None]
 
     def test_an_outbox_that_cannot_be_sent_leaves_everything_as_it_was(self) -> None:
@@ -268,7 +269,7 @@ class CommitContract(CommitHarness):
             assert self.settle(self.settlement(*refused, fail())) == [BOTH]  # its hold is still valid
 
     def test_a_burial_that_cannot_be_made_leaves_everything_as_it_was(self) -> None:
-        delivery, hold = self.begin("w", NEXT)  # has no dead-letter queue
+        delivery, hold = self.begin("w", NEXT)  # this queue has no dead-letter queue
         move = MoveTo("dead-letter", Reason(kind="permanent", summary="no"))
         self._refused([self.settlement(delivery, hold, fail(), move)], UsageError)
         assert (self.statuses([hold]), self.messages(NEXT), self.told()) == (["in_progress"], ["w"], 0)
@@ -286,19 +287,19 @@ class EffectContract(CommitHarness, ABC):
 
     @abstractmethod
     def insert(self, connection: object, text: str) -> None:
-        """A handler writes a row of its own."""
+        """Write a row as a handler would."""
 
     @abstractmethod
     def rows(self) -> list[str]:
-        """The rows of all handlers as others see them, sorted."""
+        """The rows of all handlers as seen from other transactions, sorted."""
 
     def run(self, effects: EffectTransaction, name: str) -> Settlement:
-        """A handler that writes one row; its settlement."""
+        """Run a handler that writes one row; returns its settlement."""
         delivery, hold = self.begin(name)
         return self.perform(effects, name, delivery, hold)
 
     def perform(self, effects: EffectTransaction, name: str, delivery: Delivery, hold: Hold) -> Settlement:
-        """The handler of work that was begun before."""
+        """Run that handler for work that was begun before."""
         self.insert(effects.open(), name)
         return self.settlement(delivery, hold, complete(name.encode(), [ITEM]))
 

@@ -1,4 +1,4 @@
-"""A local SQS inside a test: the whole server on a free port of 127.0.0.1, in a thread of its own, in memory.
+"""A local SQS for a test: the whole server in memory, on a free port of 127.0.0.1, in a thread of its own.
 
     def test_it_comes_back():
         with onefold.testing.sqs(clock="virtual") as endpoint:
@@ -6,9 +6,9 @@
             ...
             endpoint.advance("31m")
 
-It is what `onefold serve --memory` runs, on real sockets, so any client works; several can run side by side. With
-`clock="virtual"` time does not move until `advance`, which returns when everything that came due has been done. Never here:
-imitations of the server. Invariant: when the `with` ends, the thread, the port and the queues are gone.
+It is what `onefold serve --memory` runs, on real sockets, so any client works; several can run at the same time. With
+`clock="virtual"` time does not move until `advance`, which returns when everything that came due has been done. Never
+here: imitations of the server. Invariant: when the `with` block ends, the thread, the port and the queues are gone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from onefold.manual_clock import ManualClock
 T = TypeVar("T")
 
 _START_MS = 1_767_225_600_000  # 2026-01-01, where virtual time begins
-_PATIENCE_S = 60.0  # for an answer of the server's own thread
+_PATIENCE_S = 60.0  # for an answer from the server's thread
 _ACCESS_KEY = "test"
 
 
@@ -45,7 +45,7 @@ class Endpoint:
     """A running local SQS.
 
     Attributes:
-        url: for `endpoint_url`. port, region, account: as the clients see them.
+        url: the value for `endpoint_url`. port, region, account: as clients see them.
     """
 
     def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop, clock: ManualClock | None) -> None:
@@ -58,13 +58,13 @@ class Endpoint:
         self.account: str = serving.settings.account
 
     def boto3(self, service: str = "sqs", **settings: Any) -> Any:
-        """A boto3 client for this endpoint, with keys that mean nothing.
+        """A boto3 client for this endpoint, with dummy credentials.
 
         Args:
             service: `sqs` or `lambda`.
-            settings: as `boto3.client`'s; they win over the endpoint's.
+            settings: further arguments of `boto3.client`, which override the endpoint's.
         """
-        import boto3  # only for tests that use it
+        import boto3  # needed only by tests that use it
 
         given = {
             "endpoint_url": self.url,
@@ -89,14 +89,14 @@ class Endpoint:
 
     @property
     def now_ms(self) -> int:
-        """The server's clock, milliseconds since the epoch."""
+        """The time of the server's clock, in milliseconds since the epoch."""
         return self._serving.clock.now_ms()
 
     def advance(self, by: Duration) -> None:
-        """Move the virtual clock and answer when everything that came due was done, in the order of time.
+        """Move the virtual clock; returns when everything that came due has been done, in the order of time.
 
         Args:
-            by: such as `"31m"`, or a timedelta.
+            by: how far, for example `"31m"` or a timedelta.
 
         Raises:
             RuntimeError: the endpoint runs on real time.
@@ -116,7 +116,7 @@ class Endpoint:
 
         async def look() -> list[Peeked]:
             admin = self._serving.queues.engine.queues
-            admin.open(queue)  # raises if there is none
+            admin.open(queue)  # raises if it does not exist
             return [
                 structs.replace(one, message_id=message_uuid(one.message_id)) for one in admin.peek(queue, limit=limit)
             ]
@@ -124,10 +124,10 @@ class Endpoint:
         return self._do(look)
 
     def history(self, queue: str | None = None, message: str | None = None) -> list[HistoryEvent]:
-        """What happened, oldest first: to one message, in one queue, or at all.
+        """What happened, oldest first: to one message, in one queue, or everything.
 
         Args:
-            queue: its name. message: a MessageId as the wire shows it.
+            queue: a queue's name. message: a MessageId as clients get it.
         """
 
         async def look() -> list[HistoryEvent]:
@@ -139,7 +139,7 @@ class Endpoint:
         return self._do(look)
 
     def waiting(self, queue: str) -> int:
-        """How many receivers wait in long polls of a queue."""
+        """How many receivers wait in long polls on a queue."""
 
         async def look() -> int:
             return self._serving.queues.waiting().get(queue, 0)
@@ -149,14 +149,14 @@ class Endpoint:
     # ------------------------------------------------------------------------------------------------------- changing
 
     def faults(self, *options: str, **settings: object) -> Mapping[str, object]:
-        """Replace the faults; none given: no faults any more. What is set, and how often each was injected before.
+        """Replace the faults, or end all faults if none are given; returns the settings and past injections of each.
 
         Args:
-            options: as `--fault` has them: `"lose-ack=0.1,queue=orders"`.
+            options: in the form of `--fault`: `"lose-ack=0.1,queue=orders"`.
             settings: the same by name, with `_` for `-`: `deliver=2`, `lose_ack=0.5`, `seed=7`.
 
         Raises:
-            UsageError: a fault that is not known or out of its range; nothing was changed.
+            UsageError: a fault is unknown or out of range; nothing was changed.
         """
         named = [f"{name.replace('_', '-')}={value}" for name, value in settings.items()]
         chosen = parse_faults([*options, *named]) if options or named else NO_FAULTS
@@ -178,7 +178,7 @@ class Endpoint:
 
 
 def _print_line(line: LogLine) -> None:
-    """A function's log, where pytest shows it beside a failed test."""
+    """Print a function's log line to standard error, which pytest shows with a failed test."""
     sys.stderr.write(f"{line.request_id[:8]} | {line.text}\n")
 
 
@@ -241,20 +241,20 @@ def sqs(
     host: str = "127.0.0.1",
     admin_token: str | None = None,
 ) -> Iterator[Endpoint]:
-    """A local SQS for the length of a `with`.
+    """Run a local SQS until the end of the `with` block.
 
     Args:
         clock: `"virtual"`: time does not move until `advance`; None: real time.
         functions: Lambda functions by name, each as `module:function`.
-        faults: injected from the start, as `--fault` has them.
+        faults: faults to inject from the start, in the form of `--fault`.
         seed: of ids and faults; the same seed and the same calls give the same run.
-        recreate_wait: a deleted queue's name is free only after 60 s, as on AWS.
+        recreate_wait: a deleted queue's name becomes free only after 60 s, as on AWS.
         history: how many events are remembered.
-        host: an address to listen on; `"0.0.0.0"` lets containers in.
-        admin_token: what `/_onefold` asks for; needed there when `host` lets others in.
+        host: the address to listen on; `"0.0.0.0"` lets containers connect.
+        admin_token: the token that `/_onefold` requires; it must be given if `host` lets other machines connect.
 
     Raises:
-        UsageError: an invalid fault or function, or the extra `serve` is not installed.
+        UsageError: a fault or function is invalid, or the extra `serve` is not installed.
     """
     manual = ManualClock(_START_MS) if clock == "virtual" else None
     options = [*faults, *([] if seed is None else [f"seed={seed}"])]

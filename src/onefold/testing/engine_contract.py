@@ -1,7 +1,7 @@
 """What every Engine must do with calls made together, as tests.
 
-Subclass `EngineContract` and set `self.engine` (an opened Engine without any queue) before each test; `OwnersContract`
-likewise, for an engine whose process has not appeared yet.
+Subclass `EngineContract` and set `self.engine` (an open Engine without any queue) before each test; use
+`OwnersContract` in the same way, with an engine on which this process has not appeared yet.
 Never here: particular calls. Invariant: what a call writes is stored as a whole or not at all.
 """
 
@@ -28,7 +28,7 @@ class EngineContract:
         self.engine.queues.create(QueueSettings(name="q"))
 
     def test_each_call_is_answered_in_its_place(self) -> None:
-        """A call's value or exception is its own answer."""
+        """Each call's answer is its value or its exception."""
         self._create()
         answers = self.engine.together([lambda: 1, lambda: self.engine.queues.depth("nobody"), lambda: "three"])
         assert (answers[0], answers[2]) == (1, "three")
@@ -43,7 +43,7 @@ class EngineContract:
         assert [one.body for one in received] == ["a"]  # type: ignore[attr-defined]
 
     def test_a_call_that_fails_takes_all_it_wrote_back_and_nothing_else(self) -> None:
-        """A failed call undoes all of its steps."""
+        """All steps of a failed call are undone."""
         self._create()
 
         def half() -> None:
@@ -73,7 +73,7 @@ class EngineContract:
         assert self._bodies() == ["b"]
 
     def test_calls_made_together_inside_a_call_are_part_of_it(self) -> None:
-        """Calls may be nested."""
+        """Calls can be nested."""
         self._create()
 
         def outer() -> list[object]:
@@ -89,7 +89,7 @@ class EngineContract:
         assert self._bodies() == ["inner"]
 
     def test_a_dead_letter_that_was_taken_back_is_not_told(self) -> None:
-        """take_transfers reports what happened."""
+        """`take_transfers` reports only what has happened."""
         admin = self.engine.queues
         admin.create(QueueSettings(name="dead", retention_ms=1_209_600_000))
         admin.create(QueueSettings(name="q", dead_letter="dead", receives_max=1))
@@ -107,7 +107,7 @@ class EngineContract:
         assert len(admin.take_transfers()) == 1
 
     def test_nobody_else_has_written(self) -> None:
-        """Changes by this process do not count as another's."""
+        """Changes by this process do not count as changes by another."""
         assert not self.engine.changed_elsewhere()
         self._create()
         self._send("a")
@@ -123,11 +123,11 @@ class OwnersContract:
     """The owner that the engine was opened with."""
 
     def ended(self) -> str | None:
-        """An owner that appeared on this engine and whose process has ended since; None where an engine cannot know."""
+        """An owner that has appeared on this engine and whose process has ended; None if an engine cannot know."""
         raise NotImplementedError
 
     def test_nobody_is_taken_for_dead_on_no_evidence(self) -> None:
-        """An unknown owner may work on another host; the name comes from a record, and may be anything."""
+        """An unknown owner may work on another host; its name comes from a record and can be anything."""
         strange = ["elsewhere", "", ".", "..", "../elsewhere", "a/b", "x" * 5_000, "a\0b", "é"]
         assert self.engine.dead([]) == frozenset()
         assert self.engine.dead([self.owner, *strange]) == frozenset()

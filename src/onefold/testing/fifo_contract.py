@@ -1,8 +1,8 @@
-"""What every FIFO queue must do: order and lock of message groups, deduplication, receipts that expire.
+"""What every FIFO queue must do: order and locking of message groups, deduplication, receipts that expire.
 
 Each rule names its source: a page of SQS's developer guide (DG) or API reference (API), or an answer recorded
 from AWS with the name of the test that recorded it (REC, in LocalStack's public suite, 2024-2025). Run by
-`queue_contract.QueueContract`, and skipped for a backend without FIFO.
+`queue_contract.QueueContract`, and skipped for a backend without FIFO queues.
 
 Never here: standard queues. Invariant: every boundary in time is tested before and at it.
 """
@@ -30,11 +30,11 @@ class FifoContract(QueueHarness):
         return self.queue(name, **{"content_dedup": True, **settings})
 
     def fill(self, queue: Queue, text: str) -> None:
-        """Send messages named like `a1 b1 a2`: the letter is the group."""
+        """Send messages with these bodies, for example `a1 b1 a2`, where the letter is the group."""
         for body in text.split():
             self.send(queue, body, group=body[0])
 
-    # -- order and lock ----------------------------------------------------------------------------------------
+    # -- order and locking -------------------------------------------------------------------------------------
 
     def test_messages_of_a_group_come_in_order(self) -> None:
         """DG FIFO-queues-understanding-logic."""
@@ -181,7 +181,7 @@ class FifoContract(QueueHarness):
         assert self.bodies(queue) == ["a2"]
 
     def test_a_head_that_is_hidden_for_longer_than_it_lives(self) -> None:
-        """As above, the head's visibility changed after the receive."""
+        """The same, but the head's visibility was changed after the receive."""
         queue = self.fifo(retention_ms=HOUR)
         self.fill(queue, "a1")
         self.later(30 * MINUTE)
@@ -193,7 +193,7 @@ class FifoContract(QueueHarness):
         assert self.bodies(queue) == ["a2"]
 
     def test_a_full_flight_answers_nothing(self) -> None:
-        """API ChangeMessageVisibility: FIFO queues give no error at the cap."""
+        """API ChangeMessageVisibility: FIFO queues return no error at the limit of messages in flight."""
         self.needs(self.queue("probe").capabilities.in_flight_max, "in_flight_max")
         queue = self.fifo(in_flight_max=2)
         self.fill(queue, "a1 b1 c1")
@@ -263,7 +263,7 @@ class FifoContract(QueueHarness):
         assert self.bodies(queue) == ["one"]
 
     def test_a_call_that_is_refused_as_a_whole_is_not_remembered(self) -> None:
-        """Ours: the same messages are sent again without the one that was refused."""
+        """A rule of onefold: the same messages can be sent again without the refused one."""
         queue = self.fifo()
         good = Entry(body="one", group="a", dedup_id="d")
         answers = queue.send([good, Entry(body="two", group="no spaces", dedup_id="e")], whole=True)
@@ -339,7 +339,7 @@ class FifoContract(QueueHarness):
     # -- dead letters --------------------------------------------------------------------------------------------
 
     def test_a_worn_out_head_goes_to_the_dead_letters_and_the_group_goes_on(self) -> None:
-        """REC test_dead_letter_queue_with_fifo_and_content_based_deduplication; DG: id replaced, timestamps reset."""
+        """REC test_dead_letter_queue_with_fifo_and_content_based_deduplication; DG: new id, timestamps reset."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
         sent = self.send(queue, "a1", "a2", group="a")
         self.one(queue)
@@ -353,7 +353,7 @@ class FifoContract(QueueHarness):
         assert letter.source == queue.name
 
     def test_burying_a_head_frees_its_group(self) -> None:
-        """A rule of onefold: whether that is wanted is the caller's policy."""
+        """A rule of onefold: the caller's policy decides whether this is wanted."""
         queue, dead = self.pair("orders.fifo", content_dedup=True)
         self.send(queue, "a1", "a2", group="a")
         head = self.one(queue)
@@ -382,7 +382,7 @@ class FifoContract(QueueHarness):
         assert self.bodies(dead) == ["a1", "a2", "a3"]
 
     def test_one_group_is_looked_at_in_its_order(self) -> None:
-        """Onefold's own: what is sent back with its group is found by it."""
+        """A rule of onefold: messages that are sent back with their group are found this way."""
         queue = self.fifo()
         self.fill(queue, "a1 b1 a2 b2 a3")
         assert [one.body for one in self.queues.of_group("orders.fifo", "a")] == ["a1", "a2", "a3"]
@@ -405,7 +405,7 @@ class FifoContract(QueueHarness):
     # -- run_at --------------------------------------------------------------------------------------------------
 
     def test_a_scheduled_message_enters_its_group_when_due(self) -> None:
-        """A rule of onefold: as if it were sent then."""
+        """A rule of onefold: as if it were sent when it is due."""
         queue = self.fifo()
         self.needs(queue.capabilities.run_at, "run_at")
         due_at_ms = self.clock.now_ms() + 20 * DAY
@@ -425,7 +425,7 @@ class FifoContract(QueueHarness):
         assert int(delivery.sequence or 0) < int(after.sequence or 0)
 
     def test_a_scheduled_message_stands_before_what_is_sent_after_it_was_due(self) -> None:
-        """A rule of onefold: its position depends on its instant, even if the queue was not read since then."""
+        """A rule of onefold: its position depends on when it is due, even if the queue has not been read since then."""
         queue = self.fifo()
         self.needs(queue.capabilities.run_at, "run_at")
         self.send(queue, "late", group="a", run_at_ms=self.clock.now_ms() + HOUR)
@@ -434,7 +434,7 @@ class FifoContract(QueueHarness):
         assert self.bodies(queue) == ["late", "after"]
 
     def test_a_scheduled_message_is_deduplicated_when_due(self) -> None:
-        """A rule of onefold: as if it were sent then, its id is looked up and remembered then."""
+        """A rule of onefold: as if it were sent when it is due, its id is looked up and remembered at that time."""
         queue = self.fifo()
         self.needs(queue.capabilities.run_at, "run_at")
         due_at_ms = self.clock.now_ms() + HOUR

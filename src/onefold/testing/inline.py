@@ -1,4 +1,4 @@
-"""Run an app's jobs in a test: the production path, in this thread, on a clock that the test moves. Nothing sleeps.
+"""Runs an app's jobs in a test: the production code in this thread, on a clock that the test moves. Nothing sleeps.
 
     def test_books_once():
         with onefold.testing.inline(app) as world:
@@ -6,9 +6,9 @@
             world.run()
             world.clock.advance(60_000)
             world.run()
-            world.run_until(datetime(2026, 6, 1, 4, tzinfo=UTC))     # and every tick of a schedule on the way there
+            world.run_until(datetime(2026, 6, 1, 4, tzinfo=UTC))     # and every tick of a schedule up to that time
 
-The engine is the real SQLite one on `:memory:`; visibility, retries, lifetimes and dead letters move with the clock.
+The engine is the real SQLite engine on `:memory:`; visibility, retries, lifetimes and dead letters follow the clock.
 Never here: imitations of anything in `runner/`. Invariant: a worker runs the same code.
 """
 
@@ -38,7 +38,7 @@ _LEASE_MS = 30_000
 class Recorder:
     """A sink that keeps every event."""
 
-    is_quick: Final = True  # there is nothing in it to wait for
+    is_quick: Final = True  # it never waits
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -52,8 +52,8 @@ class World:
     """An app opened for a test.
 
     Attributes:
-        clock: move it with `advance(milliseconds)`.
-        events: everything that was reported so far.
+        clock: the app's clock; `advance(milliseconds)` moves it.
+        events: all events so far.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class World:
 
     @property
     def events(self) -> list[Event]:
-        """Everything that was reported, in order."""
+        """All events so far, in order."""
         return self._recorder.events
 
     def names(self) -> list[str]:
@@ -80,20 +80,20 @@ class World:
         return [event.name for event in self.events]
 
     def run(self, rounds_max: int = 1_000, *, queues: Collection[str] | None = None) -> int:
-        """Deliver whatever is visible now, until nothing is; how many deliveries there were.
+        """Deliver visible messages until there are none; returns the number of deliveries.
 
         Args:
-            queues: only from these; None: from all of the app's.
+            queues: deliver only from these; None: from all queues of the app.
 
         Raises:
-            RuntimeError: still something visible after `rounds_max` receives of ten.
+            RuntimeError: a message was still visible after `rounds_max` receives of ten.
         """
         count = 0
         for _ in range(rounds_max):
             some = self._runner.source.receive(list(self.app.queues if queues is None else queues), 10)
             if not some:
                 if self._runner.closer.check():
-                    continue  # a job that starts when a run is complete
+                    continue  # the queue of a job that starts when a run is complete
                 self._sinks.flush()
                 return count
             count += len(some)
@@ -101,7 +101,7 @@ class World:
         raise RuntimeError(f"The queues were not empty after {rounds_max} receives; does a job send to itself?")
 
     def run_for(self, total_ms: int, step_ms: int = 1_000) -> int:
-        """Advance the clock in steps, delivering whatever becomes visible; how many deliveries there were."""
+        """Advance the clock in steps, delivering what becomes visible; returns the number of deliveries."""
         count = self.run()
         for _ in range(0, total_ms, step_ms):
             self.clock.advance(step_ms)
@@ -109,19 +109,19 @@ class World:
         return count
 
     def tick(self) -> int:
-        """Send the ticks that are due now, as `onefold scheduler` does; how many there were. `run` delivers them."""
+        """Send the due ticks, as `onefold scheduler` does; returns how many there were. `run` delivers them."""
         count = self._scheduler.catch_up()
         self._sinks.flush()
         return count
 
     def run_until(self, at: datetime) -> int:
-        """Advance to an instant from tick to tick, delivering what becomes visible; returns the number of deliveries.
+        """Advance to a time from tick to tick, delivering what becomes visible; returns the number of deliveries.
 
         Args:
-            at: an aware datetime; past: only what is due now is done.
+            at: an aware datetime; if it is in the past, only what is already due is done.
 
         Raises:
-            UsageError: it has no zone.
+            UsageError: `at` has no time zone.
         """
         until_ms, count = duration.instant_ms(at, "at"), 0
         while True:
@@ -138,11 +138,11 @@ class World:
             self.clock.advance(max(next_ms - now_ms, 1))
 
     def another(self) -> World:
-        """The same app on the same engine and clock as a second worker, which does not know what this one has in flight."""
+        """A second worker of the app on the same engine and clock, which does not know what this one has in flight."""
         return World(self.app, self.clock, _runner(self.app, self._sinks), self._recorder, self._sinks)
 
     def depth(self, queue: str) -> Depth:
-        """How many messages a queue holds."""
+        """How many messages a queue has."""
         return self._runtime.engine.queues.open(queue).depth()
 
     def _perform(self, ready: list[Execution]) -> None:
@@ -157,14 +157,14 @@ class World:
 
 @contextmanager
 def inline(app: App, *, seed: int = 0, start_ms: int = 1_700_000_000_000) -> Iterator[World]:
-    """Open an app on a private engine in memory with a manual clock; its own engine and clock come back afterwards.
+    """Open an app on a private engine in memory with a manual clock; afterwards it has its own engine and clock again.
 
     Args:
         seed: of ids and jitter; the same seed gives the same run.
-        start_ms: the first reading of the clock.
+        start_ms: the clock's first time, in milliseconds since the epoch.
 
     Raises:
-        UsageError: not an app; or a start hook raised.
+        UsageError: `app` is not an app, or a start hook raised.
     """
     if not isinstance(app, App):
         raise errors.UsageError(

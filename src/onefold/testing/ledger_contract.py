@@ -1,10 +1,10 @@
-"""What every Ledger must do, as tests: append, find by operation, run and time, in order, and never forget on its own.
+"""What every Ledger must do, as tests: append rows, find them by operation, run and time, in order, and keep them.
 
 Subclass `LedgerContract` and set `self.ledger` to an empty ledger before each test. Never here: what rows mean.
 Invariant: rows of one instant come back in the order in which they were appended.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KEY = RecordKey("tenant", "job", "key")
 
 
 def row(event: str, at_ms: int = NOW, key: RecordKey | None = KEY, run: str | None = None) -> Row:
-    """A row with little in it."""
+    """A row with only the fields that the tests need."""
     return Row(at_ms=at_ms, event=event, key=key, run=run)
 
 
 def events(rows: list[Row]) -> list[str]:
-    """What happened, in order."""
+    """The events of rows, in order."""
     return [row.event for row in rows]
 
 

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture `sqs_endpoint`, a local SQS on real time that ends with the test.
 
-Loaded by pytest itself through its entry point, in every test run where onefold is installed, so it must cost nothing until
-the fixture is requested. Never here: what an endpoint is (`testing/endpoint.py`).
+pytest loads this module through its entry point in every test run in an environment with onefold, so it must cost
+nothing until the fixture is requested. Never here: what an endpoint is (`testing/endpoint.py`).
 Invariant: importing this module imports pytest and nothing else that is not loaded already.
 """
 

@@ -1,9 +1,9 @@
-"""What every Queue must do, as tests: run for each of ours, and for any other implementation.
+"""What every Queue must do, as tests: run for each of onefold's, and for any other implementation.
 
-Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin that uses it for the time, with
-no queue yet) before each test. Time passes by the clock alone. Each rule names its source: SQS's developer guide
-(DG) or API reference (API), or an answer recorded from AWS (REC and the test that recorded it, in LocalStack's public
-suite, 2024-2025). Tests are skipped only by a queue's declared capabilities.
+Subclass `QueueContract` and set `self.clock` (a ManualClock) and `self.queues` (a QueueAdmin on that clock, without any
+queue) before each test. Only the clock makes time pass. Each rule names its source: SQS's developer guide (DG) or API
+reference (API), or an answer recorded from AWS (REC and the test that recorded it, in LocalStack's public suite,
+2024-2025). Tests are skipped only according to a queue's declared capabilities.
 
     class TestMyQueue(QueueContract):
         @pytest.fixture(autouse=True)
@@ -11,7 +11,7 @@ suite, 2024-2025). Tests are skipped only by a queue's declared capabilities.
             self.clock = ManualClock()
             self.queues = MyQueues(clock=self.clock)
 
-Never here: how a queue stores. Invariant: a worker can use any queue that passes.
+Never here: how a queue stores messages. Invariant: a worker can use any queue that passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onefold.testing.serving_contract import ServingContract
 
 
 class QueueContract(FifoContract, ServingContract):
-    """The Queue contract: standard queues, dead letters, FIFO queues where there are any, and what a server needs."""
+    """The Queue contract: standard queues, dead letters, FIFO queues if the backend has any, and a server's needs."""
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class QueueContract(FifoContract, ServingContract):
         assert (delivery.dedup_id, delivery.sequence, delivery.source, delivery.reason) == (None,) * 4
 
     def test_answers_come_in_the_order_of_the_entries(self) -> None:
-        """API SendMessageBatch: refused entries leave the others alone."""
+        """API SendMessageBatch: refused entries do not affect the others."""
         queue = self.queue()
         answers = queue.send([Entry(body="a"), Entry(body=""), Entry(body="b")])
         assert [type(answer) for answer in answers] == [Sent, Refused, Sent]
@@ -57,7 +57,7 @@ class QueueContract(FifoContract, ServingContract):
         assert queue.send([]) == []
 
     def test_a_call_can_be_accepted_as_a_whole_or_not_at_all(self) -> None:
-        """Ours: what `send_many` and a transaction promise, without a check of their own."""
+        """A rule of onefold: `send_many` and transactions promise it and rely on this, without a check of their own."""
         queue = self.queue()
         answers = queue.send([Entry(body="a"), Entry(body=""), Entry(body="b")], whole=True)
         assert [answers[0], answers[2]] == [NOT_SENT, NOT_SENT]
@@ -82,7 +82,7 @@ class QueueContract(FifoContract, ServingContract):
             )
 
     def test_bodies_have_their_characters(self) -> None:
-        """API SendMessage: the set of characters."""
+        """API SendMessage: the characters that are allowed."""
         queue = self.queue()
         assert self.refused(queue, body="") == Refused(
             "MissingParameter", "The request must contain the parameter MessageBody."
@@ -163,7 +163,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.refused(queue, delay_ms=1_000, run_at_ms=1).code == "InvalidParameterValue"
 
     def test_run_at_is_any_time_ahead_and_counts_as_the_send(self) -> None:
-        """A rule of onefold: any later instant, as if it were sent then."""
+        """A rule of onefold: any later time; the message counts as sent at that time."""
         queue = self.queue()
         self.needs(queue.capabilities.run_at, "run_at")
         run_at_ms = self.clock.now_ms() + 400 * DAY
@@ -262,7 +262,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.one(queue).receive_count == 2
 
     def test_extensions_end_twelve_hours_after_the_receive(self) -> None:
-        """DG sqs-visibility-timeout: an error, no clamping; a later receive starts anew."""
+        """DG sqs-visibility-timeout: an error, no clamping; a later receive starts the 12 hours again."""
         queue = self.queue()
         self.send(queue, "a")
         delivery = self.one(queue)
@@ -314,7 +314,7 @@ class QueueContract(FifoContract, ServingContract):
         assert not self.hide(queue, delivery, 0)
 
     def test_waiting_can_be_uncounted(self) -> None:
-        """A rule of onefold: waiting for another's run is not a receive; receipts are still new."""
+        """A rule of onefold: waiting for another run does not count as a receive; each receive has a new receipt."""
         queue, dead = self.pair(receives_max=1)
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")
@@ -443,12 +443,12 @@ class QueueContract(FifoContract, ServingContract):
     # -- operating -----------------------------------------------------------------------------------------------
 
     def test_what_is_in_hand_delayed_visible_or_gone_is_not_woken(self) -> None:
-        """A rule of onefold: no running message is delivered again, none comes early. What is woken: `commit_contract`."""
+        """A rule of onefold: no message in flight is delivered again, none comes early. See also `commit_contract`."""
         queue = self.queue()
         gone, held = self.send(queue, "gone", "held")
         received = {one.message_id: one for one in self.receive(queue)}
         self.delete(queue, received[gone.message_id])
-        self.hide(queue, received[held.message_id], HOUR)  # a process at work on it extends it
+        self.hide(queue, received[held.message_id], HOUR)  # the process that works on it extends it
         (later,) = self.send(queue, "later", delay_ms=MINUTE)
         (there,) = self.send(queue, "there")
         ids = [held.message_id, later.message_id, there.message_id, gone.message_id, "no such id"]
@@ -459,7 +459,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.bodies(queue) == ["there"]
 
     def test_a_purge_that_is_only_asked_for_deletes_nothing(self) -> None:
-        """A rule of onefold: where the queue supports it, a refusal is known before anything is deleted."""
+        """A rule of onefold: if the queue supports it, a refusal is known before anything is deleted."""
         queue = self.queue()
         self.send(queue, "a")
         assert self.queues.purge(queue.name, only_ask=True) == 0
@@ -474,7 +474,7 @@ class QueueContract(FifoContract, ServingContract):
     # -- dead letters ------------------------------------------------------------------------------------------------
 
     def test_a_worn_out_message_moves_on_the_next_receive(self) -> None:
-        """ISS localstack#8234: not before; REC test_dead_letter_queue_message_attributes: what it keeps."""
+        """ISS localstack#8234: not earlier; REC test_dead_letter_queue_message_attributes: what it keeps."""
         queue, dead = self.pair(receives_max=2)
         attributes = {"a": Attribute("v")}
         (sent,) = self.send(queue, "a", attributes=attributes, key="k")
@@ -504,7 +504,7 @@ class QueueContract(FifoContract, ServingContract):
         assert self.counts(dead) == (0, 0, 0)
 
     def test_a_receive_looks_past_what_it_moves_away(self) -> None:
-        """The receive returns without it, but not without others."""
+        """The receive returns the other messages, without the one that it moves."""
         queue, dead = self.pair(receives_max=1)
         self.send(queue, "old-1", "old-2")
         self.receive(queue)

@@ -1,7 +1,7 @@
 """What the queue contract suites share: creating queues, sending messages, moving the clock.
 
-A subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock it uses for the time,
-before each test. Never here: assertions. Invariant: nothing here depends on the kind of backend.
+Before each test, a subclass sets `queues`, the backend's QueueAdmin without any queue, and `clock`, the manual clock
+that the backend uses. Never here: assertions. Invariant: nothing here depends on the kind of backend.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ WRONG = Reason(kind="permanent", summary="the address does not exist", error="Ad
 
 
 class QueueHarness:
-    """Short calls for tests of queues."""
+    """Shortcuts for tests of queues."""
 
     queues: QueueAdmin
     clock: ManualClock
 
     def queue(self, name: str = "orders", **settings: Any) -> Queue:
-        """A new standard queue, or FIFO when its name says so (skipped if the engine has none)."""
+        """A new standard queue, or a FIFO queue if its name says so (the test is skipped if the engine has none)."""
         fifo = name.endswith(".fifo")
         if fifo:
             self.needs(self.queue("probe").capabilities.fifo, "fifo")
@@ -45,7 +45,7 @@ class QueueHarness:
         return self.queues.open(name)
 
     def pair(self, name: str = "orders", **settings: Any) -> tuple[Queue, Queue]:
-        """A new queue and its dead-letter queue, which keeps for 14 days."""
+        """A new queue and its dead-letter queue, which keeps messages for 14 days."""
         stem, _, suffix = name.partition(".")
         dead = self.queue(f"{stem}-dead" + (f".{suffix}" if suffix else ""), retention_ms=14 * DAY)
         return self.queue(name, **{"dead_letter": dead.name, "receives_max": 2, **settings}), dead
@@ -64,17 +64,17 @@ class QueueHarness:
         return answer
 
     def receive(self, queue: Queue, count_max: int = 10, visible_ms: int | None = None) -> list[Delivery]:
-        """What one receive gives."""
+        """The deliveries of one receive."""
         return queue.receive(count_max, visible_ms)
 
     def one(self, queue: Queue, visible_ms: int | None = None) -> Delivery:
-        """The one message that a receive gives."""
+        """The single message that a receive returns."""
         deliveries = queue.receive(1, visible_ms)
         assert len(deliveries) == 1, deliveries
         return deliveries[0]
 
     def bodies(self, queue: Queue, count_max: int = 10) -> list[str]:
-        """Bodies that one receive gives."""
+        """The bodies that one receive returns."""
         return [delivery.body for delivery in queue.receive(count_max)]
 
     def hide(self, queue: Queue, delivery: Delivery, delay_ms: int, *, uncounted: bool = False) -> bool:
@@ -96,32 +96,32 @@ class QueueHarness:
         self.clock.advance(by_ms)
 
     def counts(self, queue: Queue) -> tuple[int, int, int]:
-        """Visible, in flight, delayed."""
+        """How many messages are visible, in flight and delayed."""
         depth = queue.depth()
         return depth.visible, depth.in_flight, depth.delayed
 
     def is_duplicate(self, queue: Queue, sent: Sent, first: Sent) -> bool:
-        """Whether a send was accepted as a duplicate of another; where the queue does not say, by the first one's id."""
+        """Whether a send was accepted as a duplicate of `first`; if the queue does not say so, their ids decide."""
         if queue.capabilities.inspectable:
             return sent.duplicate
         return sent.message_id == first.message_id
 
     def needs(self, has: bool, what: str) -> None:
-        """Skip the test for a backend that declares it cannot do this."""
+        """Skip the test for a backend that declares that it cannot do this."""
         if not has:
-            raise SkipTest(f"the queue declares that it cannot: {what}")
+            raise SkipTest(f"the queue declares that it does not support: {what}")
 
     def raises(self, kind: type[Exception], call: Callable[[], object]) -> str:
-        """The text of the error that `call` raises, which must be of this kind."""
+        """The text of the error that `call` raises, which must be of this class."""
         try:
             answer = call()
         except kind as error:
             return str(error)
-        raise AssertionError(f"{kind.__name__} was expected, but it answered {answer!r}")
+        raise AssertionError(f"{kind.__name__} was expected, but the call returned {answer!r}")
 
 
 def sorted_bodies(deliveries: Sequence[Delivery]) -> list[str]:
-    """Bodies without their order, which a standard queue does not promise."""
+    """The bodies, sorted, since a standard queue does not promise an order."""
     return sorted(delivery.body for delivery in deliveries)
 
 

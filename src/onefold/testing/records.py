@@ -1,6 +1,6 @@
-"""Records for tests: claims and outcomes with their usual values, and a harness that handles one of them at a time.
+"""Records for tests: claims and outcomes with their usual values, and a harness that makes one call at a time.
 
-Used by the contract suites of this package, and by other tests of a Store. All instants derive from NOW.
+Used by the contract suites of this package, and by other tests of a Store. All times derive from NOW.
 Never here: assertions about a store. Invariant: building the same value twice gives equal values.
 """
 
@@ -49,7 +49,7 @@ def ask(
     message_id: str | None = None,
     sent_at_ms: int | None = None,
 ) -> Ask:
-    """A claim made at `at_ms` with a lease of LEASE_MS and a life of KEPT_MS."""
+    """A claim made at `at_ms` with a lease of LEASE_MS, whose record is kept for KEPT_MS."""
     return Ask(
         key=RecordKey("tenant", "job", key) if isinstance(key, str) else key,
         fingerprint=fingerprint,
@@ -64,7 +64,7 @@ def ask(
 
 
 def complete(result: bytes = b'"done"', outbox: Sequence[OutboxItem] = (), at_ms: int = NOW) -> Complete:
-    """The run finished at `at_ms`."""
+    """The outcome of a run that completed at `at_ms`."""
     return Complete(result=result, expires_at_ms=at_ms + KEPT_MS, outbox=list(outbox))
 
 
@@ -74,12 +74,12 @@ def fail(*, closes_budget: bool = False) -> Fail:
 
 
 def unknown(*, parked: bool = False, crashed: bool = False) -> Unknown:
-    """It is not known how the run ended."""
+    """The outcome of a run of which it is not known how it ended."""
     return Unknown(failure=UNSURE, expires_at_ms=NOW + KEPT_MS, parked=parked, crashed=crashed)
 
 
 def release(*, refund: bool = False, failure: Failure | None = None) -> Release:
-    """The run did not start, or does not count."""
+    """The outcome of a run that did not start, or does not count."""
     return Release(expires_at_ms=NOW + KEPT_MS, refund=refund, failure=failure)
 
 
@@ -90,12 +90,12 @@ class StoreHarness:
     """What the tests use of a store: one claim, one write, one record at a time."""
 
     store: Store
-    ledger: Ledger  # of the same place; only suites of a store with `notes_claims` need it
+    ledger: Ledger  # of the same backend; needed only for a store with `notes_claims`
 
     def end_owner(self, owner: str) -> None:
-        """Let the store know that this owner is dead; only suites of a store with `proves_death` define it."""
+        """Let the store know that this owner has died; defined only by suites of a store with `proves_death`."""
         raise AssertionError(
-            f"The store says that it proves_death, but {type(self).__name__} cannot end {owner!r}: define end_owner()."
+            f"The store declares proves_death, but {type(self).__name__} cannot end {owner!r}: define end_owner()."
         )
 
     def ask(self, owner: str = "A", at_ms: int = NOW, **options: Any) -> Answer:
@@ -104,7 +104,7 @@ class StoreHarness:
         return answer
 
     def claim(self, owner: str = "A", at_ms: int = NOW, **options: Any) -> Claimed:
-        """Claim KEY, or another key, and expect to get it."""
+        """Claim KEY, or another key, which must succeed."""
         answer = self.ask(owner, at_ms, **options)
         assert isinstance(answer, Claimed), answer
         return answer
@@ -115,18 +115,18 @@ class StoreHarness:
         return written
 
     def record(self, at_ms: int = NOW) -> Record:
-        """KEY's record, which must be there."""
+        """KEY's record, which must exist."""
         (record,) = self.store.read([KEY], at_ms)
         assert record is not None
         return record
 
     def taken_over(self) -> tuple[Hold, Claimed]:
-        """A started run whose lease ended, and the claim that took it over, in doubt."""
+        """The hold of a started run whose lease has ended, and the claim that took it over, in doubt."""
         first = self.claim("A").hold
         return first, self.claim("B", NOW + LEASE_MS)
 
     def other_holds(self, first: Hold, second: Hold) -> list[Hold]:
-        """Four holds that are not on KEY's record, whose hold is `second`."""
+        """Four holds that do not match KEY's record, whose hold is `second`."""
         return [
             first,
             Hold(KEY, second.owner, first.fence),

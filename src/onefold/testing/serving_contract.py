@@ -1,7 +1,7 @@
 """What every Queue and QueueAdmin must offer a local server, as tests.
 
-When to receive again, why a receipt is no longer valid, messages that moved to another queue, and queues that are changed
-and dropped. Each rule names its source, as in `queue_contract`, which runs these tests.
+It covers when to receive again, why a receipt is no longer valid, messages that moved to another queue, and queues that
+are changed and deleted. Each rule names its source, as in `queue_contract`, which runs these tests.
 Never here: how messages are received. Invariant: every boundary in time is tested before and at it.
 """
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class ServingContract(QueueHarness):
-    """Operations that a local server needs in addition to a worker's."""
+    """Operations that a local server needs in addition to those of a worker."""
 
     # -- when to look again --------------------------------------------------------------------------------------
 
     def ready_in(self, queue: Queue) -> int | None:
-        """How long from now until time alone makes a message visible, by the queue's answer."""
+        """How many ms from now, according to the queue, until a message becomes visible by the passing of time."""
         at_ms = self.queues.next_ready_ms(queue.name)
         return None if at_ms is None else at_ms - self.clock.now_ms()
 
     def test_when_time_brings_a_message(self) -> None:
-        """A rule of onefold: a long poll sleeps until then, so it may be too early but never too late."""
+        """A rule of onefold: a long poll sleeps until that time, so it may be too early but never too late."""
         queue = self.queue()
         self.needs(queue.capabilities.inspectable, "inspectable")
         assert self.ready_in(queue) is None
         self.send(queue, "now")
-        assert self.ready_in(queue) is None  # it exists: if a receive did not return it, time is not the reason
+        assert self.ready_in(queue) is None  # it is visible: if a receive does not return it, time is not the reason
         self.send(queue, "soon", delay_ms=10 * SECOND)
         self.send(queue, "later", delay_ms=MINUTE)
         held = self.one(queue, 20 * SECOND)
@@ -51,7 +51,7 @@ class ServingContract(QueueHarness):
         self.raises(errors.NotFoundError, lambda: self.queues.next_ready_ms("nobody"))
 
     def test_when_time_opens_a_group(self) -> None:
-        """As above: the head's visibility, the head's retention, or the queue's delay."""
+        """The same for a group: the head's visibility, the head's retention, or the queue's delay."""
         queue = self.queue("orders.fifo", content_dedup=True, retention_ms=HOUR)
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a1", "a2", group="a")
@@ -69,10 +69,10 @@ class ServingContract(QueueHarness):
             self.send(queue, "b1", group="b", run_at_ms=self.clock.now_ms() + 2 * HOUR)
             assert self.ready_in(queue) == 2 * HOUR
 
-    # -- why a receipt holds nothing -----------------------------------------------------------------------------
+    # -- why a receipt is not valid ------------------------------------------------------------------------------
 
     def test_how_a_message_stands_with_a_receipt_of_a_standard_queue(self) -> None:
-        """DG sqs-visibility-timeout; a server has its own text for each of these."""
+        """DG sqs-visibility-timeout; a server has a text of its own for each of these states."""
         queue = self.queue()
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
@@ -102,7 +102,7 @@ class ServingContract(QueueHarness):
         assert queue.receipt_states([second.receipt]) == ["gone"]
 
     def test_the_twelve_hours_refuse_what_is_in_flight(self) -> None:
-        """DG sqs-visibility-timeout: False, and the message is still held."""
+        """DG sqs-visibility-timeout: the answer is False, and the message is still in flight."""
         queue = self.queue()
         self.needs(queue.capabilities.inspectable, "inspectable")
         self.send(queue, "a")
@@ -126,7 +126,7 @@ class ServingContract(QueueHarness):
         assert queue.receipt_states([second.receipt]) == ["gone"]
 
     def test_an_old_receipt_hides_what_another_holds_for_longer_too(self) -> None:
-        """REC test_terminate_visibility_timeout_after_receive, the other way round: any receipt of it may change it."""
+        """REC test_terminate_visibility_timeout_after_receive, reversed: any receipt of a message can change it."""
         queue = self.queue()
         self.send(queue, "a")
         old = self.one(queue, 0)
@@ -138,7 +138,7 @@ class ServingContract(QueueHarness):
         assert self.bodies(queue) == ["a"]
 
     def test_which_message_a_receipt_names(self) -> None:
-        """A rule of onefold: the history is about messages, a delete knows receipts."""
+        """A rule of onefold: the history names messages, but a delete has only receipts."""
         queue, fifo = self.queue(), self.queue("orders.fifo", content_dedup=True)
         self.send(queue, "a")
         self.send(fifo, "a", group="g")
@@ -152,7 +152,7 @@ class ServingContract(QueueHarness):
     # -- what went to another queue ------------------------------------------------------------------------------
 
     def test_dead_letters_are_told_once(self) -> None:
-        """ISS localstack#8234: the receive that moves it gives nothing, so its destination must be reported."""
+        """ISS localstack#8234: the receive that moves it does not return it, so its destination must be reported."""
         queue, dead = self.pair(receives_max=2)
         self.needs(queue.capabilities.inspectable, "inspectable")
         (sent,) = self.send(queue, "a")
@@ -177,7 +177,7 @@ class ServingContract(QueueHarness):
         (told,) = self.queues.take_transfers()
         assert told == Transferred(sent.message_id, dead.name, queue.name, 1, moved.new_message_id)
 
-    # -- queues as SQS has them ----------------------------------------------------------------------------------
+    # -- queues as in SQS ----------------------------------------------------------------------------------------
 
     def test_one_queue_s_settings(self) -> None:
         """API GetQueueAttributes."""
@@ -203,7 +203,7 @@ class ServingContract(QueueHarness):
         self.raises(errors.UsageError, lambda: self.queues.create(other, advised=False))
 
     def test_a_policy_that_leads_nowhere_keeps_messages_where_they_are(self) -> None:
-        """API DeleteQueue: queues that name it do not keep it; a rule of onefold: then nothing is lost."""
+        """API DeleteQueue: a queue can be deleted while others name it; a rule of onefold: nothing is lost by that."""
         queue, dead = self.pair(receives_max=1)
         self.send(queue, "a")
         self.raises(errors.UsageError, lambda: self.queues.drop(dead.name))
@@ -219,12 +219,12 @@ class ServingContract(QueueHarness):
         held = self.one(queue)
         assert "no dead-letter queue" in self.raises(errors.UsageError, lambda: self.move_aside(queue, held))
         self.later(VISIBLE)
-        again = self.queue(dead.name, retention_ms=14 * DAY)  # the same name: the policy leads there again
+        again = self.queue(dead.name, retention_ms=14 * DAY)  # a queue of the same name: the policy works again
         assert self.receive(queue) == []
         assert self.bodies(again) == ["a"]
 
     def test_a_fifo_policy_that_leads_nowhere_keeps_the_group_s_order(self) -> None:
-        """As above: a head that is out of receives stays the head."""
+        """The same for FIFO: a head that has used up its receives stays the head."""
         queue, dead = self.pair("orders.fifo", content_dedup=True, receives_max=1)
         self.send(queue, "a1", "a2", group="a")
         self.queues.drop(dead.name, referenced=True)
@@ -233,7 +233,7 @@ class ServingContract(QueueHarness):
         assert self.bodies(queue) == ["a1", "a2"]
 
     def test_what_a_fifo_queue_remembers(self) -> None:
-        """DG FIFO-queues-exactly-once-processing: for 5 minutes, also when the message is gone."""
+        """DG FIFO-queues-exactly-once-processing: for 5 minutes, even if the message is gone."""
         queue = self.queue("orders.fifo", content_dedup=True)
         self.needs(queue.capabilities.inspectable, "inspectable")
         first, second = queue.send(
@@ -264,13 +264,13 @@ class ServingContract(QueueHarness):
         self.send(queue, "a")
         self.move_aside(queue, self.one(queue))
         task = self.queues.start_move(dead.name)
-        self.needs(queue.capabilities.inspectable, "inspectable")  # a server of its own may be done by now
+        self.needs(queue.capabilities.inspectable, "inspectable")  # a separate server may have finished by now
         assert self.queues.moving()
         self.queues.cancel_move(task.handle)
         assert not self.queues.moving()
 
     def test_giving_back_in_vain_changes_nothing(self) -> None:
-        """A rule of onefold: a consumer that left counts as if it had not received, unless another has the message since."""
+        """A rule of onefold: the receive of a consumer that left does not count, unless another has received since."""
         queue = self.queue()
         self.needs(queue.capabilities.uncounted, "uncounted")
         self.send(queue, "a")

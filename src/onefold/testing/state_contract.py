@@ -1,10 +1,10 @@
-"""What every State must do, as tests: compare-and-set by version, names by prefix, limits of size.
+"""What every State must do, as tests: compare-and-set by version, names by prefix, size limits.
 
 Subclass `StateContract` and set `self.state` to an empty state before each test. Never here: what values mean.
-Invariant: a version that was replaced is never current again, not even after its name was deleted and used again.
+Invariant: a version that was replaced is never current again, not even if its name is deleted and used again.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StateContract:
         return found
 
     def version(self, name: str) -> int:
-        """The stored version; 0 when the name is absent."""
+        """The stored version; 0 if the name is absent."""
         found = self.get(name)
         return 0 if found is None else found.version
 

@@ -1,19 +1,19 @@
-"""What every Store must do, as tests: run for each of ours, and for any other implementation.
+"""What every Store must do, as tests: run for each of onefold's, and for any other implementation.
 
-Subclass `StoreContract` and set `self.store` to an empty store before each test; a store that proves death also gives
-`move_aside`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no clock, so
-instants are plain numbers; every boundary is tested one millisecond before, at, and after it, and every rule both where it
-accepts and where it refuses. Tests are skipped only by a store's declared capabilities.
+Subclass `StoreContract` and set `self.store` to an empty store before each test; for a store that proves death, also
+define `end_owner`. `RecordAdminContract` does the same for the operator's verbs, with `self.records`. Stores read no
+clock, so times are plain numbers; every boundary is tested one millisecond before, at, and after it, and every rule
+both where it accepts and where it refuses. Tests are skipped only according to a store's declared capabilities.
 
     class TestMyStore(StoreContract):
         @pytest.fixture(autouse=True)
         def open_store(self):
             self.store = MyStore(...)
 
-Never here: how a store stores. Invariant: passing means that workers may share the store.
+Never here: how a store stores records. Invariant: workers can share any store that passes.
 """
 
-# ruff: noqa: D102 - the name of a test is its sentence
+# ruff: noqa: D102 - the name of a test describes it
 
 from __future__ import annotations
 
@@ -191,10 +191,10 @@ class StoreContract(ClaimContract):
         assert self.write(second.hold, complete())
         assert self.record().failure is None
 
-    # -- what is gone from the store ---------------------------------------------------------------------------------
+    # -- records that the store has lost------------------------------------------------------------------------------
 
     def gone(self, owner: str = "A", key: RecordKey | str = KEY, *, start: bool = True, fence: int = 1) -> Record:
-        """The record of a claim that a caller has, and that the store has lost."""
+        """The record of a claim that a caller still has and the store has lost."""
         asked = ask(key, owner, start=start, message_id="m-1", sent_at_ms=NOW - 5)
         answer = Claimed(
             hold=Hold(asked.key, owner, fence), found="absent", doubt=False, started=start, attempts=int(start), crashes=0,
@@ -355,7 +355,7 @@ class StoreContract(ClaimContract):
 
 
 class RecordAdminContract(StoreHarness):
-    """The operator's view of a store. Set `self.records` beside `self.store`."""
+    """The operator's view of a store. Set `self.records` in addition to `self.store`."""
 
     records: RecordAdmin
 
@@ -403,7 +403,7 @@ class RecordAdminContract(StoreHarness):
         hold = self.claim().hold
         decision = ManualDecision(done=True, result=b"6", expires_at_ms=NOW + KEPT_MS)
         corrects_5 = replace(decision, corrects=b"5")
-        assert not self.records.settle(KEY, corrects_5, NOW + 9)  # it runs
+        assert not self.records.settle(KEY, corrects_5, NOW + 9)  # it is running
         assert self.write(hold, complete(b"5"))
         assert not self.records.settle(KEY, replace(decision, corrects=b"4"), NOW + 9)
         assert not self.records.settle(KEY, decision, NOW + 9)  # nothing is parked
@@ -440,7 +440,7 @@ class RecordAdminContract(StoreHarness):
             assert self.store.read([hold.key], NOW) == before
 
     def test_only_the_hold_that_was_judged_is_settled(self) -> None:
-        """A person looked at one run; meanwhile it was settled, ran again and is parked anew."""
+        """A person looked at one run; meanwhile it was settled, ran again and was parked again."""
         assert self.write(self.claim().hold, unknown(parked=True))
         judged = self.record()
         seen = (judged.fence, judged.updated_at_ms)
@@ -467,7 +467,7 @@ class RecordAdminContract(StoreHarness):
             for job in ("a", "b") if number == 1 else ("a",):
                 hold = self.claim(at_ms=at_ms, key=RecordKey("", job, f"{number}")).hold
                 assert self.write(hold, complete(), at_ms)
-                assert self.write(hold, complete(), at_ms)  # again: counted once
+                assert self.write(hold, complete(), at_ms)  # a repeat is counted once
         assert self.write(self.claim(at_ms=second_ms, key=RecordKey("", "c", "f")).hold, fail(), second_ms)
         assert self.records.count_completed(second_ms, second_ms + 1000) == {"a": 3, "b": 1}
         assert self.records.count_completed(second_ms - 1, second_ms) == {"a": 1}

@@ -1,8 +1,8 @@
 """Threads for tests: many threads that start the same work at the same time.
 
-They are for finding races, which show in the values that the threads return; so only those are collected.
-Never here: the work itself, assertions. Invariant: no thread waits forever, and an exception that is not one of onefold's
-own errors is raised where the threads were started.
+They are for finding races, which show in the values that the threads return, so only these values are collected.
+Never here: the work itself, assertions. Invariant: no thread waits forever, and an exception that is not one of
+onefold's own errors is raised where the threads were started.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from onefold.errors import OnefoldError
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 30.0  # for all of them to begin, and then to end
+PATIENCE_S: Final = 30.0  # for all threads to begin, and then again to end
 
 
 def at_once(count: int, work: Callable[[int], T]) -> list[T | OnefoldError]:
-    """What `work(0)` to `work(count - 1)` answered, each in a thread of its own, in this order.
+    """Call `work(0)` to `work(count - 1)`, each in a thread of its own; returns their results in this order.
 
-    An error of onefold is an answer.
+    One of onefold's errors counts as a result.
 
     Raises:
-        BrokenBarrierError: not all of them could begin. TimeoutError: not all of them ended.
+        BrokenBarrierError: not all threads could begin. TimeoutError: not all threads ended.
     """
     ready = threading.Barrier(count)
     answers: list[Future[T | OnefoldError]] = [Future() for _ in range(count)]
@@ -36,10 +36,10 @@ def at_once(count: int, work: Callable[[int], T]) -> list[T | OnefoldError]:
             answers[number].set_result(work(number))
         except OnefoldError as error:
             answers[number].set_result(error)
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             answers[number].set_exception(error)
 
-    for number in range(count):  # daemons: a hanging thread blocks neither the test nor the interpreter
+    for number in range(count):  # daemon threads, which block neither the test nor the interpreter if they hang
         threading.Thread(target=run, args=(number,), name=f"at-once-{number}", daemon=True).start()
     _, hanging = wait(answers, PATIENCE_S)
     if hanging:

@@ -1,16 +1,16 @@
-"""A wire between an AWS client and a server that fails on purpose, at a seeded rate: for tests of what calls AWS.
+"""A proxy between an AWS client and a server that fails on purpose, at a seeded rate: for tests of code that calls AWS.
 
     with wire_faults("http://127.0.0.1:4566", rate=0.02, seed=7) as wire:
         client = boto3.client("sqs", endpoint_url=wire.url, ...)
 
-It is a real HTTP server on loopback that forwards requests, so that every SDK, child process and container meets the same
-faults. What can happen to a request:
+It is a real HTTP server on loopback that forwards requests, so that every SDK, child process and container meets the
+same faults. What can happen to a request:
 
     error      answered 500 InternalFailure; not applied
     throttle   answered ThrottlingException (400); not applied
     before     the connection ends without an answer; not applied
-    after      applied, then the connection ends without an answer: the ambiguous one
-    reset      as `after`, with a TCP reset
+    after      applied, then the connection ends without an answer, so the client cannot know
+    reset      like `after`, with a TCP reset
 
 `latency_ms` delays every answer, as a network does. `calls` counts requests by action.
 Never here: what a server answers. Invariant: a request is forwarded once or not at all.
@@ -37,32 +37,32 @@ from onefold.entropy import SeededEntropy
 Fault = Literal["error", "throttle", "before", "after", "reset"]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 _HOPS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect"})
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close sends a reset
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: close sends a reset
 _TIMEOUT_S: Final = 60.0
 
 
 class Wire:
-    """One faulty wire.
+    """One faulty proxy.
 
     Args:
         target: endpoint URL of the server behind it.
-        rate: part of the requests that meet a fault, 0 to 1.
-        faults: which ones; each is as likely as the others.
+        rate: share of the requests that get a fault, 0 to 1.
+        faults: the faults to inject, each with the same probability.
         latency_ms: added to every answer.
         seed: the same seed draws the same sequence of faults.
 
     Attributes:
         url: the endpoint for clients.
-        calls: requests that came, by action, for example `SendMessageBatch`.
-        met: faults that happened.
+        calls: number of requests by action, for example `SendMessageBatch`.
+        met: number of faults injected, by kind.
 
     Raises:
-        UsageError: a rate or a fault that does not exist.
+        UsageError: the rate is out of range, or a fault does not exist.
     """
 
     def __init__(self, target: str, rate: float, faults: Sequence[Fault], latency_ms: float, seed: int) -> None:
         if not 0 <= rate <= 1:
-            raise errors.UsageError(f"rate={rate!r} is not a part of the requests.", todo="Use 0 to 1.")
+            raise errors.UsageError(f"rate={rate!r} is not a share of the requests.", todo="Use 0 to 1.")
         unknown = [fault for fault in faults if fault not in FAULTS]
         if unknown or not faults:
             raise errors.UsageError(f"{unknown!r} are not faults.", todo=f"They are {', '.join(FAULTS)}.")
@@ -82,7 +82,7 @@ class Wire:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; connections that are open end with it."""
+        """Stop the proxy; open connections end too."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -98,11 +98,11 @@ class Wire:
             return fault
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection to the server behind."""
+        """A connection to the server behind the proxy."""
         return http.client.HTTPConnection(self._target.hostname or "127.0.0.1", self._target.port, timeout=_TIMEOUT_S)
 
     def pause(self) -> None:
-        """Wait as long as the network takes."""
+        """Wait for the latency that is set."""
         if self.latency_ms > 0:
             self._never.wait(self.latency_ms / 1000)
 
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815 - http.server's names
 
     def _forward(self, headers: list[tuple[str, str]], body: bytes) -> http.client.HTTPResponse:
-        """Have the server behind answer, on a connection that lives as long as the client's."""
+        """Get the answer of the server behind the proxy, on a connection that lives as long as the client's."""
         for last in (False, True):
             fresh, self._behind = self._behind is None, self._behind or self.wire.connect()
             try:
@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 self._behind.close()
                 self._behind = None
-                if fresh or last:  # a kept connection that the server had closed took nothing; any other may have
+                if fresh or last:  # only a kept connection that the server had closed has surely transferred nothing
                     raise
         raise AssertionError
 
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _action(self, body: bytes) -> str:
-        """What is asked for: JSON protocols name it in a header, the query protocol in the body, S3 by method."""
+        """The requested action: JSON protocols name it in a header, the query protocol in the body, S3 by method."""
         target = self.headers.get("X-Amz-Target")
         if target:
             return target.rpartition(".")[2]
@@ -216,14 +216,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            os.close(self.connection.detach())  # at once: an orderly shutdown would come first otherwise
+            os.close(self.connection.detach())  # otherwise an orderly shutdown would come first
 
 
 @contextmanager
 def wire_faults(
     target: str, *, rate: float = 0.0, faults: Sequence[Fault] = FAULTS, latency_ms: float = 0.0, seed: int = 0
 ) -> Iterator[Wire]:
-    """A wire in front of an endpoint until the `with` is left; arguments as `Wire`."""
+    """Run a faulty proxy in front of an endpoint until the end of the `with` block; arguments as `Wire`."""
     wire = Wire(target, rate, faults, latency_ms, seed)
     try:
         yield wire
