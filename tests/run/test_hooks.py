@@ -172,7 +172,7 @@ def test_an_error_hook_that_raises_changes_nothing(caplog: pytest.LogCaptureFixt
     assert event.detail["error"] == "PermanentError"
     assert "error a PermanentError" in hooks.log
     assert "Broken.error raised OSError: no route to the collector (at test_hooks.py:" in caplog.text
-    assert "The outcome of run 'a' is what it was." in caplog.text
+    assert "The outcome of run 'a' is unchanged." in caplog.text
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ async def asynchronous() -> AsyncIterator[None]:
     [
         (
             iter(()),
-            "answered a tuple_iterator, not a context manager. The handler was not called. Write @contextmanager",
+            "returned a tuple_iterator, not a context manager. The handler was not called. Write @contextmanager",
         ),
         (asynchronous(), "It is asynchronous, and the handler is not."),
     ],

@@ -117,7 +117,7 @@ def decorate(function: Any = charge_of, **options: Any) -> Callable[..., Any]:
         (lambda: onefold.store(None), "is not set"),  # type: ignore[arg-type]
         (lambda: decorate(key="{invoce}"), "has no field invoce. It has invoice, value. Did you mean invoice?"),
         (lambda: decorate(tenant="{who}"), "has no field who"),
-        (lambda: decorate(5), "@onefold.once was put on 5, which is no function"),
+        (lambda: decorate(5), "@onefold.once was put on 5, which is not a function"),
         (lambda: decorate(Order), "which is a class"),
         (lambda: decorate(name=5), "name=5 is not a text. Write name='5'"),
         (lambda: decorate(name="a\x1b"), "cannot name an operation"),

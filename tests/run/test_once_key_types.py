@@ -77,7 +77,7 @@ def test_a_key_that_sounds_new_at_every_call_is_warned_about_at_the_function(nam
     def call(invoice: str, uuid: str, created_at: str, request_id: str) -> str:
         return invoice
 
-    with pytest.warns(UserWarning, match=f"The key of till uses {name}, which sounds new at every call") as caught:
+    with pytest.warns(UserWarning, match=f"The key of till uses {name}, which seems to differ at every call") as caught:
         guarded(call, f"{{invoice}}/{{{name}}}")
     assert [one.filename for one in caught] == [__file__]
     with warnings.catch_warnings():

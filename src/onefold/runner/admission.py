@@ -1,9 +1,9 @@
-"""Circuit breakers, rate limits and concurrency limits: what may delay a delivery before it is claimed.
+"""Circuit breakers, rate limits and concurrency limits, which can delay a delivery before it is claimed.
 
-All of them are values in `State`, so every process on the engine shares them: each change is read, decided by a pure
-function of `record/`, and written back by compare-and-set; the loser of a race tries again. A delivery that is held back is
-hidden for as long as the limit says and uses up neither an attempt nor (where the queue supports that) a receive. A job
-without a limit whose breaker is closed costs one read of that breaker every CACHE_MS.
+All of them are values in `State`, so all processes on the engine share them: to change one, it is read, a pure function
+of `record/` decides, and the result is written by compare-and-set; the loser of a race tries again. A delivery that is
+delayed is hidden for as long as the limit says and uses up neither an attempt nor (where the queue supports that) a
+receive. A job without a limit whose breaker is closed costs one read of that breaker every CACHE_MS.
 Never here: the arithmetic (`record/rate.py`, `record/breaker.py`), waiting. Invariant: a slot is renewed only while this
 process has it, and is released at most once: when its run is settled or could not be claimed; otherwise it ends with its
 lease.
@@ -37,12 +37,12 @@ Report = Callable[[str, Execution, Detail], None]
 
 SLOTS: Final = "slots/"
 BUCKETS: Final = "rate/"
-CACHE_MS = 250  # how long a breaker that was seen closed is believed closed
+CACHE_MS = 250  # how long a breaker that was closed at its last read is taken to be closed
 _UNSEEN = (None, 0)
 _SWEPT_MAX = 10_000  # values of a job in one pass; the next pass continues after them
 _SWEPT_PAGE = 100
 _HOLDER_CHARS = 24
-_BEATEN_MS = 50  # other processes changed the value at every try: the delivery comes back
+_BEATEN_MS = 50  # when the delivery comes back if other processes changed the value at every try
 
 # A document that cannot be read counts as absent: a limit is not enforced for a moment, but the worker and its other jobs
 # keep running.
@@ -57,7 +57,7 @@ class Admission:
     Args:
         state: where the values are.
         owner: id of this process; names its slots. lease_ms: how long a slot holds until it is renewed.
-        cache_ms: how long a breaker that was seen closed is believed closed.
+        cache_ms: how long a breaker that was closed at its last read is taken to be closed.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Admission:
         self._cache_ms = cache_ms
         self._policy = BreakerPolicy()
         self._seen: dict[str, tuple[Breaker | None, int]] = {}  # None: closed, as nearly all are
-        self._slots: set[tuple[str, str]] = set()  # State name and holder of each run of this process
+        self._slots: set[tuple[str, str]] = set()  # State name and holder, for each run of this process with a slot
 
     def admit(self, runs: Sequence[Execution]) -> tuple[list[Execution], list[tuple[Execution, int, str]]]:
         """The runs that are admitted; and the others, with how long to wait (ms) and why."""
         admitted: list[Execution] = []
         refused: list[tuple[Execution, int, str]] = []
-        closed: set[str] = set()  # asked once for all runs of a job
+        closed: set[str] = set()  # the breaker is read once for all runs of a job
         for run in runs:
             job = run.job.name
             seen = None if job in closed else self._current(breaker_name(job))
@@ -98,27 +98,27 @@ class Admission:
         return admitted, refused
 
     def forget(self, runs: Sequence[Execution]) -> None:
-        """Runs were admitted but could not be claimed: release their slots, or at least stop renewing them."""
+        """Release the slots of runs that were admitted but could not be claimed, or at least stop renewing them."""
         for run in runs:
-            with ignored(errors.TransientError):  # then the slot ends with its lease
+            with ignored(errors.TransientError):  # if this fails, the slot ends with its lease
                 self._release(run)
 
     def is_to_blame(self, run: Execution) -> bool:
-        """Whether a dependency-down is caused by this operation alone (others got through): then it is a plain failure."""
+        """Whether the dependency is down for this operation alone (others got through): then it is a plain failure."""
         seen = self._current(breaker_name(run.job.name))
         return seen is not None and breaker.is_to_blame(seen, _operation(run))
 
     def settled(self, run: Execution, decision: Decision, report: Report) -> None:
-        """A run was settled: release its slot, and update the breaker with how the dependency responded."""
+        """Release the slot of a run that was settled, and update the breaker with how the dependency responded."""
         self._release(run)
         name = breaker_name(run.job.name)
         seen, _ = self._seen.get(name, _UNSEEN)
         if seen is None and (decision.write is None or isinstance(decision.write, Complete)):
-            return  # the ordinary case: nothing to write, nothing to report
+            return  # the normal case: nothing to write, nothing to report
         answer = _answer(decision)
         heeded = ("down", "failing") if self._policy.in_a_row is not None else ("down",)
         if answer not in heeded and seen is None:
-            return  # it would change nothing, and reading the breaker may cost a call for each message
+            return  # it would change nothing, and reading the breaker could cost a call for each message
         note = decision.notes[-1] if decision.notes else None
         summary = str(note.detail.get("summary", "")) if note is not None else ""
         now_ms = self._clock.now_ms()
@@ -146,7 +146,8 @@ class Admission:
             def extend(
                 slots: dict[str, int] | None, name: str = name, holders: Sequence[str] = holders
             ) -> tuple[dict[str, int] | None, None]:
-                # Looked up at every try: a slot that was released meanwhile must not be taken again.
+                # The slots are looked up at every try, because a slot that was released meanwhile must not be taken
+                # again.
                 return (slots or {}) | {one: until for one in holders if (name, one) in self._slots} or None, None
 
             change(self._state, name, _slots_of, None, extend)
@@ -178,7 +179,7 @@ class Admission:
     # -- breakers ----------------------------------------------------------------------------------------------------
 
     def _paused(self, run: Execution) -> tuple[int, str]:
-        """For a job whose breaker was open: how long this delivery has to wait, and why; 0 and an empty text: not at all."""
+        """For a job whose breaker was open: how long this delivery must wait, and why; 0 and "": it need not wait."""
         name = breaker_name(run.job.name)
         now_ms = self._clock.now_ms()
 
@@ -193,7 +194,7 @@ class Admission:
         return (0, "") if found.admitted else (found.wait_ms, f"the job is paused: {changed.summary}"[:200])
 
     def _current(self, name: str) -> Breaker | None:
-        """The breaker as it was read a moment ago; None: closed."""
+        """The breaker as it was last read, at most `cache_ms` ago; None: closed."""
         seen, believed_until_ms = self._seen.get(name, _UNSEEN)
         if self._clock.monotonic_ms() < believed_until_ms:
             return seen
@@ -209,7 +210,7 @@ class Admission:
     # -- limits ------------------------------------------------------------------------------------------------------
 
     def _take(self, run: Execution, limit: rate.Limit) -> tuple[int, str]:
-        """Take a slot and a token: how long this delivery has to wait, and why; 0 and an empty text: it has both."""
+        """Take a slot and a token; returns how long this delivery must wait, and why; 0 and "": it has got both."""
         part = limit.key.of(run.payload) if limit.key is not None else ""
         if limit.concurrency is not None:
             wait_ms = self._occupy(run, limit.concurrency, part)
@@ -239,7 +240,7 @@ class Admission:
         change(self._state, name, _slots_of, None, vacate)
 
     def _holder(self, run: Execution) -> str:
-        """The id of the run as holder of a slot: a digest, so that the largest limit's slots fit into one document."""
+        """The id under which a run holds a slot: a digest, so that the largest limit's slots fit into one document."""
         return blake2b(f"{self._owner}/{run.delivery.receipt}".encode(), digest_size=_HOLDER_CHARS // 2).hexdigest()
 
     def _draw(self, run: Execution, allowed: rate.Rate, part: str) -> int:

@@ -1,7 +1,7 @@
-"""The arguments of a guarded function's calls: which operation a call is, by its key, and whether two are the same.
+"""The arguments of a guarded function's calls: which operation a call is, and whether two calls are the same.
 
-Annotations, parameters and key rules are read, and refused, when the function is decorated; arguments without a JSON form
-when it is called.
+Annotations, parameters and key rules are checked when the function is decorated; arguments without a JSON form are
+refused when it is called.
 Never here: records, results, when a call is refused. Invariant: the same arguments give the same key and the same
 fingerprint, however they are passed.
 """
@@ -24,14 +24,14 @@ from onefold.runner.context import Context
 
 
 class CallArguments:
-    """How the calls of one function are told apart.
+    """Identifies the calls of one function by their arguments.
 
     Args:
-        name: of the operation. hints: of the function, by `hints_of`. key, tenant, ignore: as of `once`.
+        name: the operation's name. hints: the function's, from `hints_of`. key, tenant, ignore: as for `once`.
 
     Attributes:
         context_parameter: the parameter that takes the call's context; None: there is none.
-        key_rule, tenant_rule: what `key` and `tenant` were read as.
+        key_rule, tenant_rule: the rules that `key` and `tenant` were compiled to.
 
     Raises:
         UsageError: the context is not the last parameter, `ignore` names none, or a rule is not of these parameters.
@@ -67,7 +67,7 @@ class CallArguments:
         _warn_of_volatile_key(name, self.key_rule, function)
 
     def identify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[RecordKey, str, Mapping[str, Any]]:
-        """The key of a call, its fingerprint, and the arguments that this is of.
+        """The key of a call, its fingerprint, and the arguments from which the fingerprint was made.
 
         Raises:
             PayloadError: there is no key, or an argument has no JSON form.
@@ -88,7 +88,7 @@ class CallArguments:
         return RecordKey(self.tenant_rule.of(named) if self.tenant_rule else "", self._name, self.key_rule.of(named))
 
     def is_alike(self, arguments: Mapping[str, Any], own: str, first: str) -> bool:
-        """Whether two fingerprints are of the same arguments, apart from omitted defaults."""
+        """Whether two fingerprints are of the same arguments, apart from defaults that were left out."""
         return payload_defaults.is_alike(arguments, own, first, self._defaults)
 
     def lacks_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class CallArguments:
         return name is not None and name not in kwargs and self._names.index(name) >= len(args)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The arguments by parameter, and as key rules see them: with each of **kwargs under its own name too."""
+        """The arguments by parameter; and in the form for key rules, with each of **kwargs under its own name too."""
         if self._plain and not kwargs and len(args) == len(self._names):
             arguments: Mapping[str, Any] = dict(zip(self._names, args, strict=True))
             return arguments, arguments
@@ -166,8 +166,8 @@ def _without_form(name: str, arguments: Mapping[str, Any], error: errors.Payload
         except errors.PayloadError:
             return errors.PayloadError(
                 f"The argument {parameter} of {name} cannot be fingerprinted: {error.what}",
-                meaning=f"Calls with one key are compared by their arguments: another amount is noticed. {error.meaning}",
-                todo="If it does not say what is done (a connection, a request), write"
+                meaning=f"Calls with one key are compared by their arguments, to detect differences. {error.meaning}",
+                todo="If it is not part of what is done (a connection, a request), write"
                 f' @onefold.once(ignore=("{parameter}",), ...);'
                 " else pass a value with a JSON form: builtins, dates, Decimal, UUID, Enum, dataclasses, models.",
             )
@@ -204,7 +204,7 @@ def _signature_of(function: Callable[..., Any], context: str | None) -> inspect.
 
 
 def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> Any:
-    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` without an annotation."""
+    """The parameters of a guarded function as the fields of a type, for its key rules; `Any` if not annotated."""
     various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     kinds = {
         one.name: Any if one.kind in various else hints.get(one.name, Any) for one in signature.parameters.values()
@@ -213,12 +213,10 @@ def fields_of(name: str, signature: inspect.Signature, hints: Mapping[str, Any])
 
 
 def _warn_of_volatile_key(name: str, key: KeyRule, function: Callable[..., Any]) -> None:
-    """Warn, at the function, of a key that differs at every call."""
+    """Warn of a key that seems to differ at every call; the warning points to the function."""
     if key.volatile:
-        text = (
-            f"The key of {name} uses {', '.join(key.volatile)}, which sounds new at every call: then no two calls are"
-        )
-        text += " the same operation."
+        text = f"The key of {name} uses {', '.join(key.volatile)}, which seems to differ at every call:"
+        text += " then no two calls are the same operation."
         warnings.warn_explicit(text, UserWarning, *where_defined(function, name))
 
 

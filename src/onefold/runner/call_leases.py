@@ -2,10 +2,11 @@
 
 A job's lease is extended with its message's visibility by `heartbeat.py`; a call has no message, and most calls end
 long before a third of their lease is over. So one thread, which starts with the first call, checks all leases from time
-to time. Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that
-another call holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later.
-A mark exists only while that thread updates it, because other processes judge all leases of this process by the
-earliest of its marks.
+to time.
+Never here: what happens when a lease is lost. Invariant: the answer to each renewal is read; a lease that another call
+holds is not renewed again. Whatever a store raises, the other leases are renewed a third of a lease later. A mark
+exists only while that thread updates it, because other processes judge all leases of this process by the earliest of
+its marks.
 """
 
 from __future__ import annotations

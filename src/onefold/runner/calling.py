@@ -2,9 +2,10 @@
 
 A handler that raises has failed, whatever it raised: `sys.exit()` in a handler must not end the worker. The worker's
 threads, its event loop (`tasks.py`) and its child processes use the same functions, so a failure means the same
-everywhere. Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant:
-whatever a handler does, short of ending the process, gives exactly one outcome; a probe that fails has not answered,
-and is never treated as "not done".
+everywhere.
+Never here: scripts, storage, deadlines, what a probe's answer decides (`record/decisions.py`). Invariant: whatever a
+handler does, short of ending the process, gives exactly one outcome; a probe that fails has not answered, and is never
+treated as "not done".
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ thread reads the first socket. When that socket closes while a handler runs, the
 what is done here: the process ends at once, with everything its handler has started. A handler in C code may block all
 threads, or the process may be stopped. So a guard, a process forked before anything else, reads the second socket and
 kills the process group GUARD_MS after that one closes. SIGTERM and SIGINT are for the parent, which drains; here they
-do nothing. Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's
-presence lock.
+do nothing.
+Never here: queue, store, leases. Invariant: no handler runs before this process shares its parent's presence lock.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ appended after the claim and before the start. A claim in doubt does not start i
 has appended the rows, the next owner finds an unstarted claim in doubt, checks whether the rows exist, and appends the
 missing ones. It does the same for a run whose end was recorded as unknown by a process that died before it appended its
 row. So no crash is lost, and none is reported twice.
-Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a handler is never called under a claim
-whose rows could not be written.
+Never here: what an answer means for its delivery (`record/guard.py`). Invariant: a handler is never called under a
+claim in doubt whose rows could not be written.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class Claims:
 
         Returns:
             The answers; the events that were noted, for sinks; and the indexes of claims whose rows could not be written,
-            with the reason. Those runs must not be performed: their leases are left to end, and the next claim writes
-                the
-            missing rows.
+            with the reason. Those of them that are in doubt must not be performed: their leases are left to end, and
+            the next claim writes the missing rows.
 
         Raises:
             OnefoldError: the store could not claim; nothing was noted.

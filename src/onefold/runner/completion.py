@@ -1,17 +1,18 @@
 """Completion: noticing that a run has nothing left to do, closing it, and starting, once, the jobs that wait for it.
 
 The process that settles the last message of a run cannot know that it was the last. So a process notes the runs of which it
-settled something, and checks their tallies a moment later. Processes take turns by a compare-and-set, so that the loser
-knows that another process will check after it has settled. The cost of a tally grows with the run, so after one that took
-long a value in State says when the run may be tallied again: after ten times the time it took. A process may die between
-settling and checking, so every worker also checks all open runs every ten seconds: a run may be closed late, but is never
-missed. The same check removes expired runs once an hour.
+has settled messages, and checks their tallies a moment later. Processes take turns by a compare-and-set, so that the
+loser knows that another process will check after the loser has settled. The cost of a tally grows with the run, so
+after a slow tally a value in State says when the run may be tallied again: after ten times the time it took. A process
+may die between settling and checking, so every worker also checks all open runs every ten seconds: a run may be closed
+late, but is never missed. The same check removes expired runs once an hour.
 
 Closing is one compare-and-set; the waiting jobs are sent before it, in the same transaction where the engine has one, keyed
 by the run. When two processes close a run at once, its jobs start once: on an embedded engine one of the two is rolled back,
 elsewhere its message is a duplicate of the other's.
 
-Never here: what a run's operations do; waiting. Invariant: a run that is marked as ended has its jobs sent.
+Never here: what a run's operations do; waiting. Invariant: when a run is marked as ended, its waiting jobs have been
+sent.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from onefold.contracts.engine import Engine
     from onefold.outside import Clock
 
-ALL_MS: Final = 10_000  # how often all open runs are looked at
+ALL_MS: Final = 10_000  # how often all open runs are checked
 SWEEP_MS: Final = limits.HOUR_MS
 _PAUSE_FACTOR: Final = 10
 _LONG_MS: Final = 50  # a run whose tally takes less may be tallied again at once
@@ -45,7 +46,7 @@ _PAUSE_MS_MAX: Final = 10 * limits.MINUTE_MS
 
 
 class _Turn(Struct, frozen=True, omit_defaults=True):
-    """The value of `open-run/<name>`: when it may be tallied again, and how long that took the last time."""
+    """The value of `open-run/<name>`: when the run may be tallied again, and how long its last tally took."""
 
     not_before_ms: int = 0
     took_ms: int = 0
@@ -59,11 +60,11 @@ def title_of(waits_for: object, annotation: object, job: str) -> str:
 
     Args:
         waits_for: a schedule or a map job, or its name.
-        annotation: of the job's payload.
+        annotation: the annotation of the job's payload.
         job: its name, for the error.
 
     Raises:
-        UsageError: it is neither; or the payload is not a `CompleteRun`.
+        UsageError: `waits_for` is none of these; or the payload is not a `CompleteRun`.
     """
     title = waits_for if isinstance(waits_for, str) else getattr(waits_for, "name", None)
     if not isinstance(title, str) or not title:
@@ -80,13 +81,13 @@ def title_of(waits_for: object, annotation: object, job: str) -> str:
 
 
 class CompleteRun(Struct, frozen=True, kw_only=True):
-    """The payload of a job that starts when a run is complete. For equal runs it is equal, whichever process sends it.
+    """The payload of a job that starts when a run is complete. For one run it is the same, whichever process sends it.
 
     Args:
         run: its name, which is the job's key. schedule: the schedule, or the map job, that it is a run of.
         nominal_at_ms: the instant of its tick; None if no schedule began it.
         started_at_ms: when it was begun.
-        expected: how many operations it had. Their outcomes: `onefold runs show`.
+        expected: how many operations it had. `onefold runs show` has their outcomes.
     """
 
     run: str
@@ -104,8 +105,8 @@ class Closer:
     """Closes runs on one engine.
 
     Args:
-        jobs: the app's. Only runs whose title is one of them are closed, because only the app of a run knows which jobs wait
-            for it. Those with `starts_after` are sent when a run of that title is complete.
+        jobs: the app's. Only runs that have the name of one of them as their title are closed, because only the app of
+            a run knows which jobs wait for it. Jobs with `starts_after` are sent when a run of that title is complete.
         since_ms: monotonic instant from which its intervals count; by default now.
     """
 
@@ -118,21 +119,21 @@ class Closer:
         self._checking = Lock()
         self._lock = Lock()
         self._touched: set[str] = set()
-        self._took_ms: dict[str, int] = {}  # by the last tally of a run
+        self._took_ms: dict[str, int] = {}  # how long the last tally of each run took
         self._swept_ms = clock.monotonic_ms() if since_ms is None else since_ms
         self._all_at_ms = self._swept_ms + ALL_MS
 
     def touch(self, name: str) -> None:
-        """Something of this run was settled; from any thread."""
+        """Note that a message of this run was settled; from any thread."""
         with self._lock:
             self._touched.add(name)
 
     def check(self, *, turns: bool = True) -> int:
-        """Close the touched runs that are complete, and from time to time all open ones; returns how many were closed.
+        """Close the touched runs that are complete and, from time to time, any open one; returns how many were closed.
 
         Args:
             turns: skip a run whose tally takes long until its pause is over. False for a process that is about to end: it
-                tallies all of them, however long that takes.
+                tallies every run, however long that takes.
 
         Raises:
             TransientError: the engine could not be read; the touched runs are checked the next time.
@@ -158,14 +159,14 @@ class Closer:
         stored = self._engine.state.get([state_name])[0]
         try:
             found = runs.read(self._engine.state, name)
-        except errors.StorageError:  # commands that show this run say why; the other runs are not affected
+        except errors.StorageError:  # commands that show this run report why; the other runs are not affected
             self._forget(name)
             return False
         if stored is None or (found is not None and found.run.title not in self._jobs):
             self._forget(name)
             return False
         if found is not None and found.run.expected is None:
-            if found.run.failure is not None:  # its dispatch continues later, and then touches it again
+            if found.run.failure is not None:  # its dispatch continues later, and will then touch it again
                 self._forget(name)
             return False
         turn, now_ms = _turn_of(stored.value), self._clock.now_ms()
@@ -177,7 +178,7 @@ class Closer:
         if not self._engine.state.put([Change(state_name, msgspec.json.encode(mine), stored.version)])[0]:
             return False  # another process checks it
         with self._lock:
-            self._touched.discard(name)  # operations that are settled from now on cause another check
+            self._touched.discard(name)  # an operation that is settled from now on causes another check
         since_ms = self._clock.monotonic_ms()
         try:
             closed = self.close(name)
@@ -193,7 +194,7 @@ class Closer:
         return closed
 
     def _cannot(self, name: str, error: errors.UsageError) -> bool:
-        """The jobs that wait for a run cannot be sent: it stays open with the reason; other runs are not affected."""
+        """Keep a run open, with the reason, if the jobs that wait for it cannot be sent; others are not affected."""
         why = f"What waits for it cannot be sent: {error}"[:500]
         stored = runs.read(self._engine.state, name)
         if stored is not None and stored.run.failure != why:
@@ -210,12 +211,12 @@ class Closer:
         """Close one run if it is complete and still open; returns whether this call closed it.
 
         Raises:
-            TransientError: the engine could not be asked or written. PayloadError: a queue does not take the message.
+            TransientError: the engine could not be read or written. PayloadError: a queue does not accept the message.
         """
         stored = runs.read(self._engine.state, name)
         opened = self._engine.state.get([runs.OPEN_PREFIX + name])[0]
         if stored is None or stored.run.ended_at_ms is not None:
-            if opened is not None:  # another took a turn while the run was closed
+            if opened is not None:  # another process took a turn while the run was closed
                 self._engine.state.put([Change(runs.OPEN_PREFIX + name, None, opened.version)])
             return False
         if stored.run.expected is None:
@@ -225,7 +226,7 @@ class Closer:
         after = replace(stored.run, ended_at_ms=self._clock.now_ms(), joined=True, failure=None)
 
         def write() -> None:
-            if not stored.run.joined:  # otherwise: a run that was resumed after its end
+            if not stored.run.joined:  # otherwise the run was resumed after its end
                 self._start(stored.run)
             changes = [Change(runs.state_name(name), runs.encode(after), stored.version)]
             if opened is not None:

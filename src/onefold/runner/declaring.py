@@ -443,7 +443,7 @@ def _warn_of_slips(job: Job[Any, Any], queue: Queue, annotation: Any) -> None:
         )
     if job.rules.key.volatile:
         warnings.warn(
-            f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which sounds new at every send: then"
+            f"The key of {job.name} uses {', '.join(job.rules.key.volatile)}, which seems to differ at every send: then"
             " no two messages are the same operation.",
             stacklevel=3,
         )

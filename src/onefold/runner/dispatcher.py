@@ -1,8 +1,8 @@
-"""Dispatchers: a generator that yields messages, as the handler of a tick that enqueues them while it yields.
+"""Dispatchers: a generator function of messages becomes the handler of a tick, which enqueues them as they are yielded.
 
 Every message is an ordinary one of its job, with its key and the run's name. A batch - its rows in the ledger, its messages
-and the checkpoint - is one transaction where the engine has one; elsewhere they are written in that order, so that a crash
-may leave a row without its message, which the next try sends, and never a message without its row.
+and the checkpoint - is one transaction where the engine supports that; elsewhere they are written in that order, so
+that a crash may leave a row without its message, which the next try sends, but never a message without its row.
 
 A generator cannot be stored, so a dispatch that was interrupted runs it again and skips as many messages as the checkpoint
 counts. When their keys differ from those of the checkpoint (compared by a digest), the data has changed in between, and
@@ -44,7 +44,7 @@ BATCH_MS: Final = 1_000  # how often a slow generator is checkpointed
 
 
 class Ticked(Protocol):
-    """What a dispatcher's payload contains about its run."""
+    """The part of a dispatcher's payload that describes its run."""
 
     @property
     def schedule(self) -> str:
@@ -67,12 +67,12 @@ class _OtherKeysError(Exception):
 
 
 class Dispatch:
-    """One run's messages on their way into their queues. For one thread at a time.
+    """Puts one run's messages into their queues, in batches. For one thread at a time.
 
     Args:
-        runtime: where they go.
+        runtime: the runtime that they are sent with.
         run: the value to create if no run of that name exists.
-        batch: how many messages make a transaction, 1 or more.
+        batch: how many messages a transaction has, 1 or more.
 
     Attributes:
         over: everything has been dispatched already; there is nothing to do.
@@ -87,7 +87,7 @@ class Dispatch:
         except errors.StorageError as error:
             if not isinstance(error.__cause__, msgspec.MsgspecError | UnicodeDecodeError):
                 raise
-            # Only this run's value cannot be read, not the file: this tick fails, and other ticks are not affected.
+            # Only this run's value cannot be read, not the whole file: this tick fails, other ticks are not affected.
             raise errors.TransientError(error.what, meaning=error.meaning, todo=error.todo) from error
         self.over = self._stored.run.expected is not None
         if self.over:
@@ -107,7 +107,7 @@ class Dispatch:
         self._flushed_ms = self._clock.monotonic_ms()
 
     def restart(self) -> None:
-        """Begin again without skipping anything, because the generator yields other messages than before."""
+        """Begin again without skipping anything, because the generator yields different messages than before."""
         event = Event(
             at_ms=self._clock.now_ms(),
             name="dispatch-restarted",
@@ -121,7 +121,7 @@ class Dispatch:
         self._from_start(0)
 
     def add(self, one: object) -> bool:
-        """Take the next message; whether a batch is due.
+        """Take the next message; returns whether the batch is to be flushed now.
 
         Raises:
             UsageError: it is not a message.
@@ -150,7 +150,7 @@ class Dispatch:
         """Enqueue the messages taken so far, with their rows and the checkpoint; without messages it does nothing.
 
         Raises:
-            PayloadError: a queue does not take one of them. StorageBusy: nothing was enqueued.
+            PayloadError: a queue does not accept one of them. StorageBusy: nothing was enqueued.
             LeaseLost: another process dispatches this run.
         """
         if not self._batch:
@@ -175,7 +175,7 @@ class Dispatch:
         """Enqueue the rest, and return how many operations the run has: different keys, not messages.
 
         Raises:
-            As `flush`.
+            As for `flush`.
         """
         if self._count < self._pass_over:
             raise _OtherKeysError
@@ -187,7 +187,7 @@ class Dispatch:
         return expected
 
     def _ended(self) -> None:
-        """Have the run checked for completion: its last operation may be settled already."""
+        """Have the run checked for completion, as its last operation may be settled already."""
         self._runtime.touch_run(self.run.name)
 
     def fail(self, error: Exception) -> None:
@@ -197,13 +197,13 @@ class Dispatch:
             runs.note(self._engine.state, self.run.name, failure=failure)
 
     def _put(self, after: RunState) -> None:
-        """Write the run's value, unless another process has."""
+        """Write the run's value, unless another process has written it."""
         value, name, state = runs.encode(after), runs.state_name(after.name), self._engine.state
         if state.put([Change(name, value, self._stored.version)])[0]:
             self._stored = runs.VersionedRun(after, self._stored.version + 1)
             return
         found = state.get([name])[0]
-        if found is None or found.value != value:  # otherwise: written by a try whose answer was lost
+        if found is None or found.value != value:  # otherwise it was written by a try whose answer was lost
             raise errors.LeaseLost(
                 f"Run {after.name} is dispatched by another process.", todo="Stop here; the other one goes on."
             )
@@ -227,15 +227,15 @@ def as_handler(
     owner: str | None = None,
     batch: int = BATCH,
 ) -> Callable[[Any, Context], Any]:
-    """The handler of a tick whose work is what a generator function yields: messages, made by `job.message(...)`.
+    """Make the handler of a tick from a generator function, which yields messages made by `job.message(...)`.
 
-    Its result is the number of the run's operations. Between batches it checks whether it still holds its lease and has time
-    left (`ctx.check()`).
+    The handler's result is the number of the run's operations. Between batches it checks whether it still holds its
+    lease and has time left (`ctx.check()`).
 
     Args:
-        function: a generator function or an async one, of (tick) or (tick, ctx).
-        runtime: of the app.
-        payload: the type of the handler's payload; unless given, the annotation of the function's first parameter.
+        function: a plain or async generator function of (tick) or (tick, ctx).
+        runtime: the app's runtime.
+        payload: the type of the handler's payload; by default the annotation of the function's first parameter.
         tick_of: makes the tick from a payload.
         owner: the team that is responsible for fixes.
         batch: messages of one transaction, 1 or more.
@@ -326,7 +326,7 @@ def _named(handler: Callable[..., Any], function: Callable[..., Any], payload: A
 
 
 def _identity(one: Outgoing) -> bytes:
-    """Queue and operation of a message: two tries of one dispatch are compared by these."""
+    """Queue and operation of a message, by which two tries of one dispatch are compared."""
     record = one.record
     return f"{one.queue}\0{record.scope}\0{record.job}\0{record.key}".encode()
 

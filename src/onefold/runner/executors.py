@@ -1,17 +1,18 @@
 """Where handlers run: lanes of threads, coroutines (`tasks.py`) and child processes (`processes.py`), and their free slots.
 
-A lane takes units of work (one run, or a group of runs) and reports when each is done; it never touches the queue, and only
-the marking of a start and a group's commit touch the store. `Executors` are the lanes of one worker or of one container of a
-Lambda function. The code that begins deliveries submits no more units than there are free slots, because a run is marked as
-started when it is claimed, and collects the results.
+A lane takes units of work (one run, or a group of runs) and reports when each is done. It never uses the queue, and it
+uses the store only to mark a start and to commit a group. `Executors` are the lanes of one worker or of one container
+of a Lambda function. The code that begins deliveries collects the results, and submits no more units than there are
+free slots, because a run is marked as started when it is claimed.
 
-Runs of repeatable and transactional jobs go in groups (`Grouper`): performed one after the other in one thread, committed
-together. An external effect is recorded as soon as it is done; these need not be, so one fsync serves many. A finished run
-waits for the others of its group at most COMMIT_WITHIN_MS. Transactional handlers share one open transaction, each in a
-savepoint: what one wrote is kept with its record, or rolled back alone.
+Runs of repeatable and transactional jobs go in groups (`Grouper`): they are performed one after the other in one thread
+and committed together. An external effect must be recorded as soon as it is done; these need not be, so one fsync
+serves many. A finished run waits at most COMMIT_WITHIN_MS for the others of its group. Transactional handlers share one
+open transaction, each in a savepoint: the rows of a handler are kept with its record, or rolled back without affecting
+the others.
 Never here: which delivery comes next, settling of single runs. Invariant: every submitted unit gets exactly one
-`LaneReport`, whatever its handlers do, unless a handler never ends. A handler's rows and its record are in the same commit,
-or neither is stored.
+`LaneReport`, whatever its handlers do, unless a handler never ends. A handler's rows and its record are in the same
+commit, or neither is stored.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
     from onefold.runner.handlers import Job
     from onefold.runner.runner import Runner
 
-GROUP_MS: Final = 5  # how long the handlers of one group should take together,
-COMMIT_WITHIN_MS: Final = 5  # and how long a finished run waits at most for the others
+GROUP_MS: Final = 5  # how long the handlers of one group should take together
+COMMIT_WITHIN_MS: Final = 5  # how long a finished run waits at most for the others of its group
 EFFECT_LIMIT_MS: Final = 1_000  # how long a handler's transaction may block the file's other writers
 
 
 class Threads:
-    """Plain functions, and groups. A thread cannot be stopped: a handler that overruns is notified through its context.
+    """The lane for plain functions, and groups. A thread cannot be stopped: a handler that overruns sees it in `ctx`.
 
     Args:
-        count: threads, 1 or more; made once.
+        count: number of threads, 1 or more; they are made only once.
     """
 
     def __init__(self, count: int, runner: Runner, report: Report) -> None:
@@ -72,7 +73,7 @@ class Threads:
         self._inbox.put(unit)
 
     def stop(self, run: Execution) -> None:
-        """Nothing can be done from outside; `ctx.check()` raises from now on."""
+        """Do nothing: a thread cannot be stopped from outside. `ctx.check()` raises from now on."""
 
     def end(self, *, wait: bool) -> None:
         """Let the threads end after their current work; the rest die with the process."""
@@ -92,7 +93,7 @@ class Threads:
                 return LaneReport(lane=self, unit=unit, ready=self._grouper.perform(unit.runs))
             for run in unit.runs:
                 self._runner.perform(run)
-        except BaseException as error:  # noqa: BLE001 - the control loop decides; a thread must not vanish
+        except BaseException as error:  # noqa: BLE001 - the control loop decides; no thread may end unreported
             return LaneReport(lane=self, unit=unit, error=error)
         return LaneReport(lane=self, unit=unit)
 
@@ -101,7 +102,7 @@ class Here(Threads):
     """Runs units in the thread that submits them, for a Lambda handler that runs at most one plain function at a time."""
 
     def start(self) -> None:
-        """No thread is started."""
+        """Report the slots; no thread is started."""
         self._report(LaneReport(lane=self, slots=self.slots))
 
     def submit(self, unit: Unit) -> None:
@@ -116,7 +117,7 @@ class Grouper:
     """Performs groups with one runner.
 
     Args:
-        runner: performs the single runs; the transaction that transactional handlers share is its backend's.
+        runner: performs the single runs; its backend has the transaction that transactional handlers share.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -129,7 +130,7 @@ class Grouper:
         effects = self._effects(runs)
         try:
             return self._perform(runs, effects)
-        except BaseException:  # this thread ends in the middle of a handler: its transaction must not block others
+        except BaseException:  # this thread ends in the middle of a handler; its transaction must not block others
             if effects is not None:
                 effects.rollback()
             raise
@@ -161,7 +162,7 @@ class Grouper:
         return self._runner.backend.effects(EFFECT_LIMIT_MS)
 
     def _keep_or_undo(self, run: Execution, effects: EffectTransaction) -> None:
-        """Write this handler's settlement into the open transaction, or roll its rows back."""
+        """Write this handler's settlement into the open transaction, or roll back its rows."""
         if run.ctx is None or not run.ctx.used_connection:
             return
         if run.caught or not isinstance(run.decided().write, Complete):
@@ -193,7 +194,7 @@ class Grouper:
         return self._runner.finish(runs)
 
     def _decide_again(self, run: Execution, error: errors.OnefoldError | None) -> None:
-        """The handler's rows were rolled back: it had no effect, so it failed (or lost its lease)."""
+        """Decide a run again whose rows were rolled back: it had no effect, so it failed (or lost its lease)."""
         assert run.claimed is not None
         outcome: Outcome = LeaseGone() if error is None else self._runner.failed(run, error)
         run.decide_again(outcome, self._clock.now_ms(), self._runner.entropy.fraction())
@@ -203,9 +204,9 @@ class Performed(Struct):
     """What was performed since the last call of `collect`.
 
     Attributes:
-        units: all that ended without an error. runs: their runs that are not finished yet.
+        units: all units that ended without an error. runs: those of their runs that are not finished yet.
         ready: runs that waited behind groups and are ready to be performed.
-        failed: errors outside of handlers: a defect, a backend that cannot be used; with its unit, if any.
+        failed: errors outside handlers (a defect, a backend that cannot be used), each with its unit, if any.
     """
 
     units: list[Unit] = []
@@ -215,21 +216,22 @@ class Performed(Struct):
 
 
 class Executors:
-    """The lanes of one process, their free slots, and what runs in them. For one thread, but for `stop` and `fail`.
+    """The lanes of one process, their free slots, and what runs in them. For one thread, except for `stop` and `fail`.
 
     Args:
         runner: performs the runs. jobs: all jobs that deliveries may be for.
-        threads, tasks: how many plain functions and coroutines at one time, 1 or more.
+        threads, tasks: how many plain functions and coroutines may run at one time, 1 or more.
         woken: called, in any thread, when something was performed.
-        here: call plain functions in the thread that submits.
+        here: call plain functions in the thread that submits them.
         groups_repeatable: run repeatable jobs in groups, like transactional ones.
-        children: makes the lane for all jobs but transactional ones, and those that say otherwise (`executor=`).
-        otherwise: where jobs run that do not say where, if there are children.
+        children: makes the lane of child processes; it is for all jobs except transactional ones and those with another
+            `executor=`.
+        otherwise: where jobs without `executor=` run, if there are children.
 
     Attributes:
-        plain: the lane of plain functions. lanes: all. free: the free slots of each, from `start` on.
+        plain: the lane for plain functions. lanes: all lanes. free: the free slots of each, from `start` on.
         running: runs passed to a lane and not collected yet. units: how many units these are.
-        done: what was performed and not collected.
+        done: what was performed and not collected yet.
     """
 
     def __init__(
@@ -259,7 +261,7 @@ class Executors:
         self.units = 0
 
     def _make_tasks(self, count: int) -> Lane:
-        from onefold.runner.tasks import Tasks  # imported, with asyncio, only where a job is a coroutine
+        from onefold.runner.tasks import Tasks  # imported, with asyncio, only if a job is a coroutine
 
         return Tasks(count, self._runner, self._report)
 
@@ -269,15 +271,15 @@ class Executors:
             lane.start()
 
     def end(self, *, wait: bool) -> None:
-        """End all lanes. `wait`: nothing is under way, so end gracefully; otherwise abandon what runs."""
+        """End all lanes. `wait`: nothing is running, so end gracefully; otherwise abandon what runs."""
         for lane in self.lanes:
             lane.end(wait=wait)
 
     def way_of(self, job: Job[Any, Any]) -> tuple[Lane, bool]:
-        """Where a job's runs go, and whether they go in groups.
+        """The lane of a job's runs, and whether they go in groups.
 
-        Transactional jobs stay in this process whatever the settings say: their rows go through the engine's one
-        connection, and the engine bounds their time itself.
+        Transactional jobs stay in this process, whatever the settings say: their rows are written through the engine's
+        one connection, and the engine limits their time itself.
         """
         if job.policy.effect == "transactional":
             return self.plain, True
@@ -288,15 +290,15 @@ class Executors:
         return self.plain, job.policy.effect == "repeatable" and self._groups_repeatable
 
     def way(self, delivery: Delivery) -> tuple[Lane, bool]:
-        """Where a delivery's run would go."""
+        """The lane of a delivery's run, and whether it goes in groups."""
         try:
             return self.way_of(self._runner.job_of(delivery))
         except errors.NotFoundError as error:
             let_through(error)
-            return self.plain, False  # the runner returns it
+            return self.plain, False  # the runner will return it to its queue
 
     def submit(self, runs: Sequence[Execution], group_size: Callable[[Execution], int]) -> None:
-        """Pass runs to their lanes. `group_size`: how many runs of a queue go to one slot at once, given the first."""
+        """Pass runs to their lanes. `group_size`: given the first run, how many of its queue go to one slot at once."""
         groups: dict[str, list[Execution]] = {}
         for run in runs:
             lane, grouped = self.way_of(run.job)
@@ -304,7 +306,7 @@ class Executors:
                 self._hand_over(lane, Unit([run]))
             elif isinstance(run.step, script.Call):
                 groups.setdefault(run.delivery.queue, []).append(run)
-            else:  # an earlier run of it ended with its process: run it alone, so that a crash affects no other run
+            else:  # an earlier run of this operation ended with its process: it runs alone, so a crash affects no other
                 self._hand_over(lane, Unit([run], grouped=True))
         for group in groups.values():
             size = group_size(group[0])
@@ -318,7 +320,7 @@ class Executors:
         lane.submit(unit)
 
     def collect(self) -> Performed:
-        """Take what was performed since the last call."""
+        """Return what was performed since the last call."""
         found = Performed()
         while self.done:
             done = self.done.popleft()
@@ -336,14 +338,14 @@ class Executors:
         return found
 
     def stop(self, run: Execution, outcome: Outcome) -> None:
-        """Stop a run's handler where it can be stopped (task, process), or notify it (thread). From any thread."""
+        """Stop a run's handler if it can be stopped (task, process), or notify it (thread). From any thread."""
         run.cut = outcome
         if isinstance(outcome, LeaseGone) and run.ctx is not None:
             run.ctx.lease_lost = True
         self.way_of(run.job)[0].stop(run)
 
     def fail(self, error: BaseException) -> None:
-        """Report an error from outside of the lanes, for `collect` to return. From any thread."""
+        """Report an error from outside the lanes, for `collect` to return. From any thread."""
         self._report(LaneReport(lane=self.plain, slots=0, error=error))
 
     def _report(self, done: LaneReport) -> None:

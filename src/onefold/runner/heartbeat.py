@@ -1,12 +1,13 @@
-"""Threads beside the work: extending leases and visibilities, enforcing deadlines, freeing the work of dead owners.
+"""A worker's background threads: they extend leases and visibilities, enforce deadlines, and free dead owners' work.
 
-Three threads, each a `Periodic`: the heartbeat extends the record leases and message visibilities of everything in flight
-together, from the moment of receive; the watchdog, which touches no storage, stops handlers at their deadline; maintenance
-does the engine's periodic work. They are separate so that a locked file delays no deadline, and a long sweep no lease.
-Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariants: a lease is extended for as
-long as its handler runs, even past the deadline: otherwise another worker would take the operation over while the handler
-still runs, and its effect would happen twice. A mark (`contracts.engine.RenewalMark`) is never later than the end of a
-lease that is in flight here and was not let go.
+There are three, each a `Periodic`. The heartbeat extends the record leases and message visibilities of everything in
+flight together, from the moment of receive. The watchdog, which uses no storage, stops handlers at their deadline.
+Maintenance does the engine's periodic work. They are separate so that a locked file delays no deadline, and a long
+sweep no lease.
+Never here: when a lease is due or lost (`record/lease.py`), what is done with a run. Invariants: a lease is extended
+for as long as its handler runs, even past the deadline, because otherwise another worker would take the operation over
+while the handler is still running, and its effect would happen twice. A mark (`contracts.engine.RenewalMark`) is never
+later than the end of a lease that is in flight here and was not let go.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
     from onefold.runner.executors import Executors
     from onefold.runner.runner import Runner
 
-MAINTAIN_MS = 500  # how often dead owners are looked for: their work runs again within about a second
+MAINTAIN_MS = 500  # how often to check for dead owners: their work runs again within about a second
 _BUSY_MS = 5_000  # pause after a maintenance call for which the engine was too busy
 REST_MS_MAX = 60_000  # a thread with nothing due checks again after this
 TOGETHER_SHARE = 12  # leases due within a twelfth of their length are extended together with the one that is due
 _STEP_LOOK_MS = HOLD_MS // 4  # how often to check whether the clock was set
 _LATER_MS = 1 << 62  # after any instant
-_RETRY_MS = 100  # pause after an unexpected error: 100 ms x 2^n,
-RETRIES_MAX = 5  # at most so many times in a row, 3.1 s in all; a lease is extended when a third of it is over
+_RETRY_MS = 100  # pause after an unexpected error: 100 ms x 2^n
+RETRIES_MAX = 5  # retries in a row at most, 3.1 s in all; a lease is extended when a third of it is over
 
 Stop = Callable[[Execution, Outcome], None]
-"""Stops a run's handler where it can be stopped (task, process), or notifies it (thread)."""
+"""Stops a run's handler if it can be stopped (task, process), or notifies it (thread)."""
 
 
 class ThreadBell:
-    """A bell that one thread waits for and others ring, also in signal handlers; rings without a waiter are kept as one."""
+    """A bell that one thread waits for and others ring, also in signal handlers; missed rings are kept as one."""
 
     def __init__(self) -> None:
         self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant, which a threading.Event's `set` is not
@@ -64,20 +65,20 @@ class ThreadBell:
             self._rings.get(timeout=timeout_s)
         except Empty:
             return False
-        with suppress(Empty):  # rings that came meanwhile are taken together with it
+        with suppress(Empty):  # rings that came meanwhile count as the same one
             while True:
                 self._rings.get_nowait()
         return True
 
 
 class Periodic:
-    """A thread that calls `work` again and again: after as many milliseconds as it returned, or at once when rung.
+    """A thread that calls `work` repeatedly: after as many milliseconds as `work` returned, or at once when rung.
 
-    Its exceptions are reported, and `work` is called again after a pause, RETRIES_MAX times in a row. After an error of
-    onefold that is not transient continuing is pointless, so the thread ends at once.
+    If `work` raises, that is reported, and `work` is called again after a pause, RETRIES_MAX times in a row. After an
+    error of onefold that is not transient, continuing is pointless, so the thread ends at once.
 
     Args:
-        name: of the thread, for people.
+        name: the thread's name, for people.
         failed: called with the last exception of `work`; then the thread ends.
         reported: called with the thread's name and each exception of `work`. What it raises is ignored.
     """
@@ -104,7 +105,7 @@ class Periodic:
         self._thread.start()
 
     def end(self, *, wait: bool) -> None:
-        """End after the call under way; `wait` for it."""
+        """End the thread after its present call; `wait`: return only after that."""
         self._ended = True
         self.bell.ring()
         if wait and self._thread.is_alive():
@@ -116,10 +117,10 @@ class Periodic:
             try:
                 rest_ms = self._work()
                 failures = 0
-            except BaseException as error:  # noqa: BLE001 - the control loop must hear of it, whatever it is
+            except BaseException as error:  # noqa: BLE001 - it must be reported, whatever it is
                 failures += 1
                 if isinstance(error, Exception):
-                    with suppress(Exception):  # nobody would notice a thread that ends because its report failed
+                    with suppress(Exception):  # nobody would notice if the thread ended because its report failed
                         self._reported(self._name, error)
                 is_final = isinstance(error, errors.OnefoldError) and not isinstance(error, errors.TransientError)
                 if is_final or failures > RETRIES_MAX or not isinstance(error, Exception):
@@ -130,15 +131,16 @@ class Periodic:
 
 
 class Heartbeat:
-    """Extends what is in flight.
+    """Extends the leases and visibilities of everything in flight.
 
     Args:
         lease_ms: how long claims and receives hold.
-        also: extends what else lasts as long as the lease (concurrency slots).
-        put_back: restores the record of a refused lease where it is gone from the store, for so many milliseconds; False:
-            another process has it. lost: called for a lease that is lost. stop: stops its handler.
+        also: extends whatever else lasts as long as the lease (concurrency slots).
+        put_back: called with a run and a lease in milliseconds: restores the record of a refused lease if it is gone
+            from the store; returns False if another process has it. lost: called for a run whose lease is lost. stop:
+            stops its handler.
         busy: called when the backend could not extend.
-        mark: where other processes read that this one is not stopped; None: they cannot.
+        mark: shows other processes that this one is not stopped; None: they cannot see it.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class Heartbeat:
         self._mark = mark
 
     def beat(self) -> int:
-        """Extend the leases that are due, stop the runs that lost theirs; returns milliseconds until the next beat."""
+        """Extend the leases that are due, stop runs that have lost theirs; returns milliseconds until the next beat."""
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         is_set = self._is_set_forward()
         due: dict[int, list[InFlightDelivery]] = defaultdict(list)
@@ -195,11 +197,11 @@ class Heartbeat:
         return self._next_in_ms()
 
     def _is_kept(self, held: InFlightDelivery, now_ms: int) -> bool:
-        """Whether its lease holds, or nothing is done here under it any more."""
+        """Whether a delivery's lease is still trusted, or nothing is done under it here any more."""
         return held.let_go or now_ms < lease.trusted_until_ms(held.asked_at_ms, self._lease_ms)
 
     def _is_set_forward(self) -> bool:
-        """Whether the wall clock was set forward a moment ago: earlier leases end when other processes follow it."""
+        """Whether the wall clock was just set forward, so that earlier leases end when other processes follow it."""
         lease_from_ms(self._clock)  # detects a step
         return isinstance(self._clock, SteadyClock) and self._clock.behind_ms > 0
 
@@ -207,7 +209,7 @@ class Heartbeat:
         return lease.next_step(_lease_of(held, self._lease_ms), now_ms)
 
     def _next_in_ms(self) -> int:
-        """Time until the earliest lease is due. With nothing in flight: a third of a lease, when one received now is due."""
+        """Time until the earliest lease is due, or would be for a message received now: after a third of its length."""
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + min(self._lease_ms // 3, _STEP_LOOK_MS)
         for held in self._in_flight.all():
@@ -221,8 +223,8 @@ class Heartbeat:
         claimed = [one for one in held if one.run is not None and one.run.claimed is not None]
         try:
             refused = self._renew(claimed, lease_ms)
-            # A refused lease belongs to a settled run or to another process: its message must not be hidden any longer by
-            # this one.
+            # A refused lease belongs to a settled run or to another process: this process must not hide its message any
+            # longer.
             held = [one for one in held if one not in refused]
             hidden = self._backend.source.extend([one.delivery for one in held], lease_ms)
             self._also()
@@ -239,13 +241,13 @@ class Heartbeat:
         for one, ok in zip(held, hidden, strict=True):
             one.extended(now_ms)
             if not ok and one.run is None:
-                one.let_go = True  # not begun, and perhaps another process has received it by now
+                one.let_go = True  # it was not begun, and another process may have received it by now
         for one in refused:
             one.extended(now_ms)  # otherwise it stays due, and the next beat comes at once
             run = one.run
             if run is not None and _is_performed(
                 run
-            ):  # otherwise it was settled a moment ago, or will be, and its settlement finds out
+            ):  # otherwise it was just settled, or will be, and its settlement will show that the lease is lost
                 one.let_go = True
                 self._lost(run)
                 self._stop(run, LeaseGone())
@@ -264,7 +266,7 @@ class Heartbeat:
         return run is not None and _is_performed(run) and self._put_back(run, lease_ms)
 
     def _give_up(self, held: InFlightDelivery) -> None:
-        """It was not extended in time (or must not be): another process may own it, as its settlement will show."""
+        """Let go of a delivery that was not extended in time (or must not be): another process may own it by now."""
         held.let_go = True
         if held.run is not None and _is_performed(held.run):
             self._stop(held.run, LeaseGone())
@@ -294,11 +296,11 @@ def heartbeat_of(
 
 
 class Watchdog:
-    """Stops handlers at their deadline. One that cannot be stopped keeps its lease, and is reported repeatedly.
+    """Stops handlers at their deadline. A handler that cannot be stopped keeps its lease, and is reported repeatedly.
 
     Args:
         stop: stops a handler that has run out of time.
-        on_overrun: reports it; again while it still runs after two timeouts, four, eight and so on.
+        on_overrun: reports it; called again if it is still running after two timeouts, four, eight and so on.
     """
 
     def __init__(
@@ -311,12 +313,12 @@ class Watchdog:
         self._next_ms = _LATER_MS
 
     def expects(self, at_ms: int) -> bool:
-        """Whether the monotonic instant `at_ms` is before the thread's next check; then ring it."""
+        """Whether the monotonic instant `at_ms` is before the thread's next check, so that the thread must be rung."""
         return at_ms < self._next_ms
 
     def look(self) -> int:
         """Stop handlers that have passed their deadline; returns milliseconds until the next check."""
-        self._next_ms = _LATER_MS  # a run that is submitted from here on rings, and the next check comes at once
+        self._next_ms = _LATER_MS  # a run submitted from now on rings the thread, and the next check comes at once
         now_ms = self._clock.monotonic_ms()
         next_ms = now_ms + REST_MS_MAX
         late: list[Execution] = []
@@ -345,14 +347,15 @@ class Watchdog:
 
 
 class Beside:
-    """The threads beside a worker's control loop.
+    """The background threads of a worker.
 
     Args:
         maintain: the engine's periodic work, called every MAINTAIN_MS.
-        drain: ends the worker gracefully within so many milliseconds. Safe from any thread. mark: as for `Heartbeat`.
+        drain: ends the worker gracefully, within the milliseconds it is called with; safe from any thread. mark: as for
+            `Heartbeat`.
 
     Attributes:
-        heartbeat, maintain: for tests. fault: the error that the worker ends with, once a thread could not continue.
+        heartbeat, maintain: for tests. fault: the error with which the worker ends if a thread could not continue.
     """
 
     def __init__(
@@ -380,12 +383,12 @@ class Beside:
             self._threads.append(Periodic("maintenance", self._maintain_once, self._clock, self._failed, reported))
 
     def _failed(self, error: BaseException) -> None:
-        """A thread has ended: drain, so that what runs is finished and recorded, if the backend can still be used."""
+        """Drain after a thread has ended: running work is finished and recorded, if the backend can still be used."""
         if not isinstance(error, Exception):
             self._executors.fail(error)
             return
         self.fault = error if isinstance(error, errors.OnefoldError) else thread_fault(error)
-        self._drain(self._lease_ms // 3)  # while leases still hold: the thread that ended may be the heartbeat
+        self._drain(self._lease_ms // 3)  # while leases still hold, because the thread that ended may be the heartbeat
 
     def start(self) -> None:
         """Start all."""
@@ -393,14 +396,14 @@ class Beside:
             thread.start()
 
     def end(self, *, wait: bool) -> None:
-        """End all threads after their present call; `wait` for it, as nothing is in flight any more."""
+        """End all threads after their present calls; `wait` for these, when nothing is in flight any more."""
         for thread in self._threads:
             thread.end(wait=wait)
         if wait and self._mark is not None:
             self._mark.close()
 
     def watch(self, timeout_ms: int) -> None:
-        """Runs were submitted whose first deadline is so far away."""
+        """Let the watchdog know of runs that were just submitted; the first of their deadlines is in `timeout_ms`."""
         if self._watchdog.expects(self._clock.monotonic_ms() + timeout_ms):
             self._watching.bell.ring()
 

@@ -1,7 +1,8 @@
-"""Hooks: code of the user's that runs when a process starts or stops, around each handler, and when a handler raises.
+"""Hooks: the user's code that runs when a process starts or stops, around each handler, and when a handler raises.
 
-A program subclasses `Hooks` and overrides what it needs; `HookSet` is what an app, or a guarded function, was given. Hooks
-run in the process and thread of the handler, worker, child process, Lambda function, inline test and guarded call alike.
+A program subclasses `Hooks` and overrides what it needs; a `HookSet` has the hooks that an app, or a guarded function,
+was given. Hooks run in the process and thread of the handler, whether that is in a worker, a child process, a Lambda
+function, an inline test or a guarded call.
 Never here: events and sinks, which only listen (`events.py`); what a failure means.
 Invariants: what a hook raises before the handler never counts as the handler's effect; no hook can hide what a handler
 raised; a hook that only reports changes nothing.
@@ -25,39 +26,40 @@ HookPlace = Literal["worker", "child", "lambda", "inline"]
 
 
 class Hooks:
-    """Override what you need; give an object of the class to `App(hooks=[...])` or `@onefold.once(hooks=[...])`.
+    """Base class of hooks: override what you need, and pass objects to `App(hooks=[...])` or `@once(hooks=[...])`.
 
-    Several objects are entered in the order of the list and left in the opposite one. An object may be used by several
-    threads at once.
+    Several objects are entered in the order of the list and left in reverse order. Several threads may use one object
+    at the same time.
     """
 
     def start(self, place: HookPlace) -> None:
-        """Before the process does any work: open a pool, set up a framework.
+        """Called before the process does any work: open a pool, set up a framework.
 
-        What it raises ends the process before anything is received: a worker exits with code 1, a Lambda container fails to
-        initialise. Hooks that had started are stopped. Not called for calls under `@onefold.once`.
+        If it raises, the process ends before anything is received: a worker exits with code 1, a Lambda container fails
+        to initialise. Hooks that had started are stopped. Not called for calls under `@onefold.once`.
         """
 
     def stop(self, place: HookPlace) -> None:
-        """After the last handler of the process, in the opposite order; what it raises is logged, and the others are called.
+        """Called after the last handler of the process, in reverse order; an exception is logged, and the others go on.
 
-        Not called where the process is killed, where handlers still run as it ends, and on Lambda, which says no goodbye.
+        Not called if the process is killed, if handlers still run when it ends, and on Lambda, which ends without
+        notice.
         """
 
     def around(self, ctx: context.Context) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
-        """A context manager that the handler runs in; its time is the handler's, and counts towards the timeout.
+        """Return a context manager in which the handler runs; its time counts towards the handler's timeout.
 
-        What it raises as it is entered is a failed attempt before any effect: the handler was not called. What it raises as
-        it is left counts as raised by the handler, since it may be a commit. What the handler raised counts in any case,
-        also where the manager suppresses it. An asynchronous one is for `async def` handlers.
+        An exception on entry is a failed attempt before any effect: the handler was not called. An exception on exit
+        counts as raised by the handler, since the manager may be committing. What the handler raised counts in any
+        case, even if the manager suppresses it. Asynchronous managers are for `async def` handlers only.
         """
         raise NotImplementedError
 
     def error(self, error: BaseException, ctx: context.Context) -> None:
-        """A handler, or what is around it, raised: report it. Called in its thread, before the outcome is recorded.
+        """Report what a handler, or a hook around it, raised. Called in its thread, before the outcome is recorded.
 
-        What it raises is logged, and changes nothing. Not called for LeaseLost, a handler stopped at its timeout, and one
-        whose process died: sinks hear of these.
+        If it raises, that is logged and changes nothing. Not called for LeaseLost, for a handler that was stopped at
+        its timeout, or for one whose process died: sinks get events of these.
         """
 
 
@@ -65,10 +67,10 @@ _OWN: Final = {name: getattr(Hooks, name) for name in ("start", "stop", "around"
 
 
 class HookSet:
-    """What an app or a guarded function was given.
+    """The hooks of an app or of a guarded function.
 
     Attributes:
-        has_any: something runs around a handler, or when it raises.
+        has_any: whether a hook runs around a handler, or when it raises.
     """
 
     def __init__(self, hooks: Iterable[Hooks] = ()) -> None:
@@ -80,10 +82,10 @@ class HookSet:
     # -- a process ---------------------------------------------------------------------------------------------------
 
     def start(self, place: HookPlace) -> None:
-        """Call all; where one raises, those before it are stopped.
+        """Call the `start` of all hooks; if one raises, those before it are stopped.
 
         Raises:
-            UsageError: one raised.
+            UsageError: one of them raised.
         """
         started: list[Hooks] = []
         for one in self.hooks:
@@ -101,7 +103,7 @@ class HookSet:
             started.append(one)
 
     def stop(self, place: HookPlace) -> None:
-        """Call all, the last first; what they raise is logged."""
+        """Call the `stop` of all hooks, the last first; what they raise is logged."""
         _stop(reversed(self.hooks), place)
 
     # -- a handler ---------------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ class HookSet:
         """Call a plain function within its hooks.
 
         Raises:
-            Exception: what the handler, or what is around it, raised.
+            Exception: what the handler, or a hook around it, raised.
         """
         values: list[T] = []
         failed: BaseException | None = None
@@ -134,7 +136,7 @@ class HookSet:
         return values[0]
 
     async def call_async(self, ctx: context.Context, handler: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """As `call`, of a coroutine function."""
+        """Like `call`, for a coroutine function."""
         values: list[T] = []
         failed: BaseException | None = None
         try:
@@ -162,12 +164,12 @@ class HookSet:
 
     def _report(self, error: BaseException, ctx: context.Context) -> None:
         if not isinstance(error, Exception | SystemExit) or isinstance(error, errors.LeaseLost):
-            return  # a task that was cancelled, a person's Ctrl-C
+            return  # the task was cancelled, or a person pressed Ctrl-C
         for one in self._errors:
             try:
                 one.error(error, ctx)
             except Exception as raised:  # noqa: BLE001 - reporting a failure must not change it
-                _log(one, "error", raised, f"The outcome of {ctx.job} {ctx.key!r} is what it was.")
+                _log(one, "error", raised, f"The outcome of {ctx.job} {ctx.key!r} is unchanged.")
 
 
 def _overrides(hooks: Hooks, name: str) -> bool:
@@ -179,22 +181,22 @@ def _plain(around: Callable[[context.Context], Any], ctx: context.Context) -> Ab
 
 
 def _checked(manager: Any, around: Callable[[context.Context], Any]) -> AbstractContextManager[Any]:
-    """What `around` answered, where a handler can run in it.
+    """The context manager that `around` returned, if a handler can run in it.
 
     Raises:
-        UsageError: it is not a context manager, or an asynchronous one around a plain function.
+        UsageError: it is not a context manager, or it is an asynchronous one around a plain function.
     """
     if hasattr(manager, "__enter__") and hasattr(manager, "__exit__"):
         found: AbstractContextManager[Any] = manager
         return found
     if hasattr(manager, "__aenter__"):
         meaning = "It is asynchronous, and the handler is not. The handler was not called."
-        todo = "Answer a plain context manager for jobs that are plain functions."
+        todo = "Return a plain context manager for jobs that are plain functions."
     else:
         meaning = "The handler was not called."
-        todo = "Write @contextmanager above the method, or answer contextlib.nullcontext()."
+        todo = "Write @contextmanager above the method, or return contextlib.nullcontext()."
     raise errors.UsageError(
-        f"{around.__qualname__} answered a {type(manager).__qualname__}, not a context manager.",
+        f"{around.__qualname__} returned a {type(manager).__qualname__}, not a context manager.",
         meaning=meaning,
         todo=todo,
     )
@@ -204,7 +206,7 @@ def _stop(hooks: Iterable[Hooks], place: HookPlace) -> None:
     for one in hooks:
         try:
             one.stop(place)
-        except Exception as error:  # noqa: BLE001 - the work is done, and the others are to be stopped too
+        except Exception as error:  # noqa: BLE001 - the work is done, and the others must be stopped too
             _log(one, "stop", error, "The work was done before; the other hooks are stopped too.")
 
 
@@ -222,10 +224,10 @@ def _name(hooks: Hooks, name: str) -> str:
 
 
 def checked_hooks(hooks: object) -> HookSet:
-    """What `hooks=` was given.
+    """The value of `hooks=`, checked.
 
     Raises:
-        UsageError: not a list, or something in it is not an object of a class of hooks.
+        UsageError: not a list, or one of its items is not an object of a subclass of `Hooks`.
     """
     if not isinstance(hooks, Iterable) or isinstance(hooks, str):
         raise errors.UsageError(f"hooks={hooks!r:.80} is not a list.", todo="Write for example hooks=[Pool()].")

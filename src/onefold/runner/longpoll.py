@@ -1,13 +1,14 @@
-"""Receiving from a queue whose server makes a receive wait, without making the control loop wait (SQS's long polling).
+"""Receives from a queue whose server makes a receive wait, without making the control loop wait (SQS's long polling).
 
-A `LongPoll` sits between a worker and such a queue. `receive` returns at once with the messages that have arrived, and
+A `LongPoll` is between a worker and such a queue. `receive` returns at once with the messages that have arrived, and
 requests more in its own threads: while handlers run and settle, the next receive is in progress. It never requests more than
-the worker has room for, so an idle worker costs one call per `WAIT_MS` and a busy one is never ahead by more than its
-buffer. While no messages come there is one poll at a time; polls are short while messages come. A worker that is about to
-end requests nothing more and does not wait for a poll that brings nothing; messages that arrive later are returned to their
-queue. A message that was not taken within a part of its visibility is extended before it is passed on.
+the worker has room for, so an idle worker costs one call per `WAIT_MS`, and a busy one never has more than its buffer
+waiting. While no messages come there is one poll at a time; polls are short while messages come. When the worker is
+about to end, nothing more is requested, and a poll that brings nothing is not waited for; messages that arrive later
+are returned to their queue. A message that was not taken within part of its visibility timeout is extended before it is
+passed on.
 
-Never here: processing messages. Invariant: every message that arrived is passed on once, or returned to its queue by `end`.
+Never here: processing messages. Invariant: every message that arrived is passed on once, or returned to its queue.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
 
 WAIT_MS: Final = 10_000  # length of one long poll while the queue is idle; SQS: at most 20 s
-WAIT_FIRST_MS: Final = 1_000  # length of the first one that finds nothing; then twice as long each time
+WAIT_FIRST_MS: Final = 1_000  # length of the first poll that finds nothing; then twice as long each time
 CALLS_MAX: Final = 4  # receives in progress at one time, 10 messages each
 _FRESH_PART: Final = 6  # messages older than a sixth of their visibility are extended before they are passed on
 
@@ -35,12 +36,13 @@ class LongPoll:
     """A receiver that returns the messages that have arrived. The other methods are the queue's own.
 
     Args:
-        queue: whose receives wait.
+        queue: the queue whose receives wait.
         clock: for the age of the messages.
-        wake: called, from a thread, when something arrived.
+        wake: called, from a thread, when something has arrived.
 
     Attributes:
-        is_failing: the last receive failed. `receive` raises that once; until one succeeds, returning nothing means nothing.
+        is_failing: the last receive failed. `receive` raises its error once; until a receive succeeds, an empty answer
+            does not mean that the queue is empty.
     """
 
     def __init__(self, queue: WaitingQueue, *, clock: Clock, wake: Callable[[], None]) -> None:
@@ -96,7 +98,8 @@ class LongPoll:
     def _still_ours(self, taken: Sequence[tuple[int, Delivery]]) -> list[Delivery]:
         """The deliveries to return: those that have waited long are extended first, or dropped.
 
-        What is behind a dropped message in its FIFO group is returned to the queue. Raises as `receive`; then all are kept.
+        Messages behind a dropped one in its FIFO group are returned to the queue. Raises as `receive` does, and then
+        keeps all of them.
         """
         now_ms = self._clock.monotonic_ms()
         old = [one for at_ms, one in taken if (now_ms - at_ms) * _FRESH_PART >= one.visible_ms]
@@ -124,7 +127,7 @@ class LongPoll:
     def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return deliveries to the queue, last first, so that a group keeps its order."""
         if deliveries:
-            with suppress(errors.TransientError):  # then they become visible by themselves when their visibility ends
+            with suppress(errors.TransientError):  # then they become visible when their visibility timeout ends
                 self._queue.set_visible_in([(one.receipt, RetryIn(0)) for one in reversed(deliveries)])
 
     # -- the threads' side -------------------------------------------------------------------------------------------
@@ -135,9 +138,9 @@ class LongPoll:
             failure: Exception | None = None
             try:
                 arrived = self._queue.receive_within(count, self._visible_ms, self._wait_ms)
-            except errors.UsageError as error:  # a queue or permission that is gone: the error is raised every time
+            except errors.UsageError as error:  # the queue or a permission is gone: the error is raised every time
                 failure = errors.TransientError(error.what, meaning=error.meaning, todo=error.todo)
-            except Exception as error:  # noqa: BLE001 - raised by `receive`: a thread must not vanish with what it knows
+            except Exception as error:  # noqa: BLE001 - `receive` raises it: a thread must not end without a report
                 failure = error
             with self._changed:
                 self._under_way -= count
@@ -159,11 +162,11 @@ class LongPoll:
                 self._wake()
 
     def _next(self) -> int:
-        """How many to request, as soon as there is room for them; 0: the thread ends."""
+        """Wait until there is room for messages, and return how many to request; 0: the thread ends."""
         with self._changed:
             while not self._ended:
                 room = self._wanted - self._under_way
-                idle = self._wait_ms > WAIT_FIRST_MS  # the last one found nothing: one at a time
+                idle = self._wait_ms > WAIT_FIRST_MS  # the last poll found nothing: poll one at a time
                 if room > 0 and not (idle and self._under_way):
                     count = min(room, limits.BATCH_ENTRIES_MAX)
                     self._under_way += count
@@ -189,10 +192,10 @@ class LongPoll:
             self._give_back(left)
 
     def end(self, until_ms: int) -> None:
-        """Wait until the receives in progress have ended and returned their messages, if that is soon.
+        """Wait, but not beyond `until_ms`, until the receives in progress have ended and returned their messages.
 
-        A receive that takes longer is not waited for: its messages are returned if the process still exists then, and become
-        visible after their lease if not.
+        If a receive takes longer, its messages are returned if the process still exists then; otherwise they become
+        visible after their lease.
 
         Args:
             until_ms: monotonic instant at which the wait ends.

@@ -1,8 +1,9 @@
 """The guard alone, on any function, in any framework: `@onefold.once(key=..., store=...)`, sync and async.
 
-The same claim, lease, fence, fingerprint and unknown-outcome rules as a job's, without queue or worker: the caller is the
-delivery. A second call with the same key returns the stored result; while the first still runs, it waits or is refused; an
-exception releases the key and is raised to the caller. After `crashes` calls that died, a key is held for a person.
+The rules for claim, lease, fence, fingerprint and unknown outcome are those of a job, without queue or worker: a call
+is the delivery. A second call with the same key returns the stored result; while the first is still running, it waits
+or is refused; an exception releases the key and is raised to the caller. After `crashes` calls that died, a key is held
+for a person.
 Never here: the outcome of a call (`guarded.py`), retries between calls. Invariant: a result is returned only after its
 record was written.
 """
@@ -43,7 +44,7 @@ _NAME_CHARS_MAX: Final = 512
 _NOT_NAMES: Final = (
     "__main__",
     "__mp_main__",
-)  # module names of the started script; the second in a spawned child process
+)  # module names of the script that was started; the second one in a spawned child process
 
 
 @checked_options
@@ -71,24 +72,25 @@ def once(
     the fence, the idempotency key for a partner, and whether the lease was lost. It is not part of what identifies a call.
 
     Args:
-        key: which operation a call is: a template over the argument names ("{order.id}"), a JMESPath expression
-            ("jmespath:..."), or a function of the mapping of arguments.
+        key: the rule that says which operation a call is: a template over the argument names ("{order.id}"), a JMESPath
+            expression ("jmespath:..."), or a function of the mapping of arguments.
         store: where the records are, from `onefold.store(url)`.
-        name: of the operation; it is part of every key, so renaming makes every key new. By default the function's module
-            and name; it must be given in a script that is run directly, and for lambdas and partials.
-        tenant: scope of the key, by a rule as `key`.
+        name: the operation's name; it is part of every key, so renaming makes every key new. By default the function's
+            module and name; it must be given in a script that is run directly, and for lambdas and partials.
+        tenant: the rule for the key's scope, in the same forms as `key`.
         ignore: parameters that do not identify the work (a connection, a request): calls that differ only in these are the
             same. A method's `self` or `cls` is always ignored; every other argument needs a JSON form.
         keep: how long a result answers duplicates.
         lease: how long a call holds its key between two renewals.
         on_unknown: when an earlier call may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
-            probe: a function of the same arguments that answers `onefold.Done(result)`, `onefold.NotDone()` or
+            probe: a function of the same arguments that returns `onefold.Done(result)`, `onefold.NotDone()` or
             `onefold.StillUnknown(why)`.
-        on_running: whether a call whose key is already running waits for it, or raises TransientError.
+        on_running: whether a call whose key is already running waits for that call, or raises TransientError.
         wait: how long such a call waits before it raises TransientError.
         crashes: how many calls with one key may die with their process; then the key is held, whatever `on_unknown` says.
         sinks: receive the events of calls, as an app's sinks receive those of its jobs.
-        hooks: as an app's: their `around` and `error` are called. `start` and `stop` are not: the process is its program's.
+        hooks: as for an app; their `around` and `error` are called, but not `start` and `stop`, as onefold does not
+            start the process.
         clock, entropy: sources of time and of random numbers.
 
     Raises:
@@ -96,8 +98,8 @@ def once(
         ConflictError: another function of this program has the name on the same store; raised when decorating.
     Raises (from the decorated function):
         PayloadError: no key, or arguments or result that have no JSON form.
-        ConflictError: the key came with other arguments, or a job of an app on the same store is called `name`.
-        OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: runs elsewhere.
+        ConflictError: the key was used with other arguments, or a job of an app on the same store is called `name`.
+        OutcomeUnknown: held for a person. LeaseLost: taken over while it ran. TransientError: it is running elsewhere.
         UsageError: called from within its own call; or it returned an iterator or an awaitable.
         Exception: whatever the function raised; the key is free again.
     """
@@ -158,7 +160,7 @@ def _synchronous(function: Callable[A, R], guard: GuardedFunction) -> Callable[A
             inside.set((*outside, found.hold))
             runs = True
             values.extend(starmap(call, (args,)))  # in C: no signal handler can raise between the effect and its result
-            if guard.generation == generation:  # else it forked, and both returned: the parent records
+            if guard.generation == generation:  # otherwise it forked, and both processes returned: the parent records
                 guard.finished(found, values[0])
         except BaseException as error:
             if guard.generation != generation:
@@ -185,18 +187,19 @@ def look(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[A
     """What is known now about a call of a guarded function; like `job.look` for a job's operation.
 
     Args:
-        function: guarded by `onefold.once`; a method works too.
-        key: of the call, as its key rule makes it. tenant: its scope, where the function has tenants.
+        function: a function guarded by `onefold.once`; a method works too.
+        key: the call's key, as its key rule makes it. tenant: its scope, where the function has tenants.
 
     Raises:
-        UsageError: no guarded function. PayloadError: the stored result is not of the type that the function returns.
+        UsageError: not a guarded function. PayloadError: the stored result is not of the type that the function
+            returns.
         TransientError: the store cannot be read now.
     """
     guard: GuardedFunction | None = getattr(function, _GUARD, None)
     if guard is None:
         raise errors.UsageError(
             f"look was given {function!r:.120}, which is not guarded by onefold.once.",
-            todo="Pass the decorated function; of a job, ask job.look(key).",
+            todo="Pass the decorated function; for a job, call job.look(key).",
         )
     viewed: JobView[Any] = JobView(name=guard.name, aliases=(), queue="", payload=guard.job.rules.payload, tenant=None)
     return look_at_call(guard.store, viewed, RecordKey(tenant, guard.name, key), guard.clock.now_ms())
@@ -207,7 +210,7 @@ async def alook(function: Callable[..., Coroutine[Any, Any, R]], key: str, *, te
 @overload
 async def alook(function: Callable[..., R], key: str, *, tenant: str = "") -> Known[R]: ...
 async def alook(function: Callable[..., Any], key: str, *, tenant: str = "") -> Known[Any]:
-    """As `look`, from a coroutine: nothing stops the loop."""
+    """Like `look`, for coroutines: it does not block the loop."""
     from onefold.runner import once_async  # imports asyncio: 36 ms
 
     return await once_async.in_thread(lambda: look(function, key, tenant=tenant))
@@ -217,11 +220,11 @@ def _named(name: Any, function: Any, store: object) -> str:
     """The name of an operation, after checking function, store and name.
 
     Raises:
-        UsageError: a class, or not a function; a generator function, whose call does not run it yet; a URL instead of a
-            store; a name that is not a text, or has unprintable characters.
+        UsageError: a class, or not a function; a generator function, which a call does not run yet; a URL instead of a
+            store; a name that is not text, or has unprintable characters.
     """
     if not callable(function) or isinstance(function, type):
-        kind = "a class" if isinstance(function, type) else "no function"
+        kind = "a class" if isinstance(function, type) else "not a function"
         raise errors.UsageError(
             f"@onefold.once was put on {function!r:.80}, which is {kind}.",
             todo="Put it on the function, or the method, that has the effect.",
@@ -229,7 +232,7 @@ def _named(name: Any, function: Any, store: object) -> str:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise errors.UsageError(
             f"{name or ''} is a generator function.",
-            meaning="Its call does nothing: the work is done when the caller goes through it, unseen by onefold.once.",
+            meaning="Its call does nothing: the work is done when the caller iterates, which onefold.once cannot see.",
             todo="Decorate a function that returns a list of what it yields.",
         )
     if isinstance(store, str):
@@ -256,7 +259,8 @@ def _name_of(function: Callable[..., Any]) -> str:
     It is part of every key, so it must be the same in each process that calls the function, and unique to the function.
 
     Raises:
-        UsageError: it would not be: a function of the script that is run, a lambda, a partial, a callable object.
+        UsageError: it would not be both: a function of the script that was started, a lambda, a partial, a callable
+            object.
     """
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or qualname is None or "<lambda>" in qualname:

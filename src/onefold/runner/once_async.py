@@ -3,15 +3,15 @@
 A task can be cancelled wherever it waits; its loop can be closed, its coroutine discarded, and a signal handler can raise
 between any two steps. So whatever has begun must complete even if nothing waits for it:
 
-    claiming a claim that nothing waits for any more is released, by the thread that made it running what the function
-    returned or raised (also its cancellation) is recorded before the call ends recording a call that is cancelled meanwhile
-    waits for its record, `_CANCELLED_WAITS_S` at most; its thread goes on,
-                 and where none has begun by then, the record is written here
+    claiming     a claim that nothing waits for any more is released, by the thread that made it
+    running      what the function returned or raised (its cancellation too) is recorded before the call ends
+    recording    a call that is cancelled meanwhile waits for its record, `_CANCELLED_WAITS_S` at most; its thread
+                 continues, and if no thread has begun by then, the record is written here
 
 The module has its own threads: neither the program's work in the threads of the loop nor claims that wait for the store can
 delay the write of a record, and waiting calls do not delay the program's work. The interpreter waits for these threads when
-it ends. They share no lock written in Python with the thread of a loop (a `concurrent.futures.Future` has one): an exception
-from a signal handler inside it would leave it locked forever.
+it ends. They share no lock that is written in Python with the thread of a loop (a `concurrent.futures.Future` has such
+a lock): if a signal handler raised inside it, it would stay locked forever.
 Never here: what a claim or a record is (`guarded.GuardedFunction`, which is passed in).
 Invariant: the record of a function that was called is written, by a thread or by the code that ends its call, unless the
 process dies.
@@ -53,11 +53,11 @@ class _Call(Generic[R]):
     Each step is one operation in C: it has happened or not, even if a signal handler raises.
 
     Attributes:
-        ending: what it returned, or None, and what it raised, once it has ended.
+        ending: once the call has ended, what it returned, or None, and what it raised.
         refused: why no thread will make it.
-        wakes: called in the thread when it has ended.
-        left: called then as well, if nothing waits for it any more; perhaps twice.
-        is_let_go: what it returned has been released.
+        wakes: called in the thread when the call has ended.
+        left: called then as well, perhaps twice, if nothing waits for the call any more.
+        is_let_go: whether what it returned has been released.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Call(Generic[R]):
         self.is_let_go = False
 
     def take(self, by: str = "caller") -> bool:
-        """Whether the caller may make it: the first one that asks. May be asked again."""
+        """Whether `by` may make the call: only the first that asks may. It may ask again."""
         return self._taken.setdefault("by", by) == by
 
     def is_over(self) -> bool:
@@ -77,31 +77,31 @@ class _Call(Generic[R]):
         return bool(self.ending) or self.refused is not None
 
     def perform(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """In a thread: make it, unless it was withdrawn."""
+        """Make the call, in a thread, unless it was withdrawn."""
         if self.take("thread"):
             try:
                 self.ending.append((function(*args), None))
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 self.ending.append((None, error))
             self._wake_all()
 
     def refuse(self, error: Exception) -> None:
-        """No thread will make it, unless one has begun."""
+        """Note that no thread will make the call, unless one has begun."""
         if self.take():
             self.refused = error
             self._wake_all()
 
     def leave(self, left: Callable[[_Call[R]], None]) -> None:
-        """Note that nothing waits for it any more."""
+        """Note that nothing waits for the call any more."""
         self.left = left
         if self.ending:
             left(self)
 
     def result(self) -> R:
-        """What it returned.
+        """What the call returned.
 
         Raises:
-            what it raised, or why it was not made.
+            what the call raised, or the reason why it was not made.
         """
         value, error = self.ending[0] if self.ending else (None, self.refused)
         if error is not None:
@@ -124,13 +124,13 @@ class _Threads:
         forks.in_child(self.start_anew)
 
     def start_anew(self) -> None:
-        """In a forked child: the parent's threads do not exist here."""
+        """Start again without threads in a forked child, where the parent's threads do not exist."""
         self._pool = ThreadPoolExecutor(thread_name_prefix=self._name)  # as many as a loop has: 4 more than processors
         self._asked: SimpleQueue[tuple[_Call[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
         self._feeder: dict[str, int] = {}
 
     def submit(self, call: _Call[Any], function: Callable[..., Any], *args: object) -> None:
-        """Make a call in one of them; it is refused when no thread can be started, or the interpreter is ending."""
+        """Make a call in one of the threads; it is refused if no thread can be started or the interpreter is ending."""
         self._asked.put((call, contextvars.copy_context().run, (function, *args)))
         if not self._feeder:
             try:
@@ -139,14 +139,14 @@ class _Threads:
                 call.refuse(error)
 
     def _feed(self) -> None:
-        """In a daemon thread: pass the submitted calls on to the executor."""
+        """Pass the submitted calls on to the executor; runs in a daemon thread."""
         if self._feeder.setdefault("thread", _thread.get_ident()) != _thread.get_ident():
             return
         while True:
             call, function, args = self._asked.get()
             try:
                 self._pool.submit(call.perform, function, args)
-            except Exception as error:  # noqa: BLE001 - mostly RuntimeError; the caller's, and others are to be fed
+            except Exception as error:  # noqa: BLE001 - mostly RuntimeError; the caller gets it, and other calls go on
                 call.refuse(error)
             del call, function, args
 
@@ -158,9 +158,9 @@ _records: Final = _Threads("onefold-once-record")
 async def _until_over(
     call: _Call[Any], at_most_s: float = math.inf, nobody_waits: Callable[[_Call[Any]], None] | None = None
 ) -> None:
-    """Wait until `call` is over; if the loop is closed by then, its thread calls `nobody_waits` with it.
+    """Wait until `call` is over; if the loop is closed by then, the call's thread calls `nobody_waits` with it.
 
-    When a signal handler raises inside a loop, the loop may lose a wake-up, so this also checks now and then.
+    When a signal handler raises inside a loop, the loop may lose a wake-up, so this also checks from time to time.
     """
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
@@ -199,17 +199,17 @@ class _Pauses:
         if pause is None or pause.is_over():
             pause = _Call()
             _thread.start_new_thread(pause.perform, (guard.clock.wait, (guard.never, guard.check_again_ms)))
-            self._pause = pause  # only after its start: a signal handler may raise in between
+            self._pause = pause  # set only after its start, because a signal handler may raise in between
         await _until_over(pause)
         pause.result()
 
 
 async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Completed | Running:
-    """As `GuardedFunction.claim`, in a thread."""
+    """Like `GuardedFunction.claim`, in a thread."""
 
     def let_go(call: _Call[Begun | Completed | Running]) -> None:
         if call.ending and not call.is_let_go:
-            with suppress(errors.OnefoldError):  # then it is free when its lease ends
+            with suppress(errors.OnefoldError):  # if this fails, the key is free when its lease ends
                 guard.give_back(call.ending[0][0])
             call.is_let_go = True
 
@@ -225,7 +225,7 @@ async def _claim(guard: GuardedFunction, args: Any, kwargs: Any) -> Begun | Comp
 
 
 async def in_thread(call: Callable[[], R]) -> R:
-    """Make a call that may wait for a store, in one of the threads of claims. What it returns or raises."""
+    """Make a call that may wait for a store, in one of the threads for claims; returns or raises what the call does."""
     made: _Call[R] = _Call()
     _claims.submit(made, call)
     await _until_over(made)
@@ -239,14 +239,14 @@ async def _write(
     ending: Any,
     cancelled: asyncio.CancelledError | None = None,
 ) -> None:
-    """As `GuardedFunction.finished` or `failed`, in a thread; returns or raises once the record is written.
+    """Like `GuardedFunction.finished` or `failed`, in a thread; returns or raises once the record is written.
 
     Args:
         call: set to the thread's call once it is submitted. ending: what the function returned or raised.
         cancelled: the call is being cancelled already.
 
     Raises:
-        as `write`; CancelledError: the call was cancelled, and the record is written or takes too long.
+        what `write` raises; CancelledError: the call was cancelled, and the record is written or takes too long.
     """
     _records.submit(call, write, found, ending)
     if cancelled is None:
@@ -274,7 +274,7 @@ async def _write(
 
 
 def _log_error(call: _Call[None]) -> None:
-    """Log what went wrong with the record: the caller only gets its cancellation."""
+    """Log the error of a record's write, because the caller only gets its cancellation."""
     if (error := call.ending[0][1]) is not None:
         _log.error("A call that was cancelled: %s", error)
 
@@ -298,7 +298,7 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
                 if isinstance(found, Running):
                     since_ms = guard.wait_from(found, since_ms, args, kwargs)
                     await pauses.wait()
-                else:  # rare: this process was stopped for a while; one write
+                else:  # rare: this process was stopped for a while; this costs one write
                     late, found = guard.given_back(found, late), None
                 found = await _claim(guard, args, kwargs)
             if isinstance(found, Completed):
@@ -316,11 +316,12 @@ def asynchronous(function: Callable[A, Any], guard: GuardedFunction) -> Callable
                     with suppress(errors.OnefoldError):  # the function's own error counts
                         await _write(writing, guard.failed, found, error, cancelled)
                 raise
-            if guard.generation == generation:  # else the function forked, and both returned: the parent records it
+            if guard.generation == generation:  # otherwise it forked, and both returned: the parent records it
                 await _write(writing, guard.finished, found, values[0])
             return values[0]
         except BaseException as error:
-            # No thread has begun to write: for too long, or a signal handler raised, or the coroutine is being discarded.
+            # No thread has begun to write: it took too long, a signal handler raised, or the coroutine is being
+            # discarded.
             is_unwritten = not writing.ending and writing.take()
             if is_unwritten and isinstance(found, Claimed | Execution) and guard.generation == generation:
                 guard.ended(found, values, error, runs=within is not None)

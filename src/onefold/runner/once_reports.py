@@ -18,7 +18,7 @@ from onefold.runner.call_arguments import where_defined
 from onefold.runtime.events import kept_text
 
 LAZY = (Iterator, AsyncIterator, Awaitable)
-"""Types of results whose work is not done yet."""
+"""Types of results whose work has not been done yet."""
 
 
 def check_crashes(crashes: object) -> None:
@@ -32,12 +32,12 @@ def check_crashes(crashes: object) -> None:
 
 
 class Replays:
-    """Warns if a function without a return annotation answers repeated calls with another type than the first.
+    """Warns if repeated calls of a function without a return annotation get another type of result than the first call.
 
-    It warns once, after the record of the first such result is written, at the function, which lacks the annotation.
+    It warns once, after the record of the first such result was written; the warning points to the function.
 
     Attributes:
-        same: types of results that need no check any more. is_over: the warning was given.
+        same: types of results that need no further check. is_over: whether the warning was given.
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -71,7 +71,7 @@ def _settle(key: RecordKey) -> str:
 
 
 def not_recorded(key: RecordKey, error: errors.PayloadError) -> errors.PayloadError:
-    """`error` about a result, extended by what to do about this call."""
+    """An error about a result, extended by what to do about this call."""
     return errors.PayloadError(
         error.what,
         meaning=error.meaning,
@@ -83,7 +83,7 @@ def unencoded(error: Exception) -> errors.PayloadError:
     """The error for what an encoder raised. A result's own methods may raise anything; the effect has happened anyway.
 
     Raises:
-        Exception: `error` itself, where a signal handler raised it.
+        Exception: `error` itself, if a signal handler raised it.
     """
     if isinstance(error, errors.PayloadError):
         return error
@@ -103,7 +103,7 @@ def lazy_result(name: str, value: object) -> errors.UsageError:
         value.close()  # nothing will await it
     return errors.UsageError(
         f"{name} returned a {type(value).__name__}.",
-        meaning="Its work is done when the caller goes through it or awaits it, unseen by onefold.once. The key is free.",
+        meaning="Its work is done when the caller iterates or awaits it, unseen by onefold.once. The key is free.",
         todo="Return the values themselves, for example a list, or decorate an `async def`.",
     )
 
@@ -115,7 +115,7 @@ def unfit(name: str, key: RecordKey, error: errors.PayloadError) -> errors.Paylo
         meaning="The call is done and was not repeated. Its record was settled by hand with another result, or the"
         " function's annotation has changed since.",
         todo=f"See `{redact.command('onefold why', key.key, '--url URL')}`. If it was settled by hand, settle it again:"
-        f" {_settle(key)}; else let the annotation fit it.",
+        f" {_settle(key)}; otherwise correct the annotation.",
     )
 
 
@@ -135,7 +135,7 @@ def running(
 
     Args:
         waited_ms: how long it has waited; None when it does not wait.
-        own: the running call is one of this process.
+        own: whether the running call is in this process.
     """
     meaning, todo = "", 'Try again later, or let calls wait with on_running="wait".'
     if waited_ms is not None:
@@ -159,7 +159,7 @@ def running(
 
 
 def taken_over(found: Claimed, crashes: int) -> str:
-    """What is known about the previous call, which started and left no outcome."""
+    """A sentence about the previous call, which started and left no outcome."""
     owner, which = found.previous_owner, "an earlier call"
     if owner_process.ended([owner] if owner else []):
         text = f"the process of {which}, owner {owner}, ended before an outcome was recorded"

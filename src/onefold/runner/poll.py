@@ -1,11 +1,11 @@
-"""Receiving: the queues of a worker in turn, a buffer for each, and the only wait of the control loop.
+"""Receiving: takes a worker's queues in turn, has a buffer for each, and contains the only wait of the control loop.
 
 Each queue is a `Feed` with its own buffer, so that none starves: a queue whose jobs are slow fills only its own buffer. How
-much may be buffered, and how many deliveries make a group, follows from the measured duration of its runs: enough to keep
-the threads busy while the next receive is in progress, and no more, because another worker could have begun what is buffered
-here.
-Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in flight (`execution.py`)
-before it is in a buffer.
+much is buffered, and how many deliveries form a group, depends on the measured duration of the queue's runs: enough to
+keep the threads busy while the next receive is in progress, and no more, because another worker could begin what is
+buffered here.
+Never here: beginning a delivery, settling, threads. Invariant: a delivery that was received is in flight
+(`execution.py`) before it is in a buffer.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ if TYPE_CHECKING:
 IDLE_POLL_MS = 200  # see `Poller`
 AHEAD_MS = 20  # how long buffered work should last; a receive takes 0.3 to 3 ms locally, 10 to 30 ms over a network
 OVER_LIMIT_MS = 1_000  # a queue at its in-flight cap is polled again after this
-_PACE_RUNS = 8  # runs after which older measurements hardly count
-_BLOCKED_MS = 1_000  # visible messages of a FIFO queue that cannot be received for this long wait behind others
-_RECEIVES_MS = 500  # at the end, for receives in progress: with messages they take milliseconds, otherwise up to 10 s
+_PACE_RUNS = 8  # after this many runs, older measurements hardly count
+_BLOCKED_MS = 1_000  # if visible messages of a FIFO queue cannot be received for this long, they wait behind others
+_RECEIVES_MS = 500  # wait at the end for receives in progress; with messages they take milliseconds, else up to 10 s
 GATHER_MS = 5  # pause between two receives from a steady stream
-_STEADY_MS = 20  # a stream is steady if it brought
-_STEADY = 6  # at least so many messages within this time, a few at a time: 300 a second for each worker
+_STEADY_MS = 20  # a stream is steady if within this time
+_STEADY = 6  # it brought at least this many messages, a few at a time: 300 a second for each worker
 
 
 class Feed:
     """One queue as a worker sees it.
 
     Attributes:
-        queue: to receive from. weight: its share of the turns, 1 or more.
-        buffer: received and not begun, oldest first.
-        credit: for the turns, see `Poller.turn_of`.
-        due_at_ms: monotonic instant of the next receive. dry: the last receive found less than was asked for.
-        gathers_until_ms: no receive before that monotonic instant, see `gather`.
+        queue: the queue to receive from. weight: its share of the turns, 1 or more.
+        buffer: deliveries received and not begun, oldest first.
+        credit: decides whose turn it is, see `Poller.turn_of`.
+        due_at_ms: monotonic instant of the next receive. dry: the last receive found fewer messages than were asked
+            for.
+        gathers_until_ms: monotonic instant before which nothing is received, see `gather`.
     """
 
     def __init__(self, queue: QueueReceiver, weight: int) -> None:
@@ -65,12 +66,12 @@ class Feed:
         self._pace_ms = float(GROUP_MS)
 
     def took(self, count: int, ms: int) -> None:
-        """`count` runs took `ms` milliseconds together, one after the other."""
+        """Note that `count` runs took `ms` milliseconds together, one after the other."""
         share = min(count / _PACE_RUNS, 1.0)
         self._pace_ms += (ms / count - self._pace_ms) * share
 
     def gather(self, count: int, now_ms: int) -> None:
-        """Decide when the next receive may be, after one that found only `count` messages.
+        """Decide when to receive next, after a receive that found only `count` messages.
 
         If a steady stream of single messages were received as they come, every two or three of them would cost a receive, a
         claim and a settlement, each of which blocks the sender on the file. So such a queue is polled every GATHER_MS; an
@@ -96,12 +97,12 @@ class Poller:
     """Receives from several queues in turn and keeps what was received until it is begun.
 
     A receive is made when a sender or a finished run woke the worker; when the last one found as much as was asked for; and
-    otherwise every IDLE_POLL_MS, because messages also become visible without a send (a delay, a retry, a visibility that
-    ended elsewhere). 200 ms is below what a person notices and below the shortest default retry pause; polling an empty
-    queue is one read of about 0.05 ms, so an idle worker uses 0.03 % of a core per queue.
+    otherwise every IDLE_POLL_MS, because messages also become visible without a send (a delay, a retry, a visibility
+    timeout that ended elsewhere). 200 ms is less than a person notices and less than the shortest default retry pause;
+    polling an empty queue is one read of about 0.05 ms, so an idle worker uses 0.03 % of a core per queue.
 
     Args:
-        queues: to receive from, in the order of the first turn.
+        queues: the queues to receive from, in the order of the first turns.
         weights: by queue name; 1 where absent.
         visible_ms: how long a receive hides a message: the lease, so that a dead host's messages come back within it.
 
@@ -125,16 +126,16 @@ class Poller:
         self._clock = clock
         self._never = Never()
         self._polls = [queue for queue in queues if isinstance(queue, LongPoll)]
-        self._blocked: tuple[int, int] | None = None  # how many were received, and since when
+        self._blocked: tuple[int, int] | None = None  # how many had been received, and since when that is unchanged
         self.not_taken: dict[str, int] = {}
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last receive of a queue that is asked in the background failed."""
+        """Whether the last receive failed of a queue from which threads receive in the background."""
         return any(poll.is_failing for poll in self._polls)
 
     def turn_of(self, feeds: Sequence[Feed]) -> Feed:
-        """The feed whose turn it is (`feeds`: at least one): over many turns, each as often as its weight, evenly spread."""
+        """The feed whose turn it is (`feeds`: at least one); over many turns, each gets its weight's share, evenly."""
         for feed in feeds:
             feed.credit += feed.weight
         chosen = max(feeds, key=lambda feed: feed.credit)
@@ -170,7 +171,7 @@ class Poller:
         feed.dry = len(deliveries) < count_max
         feed.due_at_ms = now_ms + IDLE_POLL_MS if feed.dry else now_ms
         is_fifo = bool(deliveries) and deliveries[0].sequence is not None
-        if feed.dry and not is_fifo:  # more of a FIFO group comes when these are settled
+        if feed.dry and not is_fifo:  # on a FIFO queue, more of a group comes when these are settled
             feed.gather(len(deliveries), now_ms)
         return len(deliveries)
 
@@ -199,7 +200,7 @@ class Poller:
         """Wait until woken, until a feed with room is due, or for `at_most_ms`; when woken, all feeds are due."""
         now_ms = self._clock.monotonic_ms()
         gathers_ms = min(feed.gathers_until_ms for feed in self.feeds.values()) - now_ms
-        if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and senders need not wake it
+        if gathers_ms > 0 and not len(self._in_flight):  # no run can end meanwhile, and no sender needs to wake it
             self._clock.wait(self._never, min(gathers_ms, at_most_ms))
             return
         for feed in self.feeds.values():
@@ -218,7 +219,7 @@ class Poller:
         blocked = False
         for name in self.feeds:
             depth = runner.backend.open_queue(name).depth()
-            hidden = runner.orphans(name)  # read after the depth: what is still hidden was hidden then too
+            hidden = runner.orphans(name)  # read after the depth: what is hidden now was hidden then too
             if hidden:
                 not_taken[name] = hidden
             if depth.in_flight > hidden or (depth.delayed and wait_for_delayed):
@@ -230,14 +231,14 @@ class Poller:
         return not blocked or self._stays_blocked()
 
     def _stays_blocked(self) -> bool:
-        """Whether the visible messages cannot be received for a while: they wait behind messages that no job here takes."""
+        """Whether nothing could be received for a while: visible messages wait behind ones that no job here takes."""
         now_ms, received = self._clock.monotonic_ms(), self._in_flight.counts().get("received", 0)
         if self._blocked is None or self._blocked[0] != received:
             self._blocked = received, now_ms
         return now_ms - self._blocked[1] >= _BLOCKED_MS
 
     def stop(self, *, give_back: bool = True) -> None:
-        """Stop polling, where receives wait on the server. `give_back`: also return what has arrived."""
+        """Stop the polls that wait on a server. `give_back`: also return what has arrived to its queue."""
         for poll in self._polls:
             poll.stop(give_back=give_back)
 
@@ -252,7 +253,7 @@ class Allotment:
     """Decides how much to begin, and to buffer ahead, for the free slots of a worker's executors.
 
     Args:
-        jobs: all that may come.
+        jobs: all jobs whose messages may come.
     """
 
     def __init__(

@@ -1,9 +1,11 @@
-"""A lane of child processes: for CPU work, and for handlers that must be stoppable at any time.
+"""The lane of child processes: for CPU work, and for handlers that must be stoppable at any time.
 
-Each slot is a thread here and a fresh `python -m onefold.runner.child` beside it; the child runs handlers and probes, this
-process does all queue and store work. A child that must be stopped is killed with everything it started, and replaced. What
-a killed handler had done is not known, so its outcome is unknown, with how the process ended, and counts as a crash.
-Never here: deadlines (the watchdog says stop), decisions. Invariant: a child is killed only for the run it is performing.
+Each slot is a thread in this process with a fresh `python -m onefold.runner.child`; the child runs handlers and probes,
+and this process does all queue and store work. A child that must be stopped is killed with everything it started, and
+replaced. It is not known what a killed handler had done, so its outcome is unknown, says how the process ended, and
+counts as a crash.
+Never here: deadlines (the watchdog calls `stop`), decisions. Invariant: a child is killed only for the run it is
+performing.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 _START_TRIES = 4  # a child that ends before it is ready is started again after 1, 2 and 4 s; then the worker ends
 _START_PAUSE_MS = 1_000
-_LEAVE_MS = 2_000  # how long an idle child may take for what it has registered with `atexit`
+_LEAVE_MS = 2_000  # how long an idle child may take to call what was registered with `atexit`
 
 
 class Spawn(Struct, frozen=True, kw_only=True):
@@ -43,8 +45,8 @@ class Spawn(Struct, frozen=True, kw_only=True):
 
     Args:
         target: the app, as `module:attribute`; its `jobs` are looked up by name.
-        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner is not taken for
-            dead while a child still runs; None if the backend has no presence lock.
+        join: `module:function`, called in the child with `lock_file` before it is ready, so that the owner does not
+            count as dead while a child is still running; None if the backend has no presence lock.
     """
 
     target: str
@@ -57,7 +59,8 @@ class Child:
 
     def __init__(self, spawn: Spawn) -> None:
         self._end, theirs = socket.socketpair()
-        # Closed by the system when this process ends: the child's guard sees it, also where a handler lets no thread run.
+        # The system closes it when this process ends, and the child's guard sees that, even if a handler blocks all
+        # threads.
         self._alive, guarded = socket.socketpair()
         try:
             with theirs, guarded:
@@ -66,21 +69,21 @@ class Child:
                     [sys.executable, "-m", "onefold.runner.child", *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=descriptors,
-                    process_group=0,  # Ctrl-C is for the parent; and what a handler has started is killed with it
+                    process_group=0,  # Ctrl-C is for the parent only, and what a handler started is killed with it
                 )
         except OSError:
             self._end.close()
             self._alive.close()
             raise
         hello = wire.Hello(target=spawn.target, path=sys.path, join=spawn.join, lock_file=spawn.lock_file)
-        with suppress(OSError):  # it has ended already: `until_ready` says so
+        with suppress(OSError):  # the child has ended already: `until_ready` reports that
             wire.send(self._end, hello)
 
     def until_ready(self) -> None:
         """Wait until the child can take orders.
 
         Raises:
-            UsageError: it cannot run this app. EOFError: it ended before it could say anything.
+            UsageError: the child cannot run this app. EOFError: it ended before it reported anything.
         """
         said = wire.receive(self._end, wire.Ready | wire.Broken)
         if isinstance(said, wire.Broken):
@@ -101,7 +104,7 @@ class Child:
         """Send an order and wait for its reply.
 
         Raises:
-            EOFError: the child ended in the middle.
+            EOFError: the child ended before it replied.
         """
         try:
             wire.send(self._end, order)
@@ -111,7 +114,7 @@ class Child:
         return reply
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the child has closed its end, at most `timeout_s` seconds; whether it has. A `Waiter`."""
+        """Wait until the child has closed its end, at most `timeout_s` seconds; returns whether it has. A `Waiter`."""
         self._end.settimeout(max(timeout_s, 0.001))
         try:
             return self._end.recv(1) == b""
@@ -134,7 +137,7 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def reap(self) -> str:
-        """After its end: clean up, and return how it ended."""
+        """Clean up after the child's end, and return how it ended."""
         self._end.close()
         self.kill()
         self._alive.close()
@@ -148,7 +151,7 @@ class Child:
 
 
 class Slot:
-    """A thread with a child that it keeps alive; the `Caller` of the runs it performs."""
+    """A thread that always has a child, and starts another when one ends; the `Caller` of the runs that it performs."""
 
     def __init__(self, number: int, lane: Children, inbox: SimpleQueue[Unit | None]) -> None:
         self._lane = lane
@@ -192,7 +195,7 @@ class Slot:
 
     def _ask(self, what: str, run: Execution, ctx: Context) -> wire.Reply:
         with self._lock:
-            if self._child is None or run.cut is not None:  # stopped before it began
+            if self._child is None or run.cut is not None:  # the run was stopped before it began
                 raise EOFError
             child, self._current = self._child, run
         tracing = self._lane.runner.tracing
@@ -248,10 +251,10 @@ class Slot:
             self._lane.report(LaneReport(lane=self._lane, slots=0, error=error))
 
     def _renew(self) -> bool:
-        """Start a child and report its slot; False when the lane has ended in the meantime.
+        """Start a child and report its slot; returns False when the lane has ended in the meantime.
 
         Raises:
-            UsageError: it cannot be started, or cannot load the app.
+            UsageError: the child cannot be started, or cannot load the app.
         """
         ended = ""
         for number in range(_START_TRIES):
@@ -325,14 +328,14 @@ class Children:
             child.dismiss(self._clock)
 
     def pause(self, pause_ms: int) -> None:
-        """Wait before a child is started again; cut short when the lane ends."""
+        """Wait before a child is started again; the end of the lane ends the wait."""
         self._clock.wait(self._over, pause_ms)
 
     def end(self, *, wait: bool) -> None:
-        """End all children: idle ones gracefully; with `wait` False all are killed."""
+        """End all children: idle ones gracefully; if `wait` is False, all are killed."""
         self.ended = True
         self.killing = not wait
-        self._over.set()  # every slot that is pausing waits on it
+        self._over.set()  # every slot that is pausing waits for this
         for _ in self._slots:
             self._inbox.put(None)
         for slot in self._slots:

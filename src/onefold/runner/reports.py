@@ -1,7 +1,7 @@
-"""Reports of what a runner does: to the sinks at once, and to the history if its level keeps them; and a worker's counters.
+"""Reports what a runner does: to the sinks at once, and to the history if its level keeps it; and counts for a worker.
 
-Rows that belong to a settlement are only built here; they are written with it. All others are appended at once. A history
-that cannot be written does not stop the work, because the sinks have received the event.
+Rows that belong to a settlement are only built here; they are written with it. All others are appended at once. If the
+history cannot be written, the work goes on, because the sinks have received the event.
 Never here: what the events mean (`events.py`), decisions. Invariant: a lost lease is reported once.
 """
 
@@ -42,7 +42,7 @@ class Reports:
 
     Args:
         ledger: the history. history: what it keeps.
-        owner: id of the process, which each event names.
+        owner: id of the process, which is in each event.
     """
 
     def __init__(self, sinks: Sinks, ledger: Ledger, *, history: History, clock: Clock, owner: str) -> None:
@@ -59,7 +59,7 @@ class Reports:
         events, rows = [], []
         for note in run.decided().notes:
             if note.event == "lease-lost":
-                continue  # reported by `lease_lost`: at once, and only once
+                continue  # `lease_lost` reports it, at once and only once
             keep = kept(note.event, self._history, run=run.facts.run) or bool(counts_of(note.detail))
             if keep or self._sinks:
                 event = self.event(note.event, run.delivery, run, note.detail)
@@ -75,7 +75,7 @@ class Reports:
                 self._sinks.emit(self.event("released", one, None, {"why": why}))
 
     def event(self, name: str, delivery: Delivery, run: Execution | None, detail: Detail) -> Event:
-        """One fact about a delivery."""
+        """An event about a delivery."""
         now_ms, took_ms, wait_ms = self._clock.now_ms(), None, None
         trace_id, span_id = (None, None) if self._tracing is None else self._tracing.ids(run, delivery)
         if run is not None and run.ctx is not None and isinstance(run.step, script.Commit):
@@ -86,7 +86,7 @@ class Reports:
             at_ms=now_ms,
             name=name,
             key=run.facts.key if run is not None else None,
-            queue=delivery.queue or None,  # a call has none
+            queue=delivery.queue or None,  # a call has no queue
             message_id=delivery.message_id or None,
             group=delivery.group,
             receive_count=delivery.receive_count or None,
@@ -116,11 +116,11 @@ class Reports:
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows to the history, if one is kept and can be written to."""
         if rows and self._history != "off":
-            with ignored(errors.OnefoldError):  # the store has failed; the sinks have received it
+            with ignored(errors.OnefoldError):  # the store has failed, but the sinks have received the event
                 self._ledger.append(rows)
 
     def lease_lost(self, run: Execution) -> None:
-        """Mark a run's lease as lost, which its handler can see from now on, and report it once."""
+        """Mark a run's lease as lost, so that its handler can see it, and report it once."""
         if run.ctx is not None:
             run.ctx.lease_lost = True
         if not run.lost:
@@ -185,7 +185,7 @@ class Reports:
         self.of_process("thread-failed", {**detail, "where": kept_trace.at or None, "trace": kept_trace.text}, error)
 
     def outage(self) -> Outage:
-        """What a worker tells of an engine that fails it."""
+        """An `Outage` that reports here when calls of the engine fail."""
         return Outage(self._clock, self.of_process)
 
     def busy(self, error: errors.OnefoldError, **where: str | int) -> None:
@@ -195,12 +195,12 @@ class Reports:
     def _keep(self, event: Event) -> None:
         self._sinks.emit(event)
         if kept(event.name, self._history):
-            with ignored(errors.OnefoldError):  # the sinks have received it; a full disk must not stop the work
+            with ignored(errors.OnefoldError):  # the sinks have received the event; a full disk must not stop the work
                 self._ledger.append([event.row()])
 
 
 class CallReports(Reports):
-    """For calls of one guarded function: outcomes other than plain completion go to the history, if there is one."""
+    """Reports of calls of one guarded function: outcomes except plain completion go to the history, if there is one."""
 
     def __init__(self, name: str, sinks: Sinks, ledger: Ledger | None, clock: Clock, owner: str) -> None:
         super().__init__(sinks, cast("Ledger", ledger), history="off", clock=clock, owner=owner)
@@ -211,7 +211,7 @@ class CallReports(Reports):
         self.is_followed = bool(sinks)
 
     def of_decision(self, run: Execution) -> tuple[list[Event], list[Row]]:
-        """As `Reports.of_decision`; the rows are appended when the events are emitted."""
+        """Like `Reports.of_decision`, but the rows are appended when the events are emitted."""
         notes = run.decided().notes if self.is_followed or self.has_ledger else ()
         return [
             self.event(note.event, run.delivery, run, note.detail) for note in notes if note.event != "lease-lost"
@@ -224,7 +224,7 @@ class CallReports(Reports):
             self.append([event.row()])
 
     def record_gone(self, run: Execution) -> None:
-        """As `Reports.record_gone`; it is also logged, since most calls have no sink."""
+        """Like `Reports.record_gone`; it is also logged, since most calls have no sink."""
         super().record_gone(run)
         import logging  # as below
 
@@ -260,8 +260,8 @@ class CallReports(Reports):
             )
 
 
-RATE_MS = 5_000  # `per_second` covers this much time,
-_POINTS = 20  # in this many points
+RATE_MS = 5_000  # `per_second` covers this much time
+_POINTS = 20  # number of points in that time
 _DEAD_LETTERED = ("dead-letter", "quarantine", "conflict", "malformed", "untrusted", "no-job", "group-stopped")
 
 
@@ -269,14 +269,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """A worker's numbers since it started.
 
     Args:
-        received: deliveries. started: handlers (and probes) passed to a lane.
+        received: deliveries received. started: handlers (and probes) passed to a lane.
         completed, duplicates, retried: settled that way. dead_lettered: moved to a dead-letter queue, for whatever reason.
         held: moved to a held queue. given_back: returned without being started. lost: leases lost.
         in_hand: received, not yet settled. running: passed to a lane, not yet settled.
-        per_second: completed, over the last 5 s. sink_failures: events that a sink raised on or was too slow for.
+        per_second: completed per second, over the last 5 s. sink_failures: events for which a sink raised or was too
+            slow.
         progress_age_ms: time since the worker last made progress, or had nothing to do.
-        engine_failing_ms: for how long every call of the engine has failed; 0: they do not. engine_failure: the code of the
-            last error of these.
+        engine_failing_ms: for how long every call of the engine has failed; 0: they do not fail. engine_failure: the
+            code of the last error.
     """
 
     received: int
@@ -302,7 +303,7 @@ class ExitReport(Struct, frozen=True, kw_only=True):
 
     Args:
         code: 0 drained; 3 stopped at once, or after the grace time, with work in progress.
-        left: what was still running, as `job key`; the worker that takes over decides by the job's policy.
+        left: what was still running, as `job key`; the worker that takes it over decides by the job's policy.
         counts: the final numbers.
         not_taken: with `until_empty`, by queue: messages that were left because no job here takes them, and on a FIFO
             queue those behind them that were received.
@@ -315,7 +316,7 @@ class ExitReport(Struct, frozen=True, kw_only=True):
 
 
 class Numbers:
-    """Counts what a worker does, and how fast. Written by one thread, read by any.
+    """Counts what a worker does, and how fast it is. Written by one thread, read by any.
 
     Attributes:
         started: handlers (and probes) passed to a lane.
@@ -333,7 +334,7 @@ class Numbers:
         self._progress_ms = self._clock.monotonic_ms()
 
     def note(self, now_ms: int) -> None:
-        """Note how many runs are completed at a monotonic instant; calls that follow too closely do nothing."""
+        """Note how many runs are completed at a monotonic instant; calls in too short a time do nothing."""
         if self._points and now_ms - self._points[-1][0] < RATE_MS // _POINTS:
             return
         self._points.append((now_ms, self._in_flight.counts().get("completed", 0)))
@@ -364,7 +365,7 @@ class Numbers:
 
 
 def thread_fault(error: Exception) -> errors.InvariantBroken:
-    """The error that a worker ends with when one of its background threads could not continue."""
+    """The error with which a worker ends when one of its background threads could not continue."""
     fault = errors.InvariantBroken(
         f"A background thread of the worker failed repeatedly: {type(error).__name__}: {kept_text(error)}",
         meaning="Without it, leases are not extended, deadlines not enforced, or dead owners not noticed. So the worker"

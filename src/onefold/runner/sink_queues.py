@@ -1,4 +1,4 @@
-"""Sinks that are called in threads of their own, so that a slow one cannot delay jobs, calls, ticks or a Lambda function.
+"""Sinks called in threads of their own, so that a slow one cannot delay jobs, calls, ticks or a Lambda function.
 
 If a sink is too slow, events are lost, counted as its failures and logged; the work does not wait. A sink's queue is in
 memory: events that wait in it when the process is killed are lost too, but not the history, which is written with the
@@ -50,7 +50,7 @@ class _Waiting:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Start with an empty queue in a forked child: the parent's thread is not copied and delivers what was queued."""
+        """Start with an empty queue in a forked child: what was queued is delivered by the parent's thread."""
         self._events: SimpleQueue[Event | _Mark | None] = SimpleQueue()
         self._thread: dict[str, int] = {}
 

@@ -1,6 +1,6 @@
-"""Messages that onefold did not send: from the body as it arrives to the JSON text of the job's payload.
+"""Messages that onefold did not send: turns the body as it arrives into the JSON text of the job's payload.
 
-A job declares its source; nothing is guessed, because whoever writes the body could mislead a guess.
+A job declares its source; nothing is guessed, because the author of a body could mislead a guess.
 
     json          the body is the payload (also SNS with raw message delivery, and most Scheduler inputs)
     text          the body is plain text; the payload is that text
@@ -11,10 +11,10 @@ A job declares its source; nothing is guessed, because whoever writes the body c
     scheduler     EventBridge Scheduler; the payload is the schedule's input (without one: its time and resources)
     auto          whichever of these the body resembles
 
-Envelopes nest: `sns>s3`, `sns>eventbridge`, `sns>text`. What differs between two deliveries of one thing (envelope ids,
-send times, signatures) stays out of the payload and thereby out of its fingerprint; it is in `meta` for people.
-Keys of S3 objects stay URL-encoded, as S3 sends them. An S3 message is one job although it holds a list, because one
-message has one record and one outcome; S3 puts one record into each message.
+Envelopes nest: `sns>s3`, `sns>eventbridge`, `sns>text`. What differs between two deliveries of the same thing (envelope
+ids, send times, signatures) is kept out of the payload and so out of its fingerprint; it is in `meta` for people.
+Keys of S3 objects remain URL-encoded, as S3 sends them. An S3 message is one operation although it holds a list,
+because one message has one idempotency record and one outcome; S3 puts one of its records into each message.
 
 Never here: types, keys, sending. Invariant: a body that does not fit the declaration is an error that names what it is.
 """
@@ -38,15 +38,15 @@ _SHOWN_FIELDS = 8
 
 
 class EnvelopeMeta(Struct, frozen=True, kw_only=True):
-    """One envelope that was taken off; for people and for handlers, never for keys.
+    """One envelope that was removed; for people and for handlers, never for keys.
 
     Args:
-        source: which envelope.
-        id: of the message or event, as its sender made it.
+        source: which envelope it is.
+        id: the id of the message or event, as its sender made it.
         kind: SNS subject, EventBridge detail-type, S3 event name.
         origin: topic, event source, bucket, schedule.
         at: when it happened, as the envelope writes it.
-        attributes: texts that travelled beside the message.
+        attributes: texts that came with the message.
     """
 
     source: str
@@ -116,7 +116,7 @@ _TEXT = msgspec.json.Decoder(str)
 _RAW_LIST = msgspec.json.Decoder(list[Raw])
 
 Attributes = Mapping[str, Attribute]
-_Step = tuple[str, EnvelopeMeta]  # text inside, and the envelope it was in
+_Step = tuple[str, EnvelopeMeta]  # the text inside, and the envelope around it
 _Unwrap = Callable[[str, Attributes], _Step | NotAJob]
 
 
@@ -124,7 +124,7 @@ _Unwrap = Callable[[str, Attributes], _Step | NotAJob]
 
 
 def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJob:
-    """Take the declared envelopes off a message.
+    """Remove the declared envelopes from a message.
 
     Args:
         source: as declared, see `check_source`.
@@ -132,8 +132,8 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
         attributes: the message's own attributes.
 
     Raises:
-        PayloadError: the body is something else; the error says what. A payload that is not JSON is left to the codec's
-            error.
+        PayloadError: the body is something else; the error says what. Whether the payload is JSON is checked later, by
+            the codec.
     """
     if source == "json":
         return Unwrapped(body)
@@ -145,13 +145,13 @@ def unwrap(source: str, body: str, attributes: Attributes) -> Unwrapped | NotAJo
         if name == "auto":
             name = recognise(text)
             if name == "sns":
-                names.insert(0, "auto")  # ends: what is inside is always shorter
+                names.insert(0, "auto")  # this ends, because what is inside is always shorter
         found = _UNWRAP[name](text, attributes)
         if isinstance(found, NotAJob):
             return found
         text, meta = found
         metas.append(meta)
-        attributes = {}  # they belong to the outermost envelope
+        attributes = {}  # the message's attributes belong to the outermost envelope only
     return Unwrapped(text, tuple(metas))
 
 
@@ -179,7 +179,7 @@ def check_source(source: str, job: str) -> None:
 
 
 def recognise(body: str) -> str:
-    """The source that a body resembles; `json` for any other JSON, `text` for the rest. For error texts and for `auto`."""
+    """The source that a body resembles; `json` for any other JSON, `text` otherwise. For error texts and for `auto`."""
     try:
         fields = _OBJECT.decode(body)
     except msgspec.ValidationError:
@@ -287,7 +287,7 @@ def _eventbridge(body: str, attributes: Attributes) -> _Step:
         attributes=_texts(attributes),
     )
     if event.detail_type == _SCHEDULED and event.source in ("aws.events", "aws.scheduler"):
-        # Its detail is empty; what names the tick is its nominal time and the rule or schedule.
+        # Its detail is empty; the tick is identified by its nominal time and the rule or schedule.
         return codec.encode({"resources": event.resources, "time": event.time}).decode(), meta
     return bytes(event.detail).decode(), meta
 

@@ -2,8 +2,9 @@
 
 `perform` does what `Runner.perform`, `calling.call` and `calling.probe` do, but awaits: calls of the backend, and a
 probe that is a plain function, are made in a thread, so that they do not block the loop. Never here: which run comes
-next, settling. Invariant: every run that was submitted is answered by exactly one `LaneReport`, and a task that is
-cancelled still has an outcome: the reason for which its run was cut, or what it raised.
+next, settling.
+Invariant: every run that was submitted is answered by exactly one `LaneReport`, and a task that is cancelled still has
+an outcome: the reason for which its run was cut, or what it raised.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 A turn of the control loop:
 
-    finish what has been performed, all of it together, without waiting for slower ones
-    begin what there are free slots for: claiming marks a run as started, so its call must follow at once
+    finish all runs that have been performed, together, without waiting for slower ones
+    begin as many runs as there are free slots: claiming marks a run as started, so its call must follow at once
     refill the buffers of the queues whose turn it is
-    otherwise wait: for a finished run, for a sender anywhere, or for the next poll
+    otherwise wait: for a performed run, for a sender in any process, or for the next poll
 
 Runs of repeatable and transactional jobs go to a thread as groups, which that thread also finishes.
-To end: `drain` gives back what was not begun, last first, and finishes what runs, for at most the grace time; `stop_now`
-leaves running work to the worker that takes over. Both only set a flag and wake the loop, so a signal handler may call them.
-Never here: decisions about a delivery, storage, signals. Invariant: every delivery that was received is begun, given back,
-or left to its lease by a worker that names it in its report.
+To end the worker, `drain` returns deliveries that were not begun to their queues, last first, and finishes running
+ones, for at most the grace time; `stop_now` leaves running work to the worker that takes it over. Both only set a flag
+and wake the loop, so a signal handler may call them.
+Never here: decisions about a delivery, storage, signals. Invariant: every delivery that was received is begun,
+returned, or left to its lease by a worker that names it in its report.
 """
 
 from __future__ import annotations
@@ -42,21 +43,22 @@ if TYPE_CHECKING:
     from onefold.contracts.verbs import QueueReceiver
     from onefold.record.delivery import Detail
 
-CHILDREN_OF_JOBS = 2  # where jobs ask for child processes, and the worker was started without any
+CHILDREN_OF_JOBS = 2  # if jobs ask for child processes and the worker was started without any
 _PAUSE_MS_MAX = 1_000  # the loop checks its flags at least this often, in case a wake-up is missed
-_LAST_MS = 1_500  # after the grace time, for records of what was done by then: it may be that somebody holds the file
+_LAST_MS = 1_500  # after the grace time, to record what was done by then: another process may hold the file
 
 
 class Worker:
     """One worker process.
 
     Args:
-        runner: begins and finishes. queues: to receive from. jobs: all that may come from them.
-        waiter: woken by senders of any process and by its `wake`, which must be safe to call from a signal handler.
-        maintain: the engine's upkeep, every 500 ms. ended: called when the work ends. hurry: as `Engine.hurry`.
-        spawn: how child processes are started. hooks: are started and stopped with it.
+        runner: begins and finishes runs. queues: those to receive from. jobs: all jobs whose messages may come from
+            them.
+        waiter: woken by senders in any process and by its `wake`, which must be safe to call from a signal handler.
+        maintain: the engine's upkeep, called every 500 ms. ended: called when the work ends. hurry: as `Engine.hurry`.
+        spawn: starts child processes. hooks: started and stopped with the worker.
         mark: as for `Heartbeat`.
-        about: what the event of its start says beside its queues.
+        about: further detail for the event of its start, besides its queues.
 
     Raises:
         UsageError: a setting out of range; processes without `spawn`.
@@ -109,7 +111,7 @@ class Worker:
         self._beside = Beside(runner, executors, settings.lease_ms, maintain, self.drain, mark)
 
     def drain(self, at_most_ms: int | None = None) -> None:
-        """Stop receiving, give back what was not begun, finish what runs (in the grace time or less), let `run` return."""
+        """Stop receiving, return what was not begun, finish running work within the grace time; then `run` returns."""
         self.draining = True
         if self._grace_end_ms is None:
             self._end_within(self._grace_ms if at_most_ms is None else min(at_most_ms, self._grace_ms))
@@ -117,31 +119,31 @@ class Worker:
             self._waiter.wake()
 
     def stop_now(self) -> None:
-        """Let `run` return at once and leave what runs. From any thread or signal."""
+        """Let `run` return at once and leave running work. From any thread or signal handler."""
         self._stopping = True
         self._end_within(0)
         self.drain()
 
     def _end_within(self, left_ms: int) -> None:
-        """See to it that no call waits for others much longer than until then."""
+        """End the grace time in `left_ms`, and let no call wait for others much longer than that."""
         self._grace_end_ms = self._clock.monotonic_ms() + left_ms
         self._runner.settler.last_try_ms = self._grace_end_ms + _LAST_MS
         if self._hurry is not None:
             self._hurry(left_ms + _LAST_MS)
 
     def snapshot(self) -> Snapshot:
-        """The numbers of this moment. From any thread."""
+        """The present numbers of the worker. From any thread."""
         found = self._numbers.snapshot(len(self._executors.running), self._runner.reports.sink_failures)
         return replace(found, engine_failing_ms=self._outage.age_ms(), engine_failure=self._outage.code)
 
     def run(self) -> ExitReport:
-        """Work until asked to end. In the thread that calls; once.
+        """Work in the calling thread until asked to end. Call it only once.
 
         Raises:
             StorageError, UsageError: the backend cannot be used, or a child process cannot load the app.
             UsageError: a start hook raised; nothing was received.
             InvariantBroken: a defect of onefold.
-            OnefoldError: a thread beside the work could not go on, and the worker has drained.
+            OnefoldError: a background thread of the worker could not go on, and the worker has drained.
         """
         if forks.generation() != self._generation:
             raise errors.UsageError(
@@ -161,7 +163,7 @@ class Worker:
                 if not self._turn():
                     self._pause()
             self._runner.withdraw()
-            self._finish()  # what was performed by now is recorded, however sudden the end
+            self._finish()  # what has been performed is recorded, however sudden the end is
             in_good_order = not executors.running
         finally:
             executors.end(wait=in_good_order)
@@ -172,7 +174,7 @@ class Worker:
             if self._ended is not None:
                 self._ended()
             left = tuple(f"{run.job.name} {run.facts.key.key if run.facts.key else ''}" for run in executors.running)
-            with ignored(errors.OnefoldError):  # an engine that failed must not hide why
+            with ignored(errors.OnefoldError):  # an engine that fails here must not hide the first error
                 reports.of_process("worker-stopped", {"left": len(left)})
             if self._hooks is not None and in_good_order:
                 self._hooks.stop("worker")
@@ -184,7 +186,7 @@ class Worker:
         return ExitReport(code=3 if left else 0, left=left, counts=self.snapshot(), not_taken=self._poller.not_taken)
 
     def _turn(self) -> bool:
-        """One turn; whether there was anything to do."""
+        """One turn; returns whether there was anything to do."""
         busy = self._finish()
         self._poller.put_back(self._in_flight.dropped())
         now_ms = self._clock.monotonic_ms()
@@ -199,7 +201,8 @@ class Worker:
                 received = self._poller.refill(self._allotment.wanted)
                 busy = busy or bool(batch) or received > 0
                 if self._settings.until_empty and not busy and self._is_empty():
-                    # Closing a run may send what waits for it. This process does, or its maintenance did meanwhile.
+                    # Closing a run may send the jobs that wait for it: here, or meanwhile in this process's
+                    # maintenance.
                     closed = self._runner.closer.check(turns=False)
                     self.draining = not closed and self._is_empty()
                     busy = True
@@ -213,7 +216,7 @@ class Worker:
         return busy
 
     def _finish(self) -> bool:
-        """Settle what the lanes have performed; whether there was anything."""
+        """Settle what the lanes have performed; returns whether there was anything."""
         if not self._executors.done:
             return False
         performed = self._executors.collect()
@@ -229,7 +232,7 @@ class Worker:
         return True
 
     def _submit(self, ready: Sequence[Execution]) -> None:
-        """Have runs performed."""
+        """Pass runs to the lanes, to be performed."""
         if not ready:
             return
         self._numbers.started += len(ready)
@@ -258,7 +261,7 @@ class Worker:
             self._waiter.wake()
 
     def _give_back(self) -> bool:
-        """While draining: return what was not begun, last first; whether this was the first time."""
+        """While draining: return what was not begun, last first; returns True the first time."""
         first = not self._gave_back
         if first:
             self._poller.stop()

@@ -189,7 +189,7 @@ class Relay:
 
 
 def _by_queue(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:
-    """Groups of consecutive rows for one queue, in order; a group is sent in one call, and accepted whole or refused."""
+    """Groups of consecutive rows for one queue, in order; a group is sent in one call, and accepted whole or not."""
     batch: list[OutboxRow] = []
     for row in rows:
         if batch and batch[0].queue != row.queue:
