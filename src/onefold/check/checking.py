@@ -85,7 +85,9 @@ def check(
         if not is_named and not _mentions_resources(path):
             continue
         try:
-            facts = collect_template(path, parameters=parameters or {}, account=_ACCOUNT, region=_REGION)
+            facts = collect_template(
+                path, parameters=parameters or {}, account=_ACCOUNT, region=_REGION, everything=True
+            )
         except OnefoldError as error:
             if is_named:
                 unread.append(Unread(str(path), error.what, error.todo))

@@ -11,8 +11,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
-from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, Unresolved, ZippedCode
-from onefold.check.intrinsics import text_of, why_not
+from msgspec.structs import replace
+
+from onefold.check.facts import FunctionFacts, InlineCode, LocalCode, Setting, Unresolved, ZippedCode
+from onefold.check.intrinsics import list_of, text_of, whole_number, why_not
 from onefold.check.scope import Properties
 from onefold.limits import FUNCTION_MEMORY_MIB_DEFAULT, FUNCTION_TIMEOUT_MS_DEFAULT, SECOND_MS
 
@@ -70,8 +72,29 @@ def function_of(properties: Properties, asset: str | None) -> FunctionFacts:
         memory_mib=properties.number("MemorySize", FUNCTION_MEMORY_MIB_DEFAULT),
         environment=_environment(properties),
         reserved_concurrency=properties.number_or_none("ReservedConcurrentExecutions"),
+        reserved=properties.setting("ReservedConcurrentExecutions", whole_number),
+        dead_letter_arn=_dead_letter_arn(properties),
+        on_failure=on_failure_of(properties.inner("EventInvokeConfig")),
+        durable_s=properties.inner("DurableConfig").setting("ExecutionTimeout", whole_number),
+        tenancy=properties.inner("TenancyConfig").setting("TenantIsolationMode", text_of),
+        on_instances="CapacityProviderConfig" in properties.raw,
+        role_arn=properties.setting("Role", text_of),
+        permissions=properties.setting("Policies", list_of),
         unresolved=properties.unresolved,
     )
+
+
+def _dead_letter_arn(properties: Properties) -> Setting[str]:
+    key = "DeadLetterQueue" if properties.kind == "AWS::Serverless::Function" else "DeadLetterConfig"
+    return properties.inner(key).setting("TargetArn", text_of)
+
+
+def on_failure_of(properties: Properties) -> Setting[str]:
+    """The destination of failed asynchronous invocations; SAM makes one that is named by its type alone."""
+    failure = properties.inner("DestinationConfig").inner("OnFailure")
+    found = failure.setting("Destination", text_of)
+    made = found.is_absent and "Type" in failure.raw
+    return replace(found, why="SAM makes it") if made else found
 
 
 def _environment(properties: Properties) -> dict[str, str]:

@@ -1,165 +1,72 @@
 """Reads a CloudFormation or SAM template into facts: queues, queue policies, functions and event source mappings.
 
-The only entry point is `collect_template`. It evaluates what can be evaluated from the file alone (parameters, conditions,
-functions) and lists everything else with a reason. SAM's Globals are merged as written, as SAM does before CloudFormation
-sees them.
+`collect_template` reads a file, `collect` a document that another input made (facts.py says what it looks like). When
+everything is asked for, the facts of what is around queues are read too: schedules, rules, topics, alarms and the others of
+`AROUND`, the conditional ones with whether they exist. It evaluates what can be evaluated from the file alone (parameters,
+conditions, functions) and lists everything else with a reason. SAM's Globals are merged as written, as SAM does before
+CloudFormation sees them.
 
 Never here: creating anything, asking AWS, or an opinion on what was found; running code (only Python runs here, from a
 directory of this machine or inline; anything else is still a fact, with the reason in `code`); whether settings are
 wise or even allowed: SQS and the mapping check that when they are created.
-Invariant: every resource of the template is either a fact or in `left_out`. A mapping with an unresolved value does not run:
-with another batch size or without its filter it would be another mapping.
+Invariants: every resource of the template is either a fact or in `left_out`; what may hold more resources is in `unseen`. A
+mapping with an unresolved value does not run: with another batch size or without its filter it would be another mapping.
 
-Sources: CloudFormation's AWS::SQS::Queue, whose properties are the attributes of SQS CreateQueue; Lambda API,
-CreateEventSourceMapping: BatchSize 10, window 0, enabled; SAM developer guide, Globals section: single values are replaced,
-mappings merged, lists joined, Globals first.
+Sources: Lambda API, CreateEventSourceMapping: BatchSize 10, window 0, enabled; SAM developer guide, Globals section: single
+values are replaced, mappings merged, lists joined, Globals first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from onefold.check.collect_events import (
+    bus_of,
+    event_of,
+    rule_of,
+    schedule_of,
+    subscriber_of,
+    subscription_of,
+    topic_of,
+)
 from onefold.check.collect_function import function_of
+from onefold.check.collect_queue import in_order, policy_of, queue_of
+from onefold.check.collect_services import (
+    alarm_of,
+    invoke_config_of,
+    key_of,
+    role_of,
+    state_machine_of,
+    table_of,
+    with_aliases,
+    with_policies,
+)
 from onefold.check.documents import read_document
 from onefold.check.facts import (
+    Document,
     FunctionFacts,
+    KeyFacts,
     LeftOut,
     MappingFacts,
     PolicyFacts,
     PropertyPath,
     QueueFacts,
-    RedriveFacts,
+    ResourceFacts,
+    RoleFacts,
     TemplateFacts,
     TemplateLocation,
     Unresolved,
 )
-from onefold.check.intrinsics import NO_VALUE, is_function, text_of, whole_number, why_not
+from onefold.check.intrinsics import NO_VALUE, is_function, text_of, why_not
 from onefold.check.scope import FUNCTIONS, QUEUE, Properties, Scope
 from onefold.errors import UsageError
 from onefold.limits import (
     BATCH_SIZE_DEFAULT,
     SECOND_MS,
 )
-
-QUEUE_ATTRIBUTES: Final = (
-    "ContentBasedDeduplication",
-    "DeduplicationScope",
-    "DelaySeconds",
-    "FifoQueue",
-    "FifoThroughputLimit",
-    "KmsDataKeyReusePeriodSeconds",
-    "KmsMasterKeyId",
-    "MaximumMessageSize",
-    "MessageRetentionPeriod",
-    "ReceiveMessageWaitTimeSeconds",
-    "SqsManagedSseEnabled",
-    "VisibilityTimeout",
-)
-QUEUE_DOCUMENTS: Final = ("RedriveAllowPolicy", "RedrivePolicy")
-
-
-def queue_of(properties: Properties) -> QueueFacts:
-    """The facts of an AWS::SQS::Queue."""
-    name, why = properties.scope.name_of(properties.logical_id)
-    if why is not None:
-        properties.unresolved["QueueName"] = Unresolved(f"{why.why}; the queue is named {name}")
-    attributes: dict[str, str] = {}
-    for key in QUEUE_ATTRIBUTES:
-        if (value := properties.text(key, "")) != "":
-            attributes[key] = value
-    if attributes.get("FifoQueue") == "false":  # CloudFormation takes it; SQS knows only "true"
-        del attributes["FifoQueue"]
-    for key in QUEUE_DOCUMENTS:
-        if (document := _document(properties, key)) is not None:
-            attributes[key] = json.dumps(document)
-    for key in properties.raw:
-        if key not in {*QUEUE_ATTRIBUTES, *QUEUE_DOCUMENTS, "QueueName", "Tags"}:
-            properties.leave_out(key, "not a property of a queue")
-    return QueueFacts(
-        location=properties.location(),
-        logical_id=properties.logical_id,
-        name=name,
-        named="QueueName" in properties.raw and why is None,
-        attributes=attributes,
-        tags=_tags(properties),
-        redrive=_redrive(properties, attributes),
-        unresolved=properties.unresolved,
-    )
-
-
-def policy_of(properties: Properties) -> PolicyFacts:
-    """The facts of an AWS::SQS::QueuePolicy or QueueInlinePolicy."""
-    urls = properties.get("Queues") if "Queues" in properties.raw else [properties.get("Queue")]
-    if not isinstance(urls, list):
-        properties.refuse("Queues", "no list of URLs")
-    names = [url.rsplit("/", 1)[-1] for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
-    return PolicyFacts(
-        location=properties.location(),
-        logical_id=properties.logical_id,
-        queues=tuple(names),
-        document=properties.get("PolicyDocument"),
-    )
-
-
-def _document(properties: Properties, key: str) -> dict[str, Any] | None:
-    value = properties.get(key)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            properties.refuse(key, "no JSON")
-            return None
-    if value is None or value == {}:
-        return None
-    if not isinstance(value, dict):
-        properties.refuse(key, "no mapping")
-        return None
-    if why := why_not(value):
-        properties.unresolved[key] = why
-        return None
-    return value
-
-
-def _redrive(properties: Properties, attributes: dict[str, str]) -> RedriveFacts | None:
-    if "RedrivePolicy" not in attributes:
-        return None
-    policy = json.loads(attributes["RedrivePolicy"])
-    arn, receives_max = text_of(policy.get("deadLetterTargetArn")), whole_number(policy.get("maxReceiveCount"))
-    if isinstance(arn, Unresolved) or isinstance(receives_max, Unresolved):
-        properties.refuse("RedrivePolicy", "it needs deadLetterTargetArn and a whole maxReceiveCount")
-        del attributes["RedrivePolicy"]
-        return None
-    return RedriveFacts(properties.location("RedrivePolicy"), arn.rsplit(":", 1)[-1], receives_max)
-
-
-def _tags(properties: Properties) -> dict[str, str]:
-    value = properties.get("Tags")
-    found: dict[str, str] = {}
-    for number, item in enumerate(value if isinstance(value, list) else ()):
-        pair = (text_of(item.get("Key")), text_of(item.get("Value"))) if isinstance(item, dict) else (None, None)
-        if isinstance(pair[0], str) and isinstance(pair[1], str):
-            found[pair[0]] = pair[1]
-        else:
-            properties.unresolved[f"Tags.{number}"] = why_not(item) or Unresolved("no Key and Value")
-    return found
-
-
-def in_order(queues: list[QueueFacts]) -> list[QueueFacts]:
-    """A queue comes after its dead-letter queue; queues that refer to one another in a circle keep their order."""
-    by_name = {queue.name: queue for queue in queues}
-    placed: dict[str, QueueFacts] = {}
-    for queue in queues:
-        chain: list[QueueFacts] = []
-        current: QueueFacts | None = queue
-        while current is not None and current.name not in placed and current not in chain:
-            chain.append(current)
-            current = by_name.get(current.redrive.target) if current.redrive else None
-        placed.update((one.name, one) for one in reversed(chain))
-    return list(placed.values())
-
 
 READ_OF_MAPPINGS: Final = frozenset(
     {
@@ -274,10 +181,44 @@ MAPPING = "AWS::Lambda::EventSourceMapping"
 POLICIES = frozenset({"AWS::SQS::QueuePolicy", "AWS::SQS::QueueInlinePolicy"})
 SERVERLESS = "AWS::Serverless::Function"
 OWN_TRANSFORMS = frozenset({"AWS::Serverless-2016-10-31", "AWS::LanguageExtensions"})
+_Taker = Callable[[Properties, bool | Unresolved], ResourceFacts | Iterable[ResourceFacts]]
+AROUND: Final[Mapping[str, _Taker]] = {
+    "AWS::CloudWatch::Alarm": alarm_of,
+    "AWS::CloudWatch::CompositeAlarm": alarm_of,
+    "AWS::CloudWatch::LogAlarm": alarm_of,
+    "AWS::DynamoDB::GlobalTable": table_of,
+    "AWS::DynamoDB::Table": table_of,
+    "AWS::Events::EventBus": bus_of,
+    "AWS::Events::Rule": rule_of,
+    "AWS::EventsV2::EventBus": bus_of,
+    "AWS::EventsV2::Subscriber": subscriber_of,
+    "AWS::IAM::Role": role_of,
+    "AWS::KMS::Key": key_of,
+    "AWS::Lambda::EventInvokeConfig": invoke_config_of,
+    "AWS::SNS::Subscription": subscription_of,
+    "AWS::SNS::Topic": topic_of,
+    "AWS::Scheduler::Schedule": schedule_of,
+    "AWS::Serverless::SimpleTable": table_of,
+    "AWS::Serverless::StateMachine": state_machine_of,
+    "AWS::StepFunctions::StateMachine": state_machine_of,
+}
+ATTACHED: Final = frozenset({"AWS::IAM::ManagedPolicy", "AWS::IAM::Policy", "AWS::IAM::RolePolicy"})
+ALIAS: Final = "AWS::KMS::Alias"
+HOLD_MORE: Final = {
+    "AWS::CloudFormation::Stack": "a nested stack",
+    "AWS::Serverless::Application": "a nested application",
+    "AWS::Serverless::Connector": "a connector, of which SAM makes policies",
+}
 
 
 def collect_template(
-    path: Path, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = ""
+    path: Path,
+    *,
+    parameters: Mapping[str, str],
+    account: str,
+    region: str,
+    endpoint: str = "",
+    everything: bool = False,
 ) -> TemplateFacts:
     """What the template says.
 
@@ -287,6 +228,7 @@ def collect_template(
         account: account id, 12 digits, for ARNs, URLs and AWS::AccountId.
         region: for ARNs, URLs and AWS::Region.
         endpoint: what `Ref` of a queue begins with, `http://127.0.0.1:9324`; SQS's own address when empty.
+        everything: read what is around queues too, for rules; a local SQS needs nothing of it.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -295,9 +237,31 @@ def collect_template(
     """
     _refuse_others(path)
     document = read_document(path)
-    scope = Scope(document, parameters=parameters, account=account, region=region, endpoint=endpoint)
-    if not scope.resources:
+    if not document.data.get("Resources"):
         _refuse_others(path, document.data)
+    return collect(
+        document, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=everything
+    )
+
+
+def collect(
+    document: Document,
+    *,
+    parameters: Mapping[str, str],
+    account: str,
+    region: str,
+    endpoint: str = "",
+    everything: bool,
+) -> TemplateFacts:
+    """What a document says, from wherever it comes; the arguments are those of `collect_template`.
+
+    Raises:
+        UsageError: it has no Resources, or a parameter is unknown or not allowed.
+    """
+    scope = Scope(
+        document, parameters=parameters, account=account, region=region, endpoint=endpoint, everything=everything
+    )
+    if not scope.resources:
         raise UsageError(f"{document.file} has no Resources.", todo="Name a template that has some.")
     found = _Collection(scope)
     for logical_id in scope.resources:
@@ -314,6 +278,8 @@ def collect_template(
         mappings=tuple(found.mappings),
         left_out=tuple(sorted(found.left_out, key=lambda one: (one.location.line, one.location.path))),
         document=document,
+        around=tuple(found.around),
+        unseen=(*document.missing, *found.unseen),
     )
 
 
@@ -349,13 +315,20 @@ class _Collection:
         self.functions: list[FunctionFacts] = []
         self.mappings: list[MappingFacts] = []
         self.left_out: list[LeftOut] = []
+        self.around: list[ResourceFacts] = []
+        self.unseen: list[str] = []
+        self._attached: list[Properties] = []
+        self._aliases: list[Properties] = []
 
     def take(self, logical_id: str) -> None:
         """Make facts of one resource, or leave it out."""
         path = ("Resources", logical_id)
         resource = self.scope.resources[logical_id]
         kind = self.scope.type_of(logical_id)
+        if self.scope.everything and kind is not None and self._take_around(logical_id, kind, resource):
+            return
         if logical_id.startswith("Fn::"):
+            self.unseen.append(f"{logical_id}, a loop or macro")
             self._leave_out(path, logical_id.split("::", 2)[1], "a loop or macro; it is not expanded here")
         elif kind is None:
             self._leave_out(path, "no type", "no resource: it needs a Type")
@@ -385,10 +358,57 @@ class _Collection:
         named = self.scope.document.data.get("Transform") or []
         for transform in named if isinstance(named, list) else [named]:
             name = transform if isinstance(transform, str) else "Fn::Transform"
+            if not name.startswith("AWS::") or name == "AWS::Include":
+                self.unseen.append(f"the macro {name}")
             if name not in OWN_TRANSFORMS:
                 self._leave_out(("Transform",), "macro", f"{name} is not run; what it would change is as written")
 
+        keys = [one for one in self.around if isinstance(one, KeyFacts)]
+        roles = [one for one in self.around if isinstance(one, RoleFacts)]
+        others = [one for one in self.around if not isinstance(one, (KeyFacts, RoleFacts))]
+        self.around = [*others, *with_aliases(keys, self._aliases), *with_policies(roles, self._attached)]
+
     # ------------------------------------------------------------------------------------------------
+
+    def _take_around(self, logical_id: str, kind: str, resource: dict[str, Any]) -> bool:
+        """Make facts of a resource that is not served; False: it is of another type."""
+        if kind in HOLD_MORE or kind.endswith("::MODULE"):
+            self.unseen.append(f"{logical_id}, {HOLD_MORE.get(kind, 'a module')}")
+            return False
+        exists = self.scope.condition(str(resource["Condition"])) if "Condition" in resource else True
+        if kind in ATTACHED:
+            self._attached.append(self._properties(logical_id))
+        elif kind == ALIAS:
+            self._aliases.append(self._properties(logical_id))
+        elif kind in POLICIES and exists is not True:
+            self.policies.append(policy_of(self._properties(logical_id), exists))
+        elif kind in AROUND:
+            properties = self._properties(logical_id)
+            made = AROUND[kind](properties, exists)
+            self.around += [made] if isinstance(made, ResourceFacts) else made
+            if kind == "AWS::Serverless::StateMachine":
+                self._take_events_around(properties, str(self.scope.ref(logical_id)), exists)
+        else:
+            return False
+        return True
+
+    def _take_events_around(self, properties: Properties, arn: str, exists: bool | Unresolved) -> None:
+        """SAM's events of a state machine."""
+        events = properties.inner("Events")
+        for name, written in events.raw.items():
+            event = self.scope.resolve(written) if is_function(written) else written
+            if isinstance(event, dict):
+                self._take_event_around(event, properties.logical_id, (*events.path, name), arn, exists)
+
+    def _take_event_around(
+        self, event: dict[str, Any], logical_id: str, path: PropertyPath, arn: str, exists: bool | Unresolved
+    ) -> bool:
+        kind, name = str(event.get("Type")), str(path[-1])
+        source = Properties(self.scope, kind, f"{logical_id}{name}", (*path, "Properties"), event.get("Properties"))
+        made = event_of(kind, source, exists, arn)
+        if made is not None:
+            self.around.append(made)
+        return made is not None
 
     def _not_there(self, resource: dict[str, Any]) -> str | None:
         """Why a conditional resource is not taken."""
@@ -433,6 +453,9 @@ class _Collection:
                 continue
             kind = event.get("Type") if isinstance(event, dict) else None
             if kind != "SQS":
+                arn = self.scope.function_arn(function)
+                if self.scope.everything and self._take_event_around(event, properties.logical_id, path, arn, True):
+                    continue
                 self._leave_out(path, str(kind), "only events of type SQS are served")
                 continue
             raw = event.get("Properties")
@@ -470,5 +493,5 @@ class _Collection:
     def _leave_out(self, path: PropertyPath, kind: str, why: str) -> None:
         document = self.scope.document
         logical_id = str(path[1]) if len(path) > 1 else ""
-        location = TemplateLocation(document.file, document.line(path), logical_id, ".".join(map(str, path)))
+        location = TemplateLocation(document.file, document.line(path), logical_id, path)
         self.left_out.append(LeftOut(location, str(text_of(kind)), why))

@@ -125,7 +125,7 @@ def no_partial_answer(model: Model) -> Iterator[Finding]:
         batch_size = mapping.batch_size.value
         if mapping.queue is None or mapping.reports_failures is not False or batch_size is None or batch_size < 2:
             continue
-        properties = tuple(mapping.facts.location.path.split("."))
+        properties = mapping.facts.location.parts
         edits = tuple(inserted(model.document, properties, "FunctionResponseTypes", ["ReportBatchItemFailures"]))
         yield Finding(
             rule="DUP004",

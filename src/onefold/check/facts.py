@@ -1,36 +1,90 @@
-"""What a template says about queues, functions and mappings, as plain values, each with its position in the file.
+"""What a template says about queues, functions, mappings and what is around them, as plain values with their positions.
+
+Any input gives these facts. It makes a `Document`: resources in the shape that CloudFormation gives them, and a table of
+positions. `collect_template.collect` reads the facts from it, so that an input knows nothing about rules and a rule nothing
+about inputs. In such a document
+
+- `data` is {"Resources": {id: {"Type": ..., "Properties": {...}}}}. An id is what people call the resource: a logical id, a
+  Terraform address, an ARN; it may have dots. `Condition`, `Metadata` and CloudFormation's functions may be used.
+- a reference to another resource is a literal ARN, name or URL, or {"Fn::GetAtt": [id, "Arn"]}, {"Ref": id}.
+- a value that only a deployment knows is `Unresolved(why)` in its place, a whole mapping, list or property likewise.
+- `spans` has the position of each value by its path, `("Resources", id, "Properties", "VisibilityTimeout")`; where one is
+  missing, that of the nearest value around it is shown. `Span.file` names the file when it is not `Document.file`.
+- one document is of one account and region: queues are linked by name.
+- `missing` says what may exist beside the resources that are listed, so that no rule takes them for all there is.
 
 Never here: how a template is read (collect_template.py and the modules beside it) or what to think of it. A value that
-cannot be known from the file alone is not guessed: it is `Unresolved` with the reason, listed under `unresolved` of its
-fact by the path of the property, and the field beside it holds AWS's default. Invariant: whatever a reader ignored is in
-`TemplateFacts.left_out`, with the reason, once.
+cannot be known from the file alone is not guessed. It is a `Setting` without a value and with the reason; in the facts that
+a local SQS is made from (queues, functions, mappings) it is also listed under `unresolved` by the path of the property, and
+the field beside it holds AWS's default. Invariant: whatever a reader ignored is in `TemplateFacts.left_out`, with the
+reason, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from onefold.check.findings import Source
+
 PropertyPath = tuple[str | int, ...]
+T = TypeVar("T")
+_NOTHING: Final = object()
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A piece of a file: lines and columns from 1; `end_column` is one past the last character."""
+    """A piece of a file, of the document's where `file` is ""; lines and columns from 1, `end_column` one past the last."""
 
     line: int
     column: int
     end_line: int
     end_column: int
+    file: str = ""
+
+
+class Unresolved(msgspec.Struct, frozen=True):
+    """A value that the file alone does not give; `why` is a phrase for a person, without a full stop."""
+
+    why: str
+
+
+class Setting(msgspec.Struct, Generic[T], frozen=True):
+    """A value of a resource: known, absent, or not to be told.
+
+    Attributes:
+        value: None: absent, or not known.
+        at: its path in the document. source: where that is written, or what it is missing in.
+        written: False where the value is AWS's default, or absent.
+        why: for what reason it is not known; "" when it is known or absent.
+        span: of the value itself, where it is written as a number and can be replaced.
+    """
+
+    value: T | None
+    source: Source
+    at: PropertyPath
+    written: bool
+    why: str = ""
+    span: Source | None = None
+
+    @property
+    def path(self) -> str:
+        """`Resources.Orders.Properties.VisibilityTimeout`."""
+        return ".".join(map(str, self.at))
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is certainly no value: not written, and without a default."""
+        return self.value is None and not self.why
 
 
 class Document(msgspec.Struct, frozen=True):
     """Plain data (dict, list, str, int, float, bool, None), and for each value by its path its line, from 1, and its span.
 
     `text` is the file as it was read. `lines` and `spans` are empty for JSON that is not YAML. The span of a mapping or list
-    in block style ends where the next token begins, which may be lines later.
+    in block style ends where the next token begins, which may be lines later. `missing`: what may exist beside it.
     """
 
     file: str
@@ -38,6 +92,7 @@ class Document(msgspec.Struct, frozen=True):
     lines: dict[PropertyPath, int]
     spans: dict[PropertyPath, Span] = {}
     text: str = ""
+    missing: tuple[str, ...] = ()
 
     def line(self, path: PropertyPath) -> int:
         """Line of the value at `path`, or of the nearest value around it; 0 when lines are not known."""
@@ -45,24 +100,61 @@ class Document(msgspec.Struct, frozen=True):
             path = path[:-1]
         return self.lines.get(path, 0)
 
+    def at(self, path: PropertyPath) -> Any:
+        """The value that is written at a path; None when there is none."""
+        found = self._at(path)
+        return None if found is _NOTHING else found
+
+    def has(self, path: PropertyPath) -> bool:
+        """Whether something is written at a path, be it null."""
+        return self._at(path) is not _NOTHING
+
+    def _at(self, path: PropertyPath) -> Any:
+        found: Any = self.data
+        for part in path:
+            if isinstance(found, dict):
+                found = found.get(part, _NOTHING)
+            elif isinstance(found, list) and isinstance(part, int) and 0 <= part < len(found):
+                found = found[part]
+            else:
+                return _NOTHING
+        return found
+
+    def source(self, path: PropertyPath) -> Source:
+        """Where a value, or the nearest around it, is written; the first line of it if it has several."""
+        while path and path not in self.spans:
+            path = path[:-1]
+        span = self.spans.get(path, Span(1, 1, 1, 1))
+        if span.end_line != span.line and not span.file:
+            first = self.text.split("\n", span.line)[span.line - 1]
+            span = Span(span.line, span.column, span.line, max(span.column, len(first.rstrip()) + 1))
+        return Source(span.file or self.file, span.line, span.column, span.end_line, span.end_column)
+
+    def setting(self, path: PropertyPath, value: T | None, why: str = "") -> Setting[T]:
+        """A value with where it is written."""
+        literal = self._at(path)
+        is_number = type(literal) is int or (isinstance(literal, str) and literal.isascii() and literal.isdecimal())
+        source = self.source(path)
+        span = source if is_number and path in self.spans else None
+        return Setting(value, source, path, literal is not _NOTHING, why, span)
+
 
 class TemplateLocation(msgspec.Struct, frozen=True):
-    """Where in a template: file, line from 1 (0: not known), logical id of the resource ("" outside one), property path."""
+    """Where in a template: file, line from 1 (0: not known), logical id of the resource ("" outside one), path there."""
 
     file: str
     line: int
     logical_id: str = ""
-    path: str = ""
+    parts: PropertyPath = ()
+
+    @property
+    def path(self) -> str:
+        """The path with dots between its parts."""
+        return ".".join(map(str, self.parts))
 
     def __str__(self) -> str:
         """`template.yaml:12`, the form that editors and terminals open."""
         return f"{self.file}:{self.line}" if self.line else self.file
-
-
-class Unresolved(msgspec.Struct, frozen=True):
-    """A value that the file alone does not give; `why` is a phrase for a person, without a full stop."""
-
-    why: str
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -104,12 +196,17 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An AWS::SQS::QueuePolicy: names of the queues it is for, and the document, `Unresolved` values inside it."""
+    """An AWS::SQS::QueuePolicy: names of the queues it is for, and the document, `Unresolved` values inside it.
+
+    `is_for_others`: it is also for queues whose URL is not known. `exists`: see `ResourceFacts`.
+    """
 
     location: TemplateLocation
     logical_id: str
     queues: tuple[str, ...]
     document: Any
+    is_for_others: bool = False
+    exists: bool | Unresolved = True
 
 
 class LocalCode(msgspec.Struct, frozen=True):
@@ -133,7 +230,12 @@ class InlineCode(msgspec.Struct, frozen=True):
 
 
 class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An AWS::Lambda::Function or AWS::Serverless::Function; `code` is Unresolved when it cannot run here."""
+    """An AWS::Lambda::Function or AWS::Serverless::Function; `code` is Unresolved when it cannot run here.
+
+    `dead_letter_arn`, `on_failure`: where events of asynchronous invocations go that have failed. `durable_s`: the execution
+    timeout of a durable function. `tenancy`: its isolation mode. `on_instances`: Lambda Managed Instances run it.
+    `permissions`: what SAM's Policies say.
+    """
 
     location: TemplateLocation
     logical_id: str
@@ -146,6 +248,14 @@ class FunctionFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     environment: Mapping[str, str]
     reserved_concurrency: int | None = None
+    reserved: Setting[int]
+    dead_letter_arn: Setting[str]
+    on_failure: Setting[str]
+    durable_s: Setting[int]
+    tenancy: Setting[str]
+    on_instances: bool
+    role_arn: Setting[str]
+    permissions: Setting[list[Any]]
     unresolved: Mapping[str, Unresolved] = {}
 
 
@@ -172,8 +282,168 @@ class MappingFacts(msgspec.Struct, frozen=True, kw_only=True):
     unresolved: Mapping[str, Unresolved] = {}
 
 
+class ResourceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What each of the resources below has.
+
+    Attributes:
+        id: its logical id. arn: by which others in the document refer to it; "" where that is not known.
+        named: the document gives its name. source, at: of its properties.
+        exists: False or unresolved where its condition does not hold or is not known.
+    """
+
+    id: str
+    type: str
+    arn: str
+    named: bool
+    source: Source
+    at: PropertyPath
+    exists: bool | Unresolved = True
+
+
+class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a schedule or rule invokes, and what happens when that fails.
+
+    `makes_queue`: SAM makes the dead-letter queue, and lets it be sent to. `input`: what is sent, text or plain data.
+    """
+
+    source: Source
+    at: PropertyPath
+    arn: Setting[str]
+    role_arn: Setting[str]
+    dead_letter_arn: Setting[str]
+    makes_queue: bool
+    retries_max: Setting[int]
+    age_max_s: Setting[int]
+    group: Setting[str]
+    input: Setting[Any]
+
+
+class ScheduleFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A schedule of EventBridge Scheduler. `group`: the name of its schedule group, "default" where none is given."""
+
+    expression: Setting[str]
+    group: Setting[str]
+    state: Setting[str]
+    target: TargetFacts
+
+
+class RuleFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A rule of EventBridge: on a schedule, or for events of a bus. `targets` None: they are not known."""
+
+    expression: Setting[str]
+    pattern: Setting[Any]
+    bus: Setting[str]
+    state: Setting[str]
+    targets: tuple[TargetFacts, ...] | None
+
+
+class BusFacts(ResourceFacts, frozen=True, kw_only=True):
+    """An event bus, of the classic generation (1) or of the second (2)."""
+
+    generation: Literal[1, 2]
+    dead_letter_arn: Setting[str]
+    key: Setting[str]
+    retention_days: Setting[int]
+
+
+class SubscriberFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A subscriber of an event bus of the second generation: it has one target."""
+
+    bus: Setting[str]
+    kind: Setting[str]
+    state: Setting[str]
+    target_arn: Setting[str]
+    role_arn: Setting[str]
+    on_failure: Setting[str]
+    retries_max: Setting[int]
+    age_max_s: Setting[int]
+
+
+class TopicFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A topic of SNS."""
+
+    fifo: Setting[bool]
+    key: Setting[str]
+
+
+class TopicSubscriptionFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A subscription to a topic. `allowed`: SAM makes the policy that lets the topic send to its queue."""
+
+    topic_arn: Setting[str]
+    protocol: Setting[str]
+    endpoint: Setting[str]
+    dead_letter_arn: Setting[str]
+    raw: Setting[bool]
+    allowed: bool
+
+
+class StateMachineFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A state machine. `definition`: in Amazon States Language; in its texts, `GAP` stands for what is not known."""
+
+    kind: Setting[str]
+    definition: Setting[dict[str, Any]]
+
+
+class TableFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A table of DynamoDB. `regions`: of its replicas. `consistency`: EVENTUAL or STRONG between them."""
+
+    ttl_attribute: Setting[str]
+    regions: Setting[list[str]]
+    consistency: Setting[str]
+
+
+class MetricFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that an alarm looks at, alone or in an expression."""
+
+    namespace: Setting[str]
+    name: Setting[str]
+    dimensions: Mapping[str, Setting[str]]
+    statistic: Setting[str]
+    period_s: Setting[int]
+
+
+class AlarmFacts(ResourceFacts, frozen=True, kw_only=True):
+    """An alarm. `metrics` None: not known. `computes`: it judges an expression of them. `rule`: of a composite alarm."""
+
+    kind: Literal["metric", "composite", "log"]
+    metrics: tuple[MetricFacts, ...] | None
+    computes: bool
+    comparison: Setting[str]
+    threshold: Setting[float]
+    missing: Setting[str]
+    enabled: Setting[bool]
+    actions: Setting[list[Any]]
+    ok_actions: Setting[list[Any]]
+    rule: Setting[str]
+
+
+class KeyFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A key of KMS with its policy. `names`: its id and aliases, by which queues refer to it."""
+
+    policy: Setting[dict[str, Any]]
+    names: frozenset[str]
+
+
+class RoleFacts(ResourceFacts, frozen=True, kw_only=True):
+    """A role. `policies`: the documents written for it. `has_others`: more may be attached, such as managed ones."""
+
+    policies: tuple[Any, ...]
+    has_others: bool
+
+
+class InvokeConfigFacts(ResourceFacts, frozen=True, kw_only=True):
+    """An AWS::Lambda::EventInvokeConfig: where asynchronous invocations of a function (its name) go that have failed."""
+
+    function: Setting[str]
+    on_failure: Setting[str]
+    retries_max: Setting[int]
+
+
 class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read from one template. `queues` are in an order to create them in: dead-letter queues first."""
+    """All that was read from one template. `queues` are in an order to create them in: dead-letter queues first.
+
+    `around`: the other resources, read when everything is asked for. `unseen`: why there may be more resources.
+    """
 
     file: str
     account: str
@@ -185,6 +455,8 @@ class TemplateFacts(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[MappingFacts, ...]
     left_out: tuple[LeftOut, ...]
     document: Document
+    around: tuple[ResourceFacts, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def functions_that_run(self) -> tuple[FunctionFacts, ...]:

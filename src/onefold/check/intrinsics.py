@@ -33,6 +33,7 @@ class NoValue:
 
 
 NO_VALUE: Final = NoValue()
+GAP: Final = "\N{REPLACEMENT CHARACTER}"  # in a text with gaps: what is not known
 _SUBSTITUTED: Final = re.compile(r"\$\{(!?)([^{}]*)\}")
 _DYNAMIC: Final = re.compile(r"\{\{resolve:([^:}]+):")
 
@@ -86,6 +87,27 @@ def flag(value: Any) -> bool | Unresolved:
     return Unresolved(f"{_short(value)} where true or false is needed")
 
 
+def decimal_number(value: Any) -> float | Unresolved:
+    """A number, written as such or as text."""
+    if isinstance(value, Unresolved):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}(\.[0-9]{1,18})?\s*", value):
+        return float(value)
+    return Unresolved(f"{_short(value)} where a number is needed")
+
+
+def list_of(value: Any) -> list[Any] | Unresolved:
+    """A list; one value that stands alone is a list of it."""
+    return value if isinstance(value, (list, Unresolved)) else [value]
+
+
+def plain(value: Any) -> Any:
+    """A value of any type, of which everything is known."""
+    return why_not(value) or value
+
+
 def is_function(value: Any) -> bool:
     """Whether a value, as written, is an intrinsic function."""
     return isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith(("Fn::", "Ref"))
@@ -109,6 +131,7 @@ class Intrinsics:
 
     def __init__(self, names: NameResolver) -> None:
         self._names = names
+        self._gap: str | None = None
         self._chars = 0  # of all that was read and made until now
         self._functions: Mapping[str, Callable[[Any], Any]] = {
             "Condition": self._condition,
@@ -148,6 +171,14 @@ class Intrinsics:
                 return self._resolve_mapping(value)
             case _:
                 return value
+
+    def with_gaps(self, value: Any) -> Any:
+        """The value with every function evaluated, and `GAP` in its texts for each part that is not known."""
+        self._gap = GAP
+        try:
+            return self.resolve(value)
+        finally:
+            self._gap = None
 
     def _count(self, value: Any) -> None:
         self._chars += _VALUE_CHARS + (len(value) if isinstance(value, str) else 0)
@@ -216,6 +247,8 @@ class Intrinsics:
             if not literal and name not in known:
                 known[name] = self._named(name, given)
             value = f"${{{found[2]}}}" if literal else known[name]
+            if isinstance(value, Unresolved) and self._gap is not None:
+                value = self._gap
             if isinstance(value, Unresolved):
                 return value
             parts += (argument[end : found.start()], value)
@@ -238,6 +271,8 @@ class Intrinsics:
         if not isinstance(items, list):
             return items if isinstance(items, Unresolved) else _bad("Fn::Join", argument)
         texts = [text_of(item) for item in items]
+        if self._gap is not None:
+            texts = [self._gap if isinstance(text, Unresolved) else text for text in texts]
         known = [text for text in texts if isinstance(text, str)]
         if len(known) < len(texts):
             return why_not(texts) or _bad("Fn::Join", argument)

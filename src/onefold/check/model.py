@@ -1,7 +1,11 @@
-"""Queues, functions and mappings of a template as rules compare them: linked, and each value with its position.
+"""Queues, functions and what is around them as rules compare them: linked, and each value with its position.
 
-A value is known, or it is None because the file alone does not give it; a rule says nothing about what is not known. A value
-that is not written is AWS's default, and its position is that of the resource.
+A value is known, absent, or None because the file alone does not give it (`Setting`); a rule says nothing about what is not
+known. A value that is not written is AWS's default, and its position is that of the resource. What a queue is for is
+inferred first: `Queue.roles` and `Model.senders_of`, so that no rule takes a dead-letter queue for a source.
+
+`all` gives the resources of a kind that exist, `possible` also those whose condition does not hold or is not known: a rule
+that reports what is missing asks for the possible ones, and whether `unseen` is empty.
 Never here: what is wrong with a value. Invariant: whatever a mapping refers to is linked where it is in the same template.
 """
 
@@ -9,49 +13,89 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final, Literal, TypeVar
 
 from msgspec import Struct
 
-from onefold.check.facts import Document, FunctionFacts, MappingFacts, PropertyPath, QueueFacts, Span, TemplateFacts
+from onefold.check.facts import (
+    BusFacts,
+    Document,
+    FunctionFacts,
+    MappingFacts,
+    PolicyFacts,
+    PropertyPath,
+    QueueFacts,
+    ResourceFacts,
+    RuleFacts,
+    ScheduleFacts,
+    Setting,
+    SubscriberFacts,
+    TargetFacts,
+    TemplateFacts,
+    TopicSubscriptionFacts,
+)
 from onefold.check.findings import Edit, Source
 from onefold.limits import SECOND_MS
 
 # SQS API reference, SetQueueAttributes: VisibilityTimeout and MessageRetentionPeriod.
 VISIBILITY_DEFAULT_S: Final = 30
 RETENTION_DEFAULT_S: Final = 345_600
+HELD_TAG: Final = "onefold:held"  # names the queue of unknown outcomes at the queue it is for
+EVENTS: Final = "events.amazonaws.com"
+TOPICS: Final = "sns.amazonaws.com"
+SDK_SEND: Final = ":aws-sdk:sqs:sendMessage"
 
-
-class Setting(Struct, frozen=True):
-    """A number of a resource.
-
-    Attributes:
-        value: None: the file alone does not give it. written: False where it is AWS's default.
-        span: of the number itself, where it is written as one and can be replaced.
-    """
-
-    value: int | None
-    source: Source
-    path: str
-    written: bool
-    span: Source | None = None
+Role = Literal["source", "dead letters", "failed deliveries", "held", "target"]
+R = TypeVar("R", bound=ResourceFacts)
 
 
 class Queue(Struct, frozen=True, kw_only=True):
-    """A queue. `role`: what it is for, as far as this template says."""
+    """A queue. `roles`: what it is for, as far as this template says: more than one, or none."""
 
     facts: QueueFacts
     source: Source
-    visibility_s: Setting
-    retention_s: Setting
-    receives_max: Setting | None
+    visibility_s: Setting[int]
+    retention_s: Setting[int]
+    receives_max: Setting[int] | None
     dead_letters: Queue | None
-    is_dead_letter_queue: bool
+    roles: frozenset[Role]
+    is_redrive_written: bool
 
     @property
     def name(self) -> str:
         """Its logical id."""
         return self.facts.logical_id
+
+    @property
+    def is_for_failures(self) -> bool:
+        """Whether messages or events go there that could not be processed or delivered."""
+        return not self.roles.isdisjoint({"dead letters", "failed deliveries", "held"})
+
+    @property
+    def may_redrive(self) -> bool:
+        """Whether it has a redrive policy, or may have one under other conditions."""
+        return self.facts.redrive is not None or self.is_redrive_written
+
+
+class Sender(Struct, frozen=True, kw_only=True):
+    """Something of EventBridge, Scheduler or SNS that sends to a queue.
+
+    Attributes:
+        name: its logical id. arn: of the schedule, rule or topic; "" where it is not known.
+        queue_arn: where it sends. of_failures: only what it could not deliver elsewhere.
+        principal: the service that sends; "" where it sends with the role of `role_arn`.
+        is_allowed: SAM makes the policy that allows it.
+    """
+
+    name: str
+    kind: Literal["rule", "schedule", "topic", "bus", "subscriber"]
+    source: Source
+    arn: str
+    queue_arn: Setting[str]
+    of_failures: bool
+    principal: str = ""
+    role_arn: Setting[str] | None = None
+    is_allowed: bool = False
 
 
 class Function(Struct, frozen=True, kw_only=True):
@@ -59,8 +103,8 @@ class Function(Struct, frozen=True, kw_only=True):
 
     facts: FunctionFacts
     source: Source
-    timeout_s: Setting
-    reserved: Setting | None
+    timeout_s: Setting[int]
+    reserved: Setting[int] | None
 
     @property
     def name(self) -> str:
@@ -73,9 +117,9 @@ class Mapping(Struct, frozen=True, kw_only=True):
 
     facts: MappingFacts
     source: Source
-    batch_size: Setting
-    window_s: Setting
-    concurrency_max: Setting | None
+    batch_size: Setting[int]
+    window_s: Setting[int]
+    concurrency_max: Setting[int] | None
     reports_failures: bool | None
     queue: Queue | None
     function: Function | None
@@ -87,16 +131,53 @@ class Mapping(Struct, frozen=True, kw_only=True):
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """Everything that rules look at."""
+    """Everything that rules look at.
+
+    `around`: all other resources. `senders`: what sends to queues. `unseen`: why there may be resources that are not here.
+    """
 
     document: Document
     queues: tuple[Queue, ...]
     functions: tuple[Function, ...]
     mappings: tuple[Mapping, ...]
+    policies: tuple[PolicyFacts, ...]
+    around: tuple[ResourceFacts, ...]
+    senders: tuple[Sender, ...]
+    unseen: tuple[str, ...]
 
     def mappings_of(self, queue: Queue) -> list[Mapping]:
         """The mappings that receive from a queue."""
         return [one for one in self.mappings if one.queue is queue]
+
+    def senders_of(self, queue: Queue) -> list[Sender]:
+        """What sends to a queue, or sends it what failed elsewhere."""
+        return [one for one in self.senders if self.queue_at(one.queue_arn.value) is queue]
+
+    def all(self, kind: type[R]) -> list[R]:
+        """The resources of a kind that exist."""
+        return [one for one in self.around if isinstance(one, kind) and one.exists is True]
+
+    def possible(self, kind: type[R]) -> list[R]:
+        """The resources of a kind, also those that exist under other conditions only."""
+        return [one for one in self.around if isinstance(one, kind)]
+
+    def queue_at(self, arn: str | None) -> Queue | None:
+        """The queue of this template that has an ARN."""
+        name = name_in(arn, "sqs")
+        return next((one for one in self.queues if one.facts.name == name), None)
+
+    def function_at(self, arn: str | None) -> Function | None:
+        """The function of this template that has an ARN, with or without a version or alias."""
+        name = name_in(arn, "lambda")
+        return next((one for one in self.functions if one.facts.name == name), None)
+
+
+def name_in(arn: str | None, service: str) -> str | None:
+    """The name of a queue or function in an ARN; None where it is none of this service."""
+    parts = (arn or "").split(":")
+    if len(parts) < 6 or parts[0] != "arn" or parts[2] != service:
+        return None
+    return parts[6] if service == "lambda" and len(parts) > 6 else parts[5]
 
 
 def model_of(facts: TemplateFacts) -> Model:
@@ -108,7 +189,8 @@ class _Linker:
     def __init__(self, facts: TemplateFacts) -> None:
         self._facts = facts
         self._document = facts.document
-        self._targets = {one.redrive.target for one in facts.queues if one.redrive is not None}
+        self._senders = tuple(sender for one in facts.around for sender in _senders(one))
+        self._roles = self._inferred()
 
     def model(self) -> Model:
         queues: dict[str, Queue] = {}
@@ -124,51 +206,74 @@ class _Linker:
                 for one in self._facts.mappings
                 if one.enabled and "Enabled" not in one.unresolved
             ),
+            policies=self._facts.policies,
+            around=self._facts.around,
+            senders=self._senders,
+            unseen=self._facts.unseen,
         )
 
+    def _inferred(self) -> dict[str, set[Role]]:
+        """What queues are for, by their names."""
+        found: dict[str, set[Role]] = {one.name: set() for one in self._facts.queues}
+
+        def note(name: str | None, role: Role) -> None:
+            if name is not None:
+                found.setdefault(name, set()).add(role)
+
+        for mapping in self._facts.mappings:
+            note(mapping.queue, "source")
+        for queue in self._facts.queues:
+            note(queue.tags.get(HELD_TAG), "held")
+            note(None if queue.redrive is None else queue.redrive.target, "dead letters")
+        for sender in self._senders:
+            note(name_in(sender.queue_arn.value, "sqs"), "failed deliveries" if sender.of_failures else "target")
+        for function in self._facts.functions:
+            note(name_in(function.dead_letter_arn.value, "sqs"), "failed deliveries")
+            note(name_in(function.on_failure.value, "sqs"), "failed deliveries")
+        return found
+
     def _queue(self, facts: QueueFacts, before: dict[str, Queue]) -> Queue:
-        base = _path(facts.location.path)
+        base = facts.location.parts
         receives = None
         if facts.redrive is not None:
-            path = (*base, "RedrivePolicy", "maxReceiveCount")
-            receives = self._setting(path, facts.redrive.receives_max, is_known=True)
+            receives = self._document.setting((*base, "RedrivePolicy", "maxReceiveCount"), facts.redrive.receives_max)
         return Queue(
             facts=facts,
-            source=self.source(base),
+            source=self._document.source(base),
             visibility_s=self._attribute(facts, "VisibilityTimeout", VISIBILITY_DEFAULT_S),
             retention_s=self._attribute(facts, "MessageRetentionPeriod", RETENTION_DEFAULT_S),
             receives_max=receives,
             dead_letters=None if facts.redrive is None else before.get(facts.redrive.target),
-            is_dead_letter_queue=facts.name in self._targets,
+            roles=frozenset(self._roles.get(facts.name, ())),
+            is_redrive_written=self._document.has((*base, "RedrivePolicy")),
         )
 
-    def _attribute(self, facts: QueueFacts, name: str, default: int) -> Setting:
+    def _attribute(self, facts: QueueFacts, name: str, default: int) -> Setting[int]:
         text = facts.attributes.get(name, str(default))
-        is_known = name not in facts.unresolved and text.isascii() and text.isdecimal()
-        return self._setting((*_path(facts.location.path), name), int(text) if is_known else 0, is_known=is_known)
+        why = facts.unresolved[name].why if name in facts.unresolved else ""
+        if not why and not (text.isascii() and text.isdecimal()):
+            why = "it is no whole number"
+        return self._document.setting((*facts.location.parts, name), None if why else int(text), why)
 
     def _function(self, facts: FunctionFacts) -> Function:
-        base = _path(facts.location.path)
-        timeout = self._setting(
-            self._with_globals(base, "Timeout"),
-            facts.timeout_ms // SECOND_MS,
-            is_known="Timeout" not in facts.unresolved,
+        base = facts.location.parts
+        why = facts.unresolved["Timeout"].why if "Timeout" in facts.unresolved else ""
+        timeout = self._document.setting(
+            self._with_globals(base, "Timeout"), None if why else facts.timeout_ms // SECOND_MS, why
         )
-        reserved = None
-        if facts.reserved_concurrency is not None:
-            path = self._with_globals(base, "ReservedConcurrentExecutions")
-            reserved = self._setting(path, facts.reserved_concurrency, is_known=True)
-        return Function(facts=facts, source=self.source(base), timeout_s=timeout, reserved=reserved)
+        reserved = None if facts.reserved.value is None else facts.reserved
+        return Function(facts=facts, source=self._document.source(base), timeout_s=timeout, reserved=reserved)
 
     def _mapping(self, facts: MappingFacts, queue: Queue | None, function: Function | None) -> Mapping:
-        base = _path(facts.location.path)
+        base = facts.location.parts
 
-        def setting(name: str, value: int) -> Setting:
-            return self._setting((*base, *name.split(".")), value, is_known=name not in facts.unresolved)
+        def setting(name: str, value: int) -> Setting[int]:
+            why = facts.unresolved[name].why if name in facts.unresolved else ""
+            return self._document.setting((*base, *name.split(".")), None if why else value, why)
 
         return Mapping(
             facts=facts,
-            source=self.source(base),
+            source=self._document.source(base),
             batch_size=setting("BatchSize", facts.batch_size),
             window_s=setting("MaximumBatchingWindowInSeconds", facts.window_ms // SECOND_MS),
             concurrency_max=None
@@ -179,52 +284,80 @@ class _Linker:
             function=function,
         )
 
-    # -- positions -----------------------------------------------------------------------------------------------------
-
     def _with_globals(self, base: PropertyPath, name: str) -> PropertyPath:
         """Where a function's property is written: its own, or in SAM's Globals."""
         shared: PropertyPath = ("Globals", "Function", name)
         own = (*base, name)
-        return shared if own not in self._document.spans and shared in self._document.spans else own
-
-    def _setting(self, path: PropertyPath, value: int, *, is_known: bool) -> Setting:
-        written = path in self._document.spans
-        literal = _at(self._document.data, path)
-        is_number = type(literal) is int or (isinstance(literal, str) and literal.isascii() and literal.isdecimal())
-        source = self.source(path)
-        return Setting(
-            value=value if is_known else None,
-            source=source,
-            path=".".join(map(str, path)),
-            written=written,
-            span=source if written and is_number else None,
-        )
-
-    def source(self, path: PropertyPath) -> Source:
-        """Where a value, or the nearest around it, is written; the first line of it if it has several."""
-        while path and path not in self._document.spans:
-            path = path[:-1]
-        span = self._document.spans.get(path, Span(1, 1, 1, 1))
-        if span.end_line != span.line:
-            first = self._document.text.split("\n", span.line)[span.line - 1]
-            span = Span(span.line, span.column, span.line, max(span.column, len(first.rstrip()) + 1))
-        return Source(self._document.file, span.line, span.column, span.end_line, span.end_column)
+        return shared if not self._document.has(own) and self._document.has(shared) else own
 
 
-def _path(dotted: str) -> PropertyPath:
-    return tuple(dotted.split("."))
+# -- what sends to queues --------------------------------------------------------------------------------------------------
 
 
-def _at(data: Any, path: PropertyPath) -> Any:
-    for part in path:
-        data = data.get(part) if isinstance(data, dict) else None
-    return data
+def _senders(one: ResourceFacts) -> Iterator[Sender]:
+    """What one resource sends to queues, as far as it is known to which."""
+    if one.exists is not True:
+        return
+    match one:
+        case RuleFacts():
+            for target in one.targets or ():
+                yield from _of_target(one, "rule", target, EVENTS)
+        case ScheduleFacts():
+            yield from _of_target(one, "schedule", one.target, "")
+        case SubscriberFacts():
+            for arn, of_failures in ((one.target_arn, False), (one.on_failure, True)):
+                yield from _sender(one, "subscriber", arn, of_failures, role_arn=one.role_arn)
+        case TopicSubscriptionFacts():
+            if one.protocol.value == "sqs":
+                yield from _sender(one, "topic", one.endpoint, False, principal=TOPICS, is_allowed=one.allowed)
+            yield from _sender(one, "topic", one.dead_letter_arn, True, principal=TOPICS)
+        case BusFacts(generation=1):
+            yield from _sender(one, "bus", one.dead_letter_arn, True, principal=EVENTS)
+
+
+def _of_target(
+    one: ResourceFacts, kind: Literal["rule", "schedule"], target: TargetFacts, principal: str
+) -> Iterator[Sender]:
+    role_arn = None if principal else target.role_arn
+    queue_arn = target.arn
+    if target.arn.value is not None and target.arn.value.endswith(SDK_SEND):
+        queue_arn = _queue_of_call(target)
+    yield from _sender(one, kind, queue_arn, False, principal=principal, role_arn=role_arn)
+    yield from _sender(
+        one, kind, target.dead_letter_arn, True,
+        principal=principal, role_arn=role_arn, is_allowed=target.makes_queue,
+    )  # fmt: skip
+
+
+def _queue_of_call(target: TargetFacts) -> Setting[str]:
+    """The queue to which Scheduler's universal target sends, from the URL in its input."""
+    try:
+        call = json.loads(target.input.value or "")
+    except (TypeError, ValueError):
+        call = None
+    url = call.get("QueueUrl") if isinstance(call, dict) else None
+    if not isinstance(url, str) or url.count("/") < 4:
+        return Setting(None, target.source, target.at, False, "the queue is not in its input")
+    account, name = url.rsplit("/", 2)[1:]
+    return Setting(f"arn:aws:sqs::{account}:{name}", target.source, target.at, True)
+
+
+def _sender(
+    one: ResourceFacts, kind: Literal["rule", "schedule", "topic", "bus", "subscriber"], queue_arn: Setting[str],
+    of_failures: bool, *, principal: str = "", role_arn: Setting[str] | None = None, is_allowed: bool = False,
+) -> Iterator[Sender]:  # fmt: skip
+    if name_in(queue_arn.value, "sqs") is not None:
+        arn = one.topic_arn.value or "" if isinstance(one, TopicSubscriptionFacts) else one.arn
+        yield Sender(
+            name=one.id, kind=kind, source=one.source, arn=arn, queue_arn=queue_arn, of_failures=of_failures,
+            principal=principal, role_arn=role_arn, is_allowed=is_allowed,
+        )  # fmt: skip
 
 
 # -- edits -----------------------------------------------------------------------------------------------------------------
 
 
-def replaced(setting: Setting, value: int) -> Iterator[Edit]:
+def replaced(setting: Setting[int], value: int) -> Iterator[Edit]:
     """The edit that writes another number; none where it is not written as a number."""
     if setting.span is not None:
         yield Edit(setting.span, str(value))
@@ -247,9 +380,9 @@ def inserted(document: Document, properties: PropertyPath, name: str, value: obj
     yield Edit(at, f"{indent}{name}: {json.dumps(value)}\n")
 
 
-def settled(document: Document, setting: Setting, value: int) -> tuple[Edit, ...]:
+def settled(document: Document, setting: Setting[int], value: int) -> tuple[Edit, ...]:
     """The edit that gives a setting this value: the number replaced, or the property inserted where it is not written."""
     if setting.written:
         return tuple(replaced(setting, value))
-    *properties, name = _path(setting.path)
+    *properties, name = setting.at
     return tuple(inserted(document, tuple(properties), str(name), value))

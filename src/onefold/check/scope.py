@@ -1,8 +1,8 @@
 """What names in a template refer to: parameters, pseudo parameters, conditions, tables, names and ARNs of resources.
 
 Never here: what a queue or function consists of. A resource gets the name its template gives it, or its logical id
-(CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs, whatever else
-is referred to stays unresolved, since it does not exist here.
+(CloudFormation would add the stack's name and a random part); queues and functions have URLs and ARNs. Whatever else is
+referred to stays unresolved for a local SQS, where it does not exist; rules ask for everything (kinds.py).
 `Properties` gives the properties of one resource, resolved one by one, with a note of each that could not be.
 Invariants: a name that refers to itself is unresolved, never a loop; an accessor always gives a value of its type: when
 the template's own is unresolved or malformed, it is the default, and `unresolved` has the reason under the property's path.
@@ -10,26 +10,36 @@ the template's own is unresolved or malformed, it is the default, and `unresolve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
-from onefold.check.facts import Document, LeftOut, PropertyPath, TemplateLocation, Unresolved
+from onefold.check.facts import Document, LeftOut, PropertyPath, Setting, TemplateLocation, Unresolved
 from onefold.check.intrinsics import NO_VALUE, Intrinsics, flag, is_function, text_of, whole_number
+from onefold.check.kinds import ARN_ATTRIBUTES, KINDS, NAME_ATTRIBUTES, QUALIFIED
 from onefold.errors import UsageError
 
 QUEUE: Final = "AWS::SQS::Queue"
 FUNCTIONS: Final = frozenset({"AWS::Lambda::Function", "AWS::Serverless::Function"})
 PARAMETER_CHARS_MAX: Final = 4_096  # CloudFormation quotas: parameter value, 4,096 bytes
 STACK_NAME: Final = "local"
+LEFT_OUT: Final = "it is left out under the conditions that hold here, and others may hold"
+T = TypeVar("T")
 
 
 class Scope:
-    """The names of one template. `endpoint` begins the URLs that `Ref` of a queue gives."""
+    """The names of one template.
+
+    Args:
+        endpoint: begins the URLs that `Ref` of a queue gives.
+        everything: other resources than queues and functions are referred to as well.
+    """
 
     def __init__(
-        self, document: Document, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = ""
-    ) -> None:
+        self, document: Document, *, parameters: Mapping[str, str], account: str, region: str, endpoint: str = "",
+        everything: bool = False,
+    ) -> None:  # fmt: skip
         self.document = document
+        self.everything = everything
         self.account = account
         self.region = region
         self.functions = Intrinsics(self)
@@ -130,6 +140,10 @@ class Scope:
                 return f"{self._endpoint}/{self.account}/{self.name_of(name)[0]}"
             case kind if kind in FUNCTIONS:
                 return self.name_of(name)[0]
+            case kind if self.everything and kind in KINDS:
+                return self.arn_of(name) if KINDS[kind].ref == "arn" else self.name_of(name)[0]
+            case kind if self.everything and kind in QUALIFIED:
+                return self._qualified_arn(name, kind)
             case kind:
                 return Unresolved(f"{name} is a resource of type {kind}, which does not exist here")
 
@@ -141,6 +155,10 @@ class Scope:
             return {"Arn": self.queue_arn(known), "QueueName": known, "QueueUrl": self.ref(name)}[attribute]
         if kind in FUNCTIONS and attribute == "Arn":
             return self.function_arn(self.name_of(name)[0])
+        if self.everything and kind in KINDS and attribute in ARN_ATTRIBUTES:
+            return self.arn_of(name)
+        if self.everything and kind in KINDS and attribute in NAME_ATTRIBUTES:
+            return self.name_of(name)[0]
         if kind is None:
             return Unresolved(f"{name} is not a resource of this template")
         return Unresolved(f"attribute {attribute} of {name} ({kind}) does not exist here")
@@ -152,6 +170,39 @@ class Scope:
     def function_arn(self, name: str) -> str:
         """ARN of a function of this account and region."""
         return f"arn:{_partition(self.region)}:lambda:{self.region}:{self.account}:function:{name}"
+
+    def arn_of(self, logical_id: str) -> str | Unresolved:
+        """ARN of a resource that is neither queue nor function, of one of the `KINDS`."""
+        kind = KINDS[str(self.type_of(logical_id))]
+        inside = ""
+        if kind.inside is not None:
+            properties = self.resources[logical_id].get("Properties")
+            written = properties.get(kind.inside[0]) if isinstance(properties, dict) else None
+            group = self.resolve(written)
+            if isinstance(group, Unresolved):
+                return group
+            inside = group.rsplit("/", 1)[-1] if isinstance(group, str) else kind.inside[1]
+            inside = "" if inside == "default" != kind.inside[1] else inside
+        tail = kind.arn.format(
+            region=self.region,
+            account=self.account,
+            name=self.name_of(logical_id)[0],
+            inside=f"{inside}/" if inside else "",
+        )
+        return f"arn:{_partition(self.region)}:{tail}"
+
+    def _qualified_arn(self, logical_id: str, kind: str) -> str | Unresolved:
+        """ARN of a version or alias of a function."""
+        properties = self.resources[logical_id].get("Properties")
+        properties = properties if isinstance(properties, dict) else {}
+        function = text_of(self.resolve(properties.get("FunctionName")))
+        if isinstance(function, Unresolved):
+            return function
+        name = function.rsplit(":", 1)[-1] if function.startswith("arn:") else function
+        if kind == "AWS::Lambda::Version":
+            return f"{self.function_arn(name)}:1"
+        alias = text_of(self.resolve(properties.get("Name")))
+        return alias if isinstance(alias, Unresolved) else f"{self.function_arn(name)}:{alias}"
 
     def type_of(self, logical_id: str) -> str | None:
         """A resource's type; None if the resource does not exist."""
@@ -177,7 +228,8 @@ class Scope:
 
     def _given_name(self, logical_id: str) -> str | Unresolved | None:
         properties = self.resources[logical_id].get("Properties")
-        key = "QueueName" if self.type_of(logical_id) == QUEUE else "FunctionName"
+        kind = str(self.type_of(logical_id))
+        key = KINDS[kind].name if kind in KINDS else "QueueName" if kind == QUEUE else "FunctionName"
         if not isinstance(properties, dict) or key not in properties:
             return None
         value = self.resolve(properties[key])
@@ -230,6 +282,7 @@ class Properties:
         self.unresolved: dict[str, Unresolved] = {}
         self._notes: list[LeftOut] = []
         found = scope.resolve(raw) if is_function(raw) else raw
+        self._is_left_out = found is NO_VALUE
         found = {} if found is None or found is NO_VALUE else found
         if not isinstance(found, dict):
             why = found if isinstance(found, Unresolved) else Unresolved("no mapping of properties")
@@ -241,7 +294,7 @@ class Properties:
         """Where the resource, or a property of it, is."""
         path = (*self.path, *parts)
         document = self.scope.document
-        return TemplateLocation(document.file, document.line(path), self.logical_id, ".".join(map(str, path)))
+        return TemplateLocation(document.file, document.line(path), self.logical_id, path)
 
     def get(self, name: str) -> Any:
         """The resolved value; None when it is absent, NoValue or unresolved as a whole. Unresolved values inside stay."""
@@ -267,6 +320,52 @@ class Properties:
     def flag(self, name: str, default: bool) -> bool:
         """A boolean."""
         return bool(self._typed(name, flag, default))
+
+    def setting(self, name: str, convert: Callable[[Any], T | Unresolved], default: T | None = None) -> Setting[T]:
+        """A property with its place: known, absent, or with the reason why it cannot be told.
+
+        Args:
+            convert: gives the value, or the reason why it is none. default: AWS's, where the property is not written.
+        """
+        at = self._place(name)
+        document = self.scope.document
+        if name not in self.raw:
+            whole = self.unresolved.get("")
+            if whole is not None:
+                return document.setting(at, None, whole.why)
+            return document.setting(at, default, LEFT_OUT if self._is_left_out and default is None else "")
+        raw = self.raw[name]
+        value = self.scope.resolve(raw)
+        if value is None or value is NO_VALUE:
+            return document.setting(at, default, LEFT_OUT if default is None and value is NO_VALUE else "")
+        if isinstance(raw, list) and raw and value == []:
+            return document.setting(at, None, LEFT_OUT)
+        converted = value if isinstance(value, Unresolved) else convert(value)
+        if isinstance(converted, Unresolved):
+            return document.setting(at, None, converted.why)
+        return document.setting(at, converted)
+
+    def items(self, name: str) -> list[Properties] | None:
+        """The mappings of a list; None when the list is not known."""
+        value = self.raw.get(name)
+        value = self.scope.resolve(value) if is_function(value) else value
+        if value is None or value is NO_VALUE:
+            return []
+        if not isinstance(value, list):
+            return None
+        return [
+            Properties(self.scope, self.kind, self.logical_id, (*self.path, name, number), item)
+            for number, item in enumerate(value)
+            if not (is_function(item) and self.scope.resolve(item) is NO_VALUE)
+        ]
+
+    def _place(self, name: str) -> PropertyPath:
+        """Where a property is written: at the resource, or in SAM's Globals."""
+        own = (*self.path, name)
+        shared: PropertyPath = ("Globals", "Function", name)
+        document = self.scope.document
+        is_shared = len(self.path) == 3 and self.kind == "AWS::Serverless::Function"
+        return shared if is_shared and not document.has(own) and document.has(shared) else own
 
     def inner(self, name: str) -> Properties:
         """A mapping among the properties; what is unresolved in it is noted here too, see `took`."""
