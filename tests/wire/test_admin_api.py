@@ -159,7 +159,7 @@ def test_few_of_many_messages_are_found_in_few_looks(endpoint: Endpoint, monkeyp
 def test_a_picture_in_a_page_of_another_site_is_refused(endpoint: Endpoint) -> None:
     call(endpoint, "CreateQueue", QueueName="orders")
     status, _, body = ask(endpoint, "GET", "/messages?queue=orders", Sec_Fetch_Site="cross-site")
-    assert (status, "Pages of other sites may not ask this server." in body) == (403, True)
+    assert (status, "Pages of other sites may not call this server." in body) == (403, True)
     assert ask(endpoint, "GET", "/messages?queue=orders", Sec_Fetch_Site="none")[0] == 200
 
 

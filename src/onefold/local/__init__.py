@@ -1,1 +1,1 @@
-"""Private: the local SQS, and Lambda functions and event source mappings on this machine. May change with any release."""
+"""Private: the local SQS, and Lambda functions and event source mappings on this machine. May change in any release."""

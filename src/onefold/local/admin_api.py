@@ -1,9 +1,9 @@
 """What onefold adds to AWS's API, under `/_onefold`: reading messages without receiving them, the history, the faults.
 
-Access: with the admin token where one is set; otherwise with the server's keys where it has some, by a signature or as HTTP
+Access: with the admin token, if one is set; otherwise with the server's keys, if it has some, by a signature or as HTTP
 Basic; otherwise for anybody on this machine: the Host header must name it, which a web page that rebinds its name to
-127.0.0.1 cannot fake. A server that other machines can reach requires one of the first two. `health` answers "ok" to anyone,
-and nothing else.
+127.0.0.1 cannot fake. A server that other machines can reach requires one of the first two. `health` answers anyone,
+but only with "ok".
 Not here: how the history is drawn (`history_page.py`), what a fault does. Invariant: a GET changes nothing, and nothing
 here counts as a receive.
 """
@@ -37,22 +37,22 @@ _JSON = (
 )
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
-_PAGE_BYTES = 4 * 1024 * 1024  # bytes of bodies: a page ends early at this size, and `next` is where to continue
-_SCAN_MAX = 20_000  # messages looked at for one page of those in one state
-_SCAN_BYTES = 64 * 1024 * 1024  # of their bodies
-_LOOK = 10  # messages of the first read of a queue; later reads depend on the size of the messages
+_PAGE_BYTES = 4 * 1024 * 1024  # bytes of bodies: a page ends early at this size, and `next` says where to continue
+_SCAN_MAX = 20_000  # messages read for one page of messages in one state
+_SCAN_BYTES = 64 * 1024 * 1024  # bytes of their bodies
+_LOOK = 10  # messages in the first read of a queue; later reads depend on the size of the messages
 _REALM = (b"www-authenticate", b'Basic realm="onefold: the admin token as password, or both keys"')
 
 
 class ServerFacts(Struct, frozen=True, kw_only=True):
-    """What a server says of itself.
+    """What a server reports about itself.
 
     Args:
-        data: the data file; None in memory.
+        data: the data file; None if the queues are in memory.
         started_at_ms: by the server's clock.
-        admin_token: required from clients; None: not needed.
+        admin_token: the token that clients must send; None: none is needed.
         is_open: other machines can reach this server.
-        key: requests must be signed with it; None: none needs to be.
+        key: requests must be signed with it; None: no signature is needed.
     """
 
     data: str | None
@@ -72,10 +72,10 @@ class AdminApi:
     """Answers everything under `/_onefold`.
 
     Args:
-        queues: what is looked at.
-        facts: of this server.
-        mappings: functions and event source mappings as JSON.
-        reset: forgets every queue; None where a file keeps them.
+        queues: the queues that are shown.
+        facts: what this server reports about itself.
+        mappings: returns functions and event source mappings as JSON.
+        reset: forgets every queue; None if they are in a file.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class AdminApi:
     def _check(self, request: Request, name: str) -> None:
         origin = request.header(b"origin")
         if origin and not is_local(origin):
-            raise _Refusal(403, f"Pages of {origin} may not ask this server.")
-        if request.header(b"sec-fetch-site") == "cross-site":  # a picture or a frame of another site: it has no Origin
-            raise _Refusal(403, "Pages of other sites may not ask this server.", "Open the address itself.")
+            raise _Refusal(403, f"Pages of {origin} may not call this server.")
+        if request.header(b"sec-fetch-site") == "cross-site":  # an image or a frame of another site sends no Origin
+            raise _Refusal(403, "Pages of other sites may not call this server.", "Open the address itself.")
         if name == "health" and request.method in ("GET", "HEAD"):
             return
         self._admit(request)
         if request.method == "POST" and not request.header(b"content-type").startswith("application/json"):
-            # PUT and DELETE of another site's page are stopped by the browser, which asks us first and gets no leave.
+            # PUT and DELETE from another site's page are stopped by the browser: its preflight request is refused here.
             raise _Refusal(415, "Content-Type must be application/json.")
 
     def _admit(self, request: Request) -> None:
@@ -176,8 +176,8 @@ class AdminApi:
         try:
             self._admit(request)
         except _Refusal:
-            return {"status": "ok"}  # what runs here, where and since when is not anyone's business
-        from importlib.metadata import version  # here: looked up when somebody asks, not at every start
+            return {"status": "ok"}  # what runs here, where and since when is not for everybody
+        from importlib.metadata import version  # here: needed only for this answer, not at every start
 
         facts = self._facts
         return {
@@ -209,9 +209,9 @@ class AdminApi:
         return {"messages": [_shown(one) for one in found], "next": following and message_uuid(following)}
 
     def _page(self, queue: str, state: str | None, limit: int, cursor: str | None) -> tuple[list[Peeked], str | None]:
-        """Messages in one state, or all, behind a message; and the message behind which the next page begins.
+        """Messages in one state, or all, after the cursor; and the cursor for the next page.
 
-        Both what is answered and what is looked at are bounded in number and in bytes: everybody waits meanwhile.
+        Both the answer and the scan are bounded in number and in bytes, because all other requests wait meanwhile.
         """
         found: list[Peeked] = []
         found_bytes = scanned = scanned_bytes = 0
@@ -299,7 +299,7 @@ def _has_token(header: str, token: str) -> bool:
 
 
 def _basic(header: str) -> str:
-    """User and password of a Basic header, a colon between them; empty when it is none."""
+    """User and password of a Basic header, separated by a colon; empty if it is not a Basic header."""
     scheme, _, said = header.partition(" ")
     try:
         return b64decode(said, validate=True).decode("latin-1") if scheme.lower() == "basic" else ""
@@ -320,5 +320,5 @@ def _json(value: object, request_id: str, status: int = 200) -> Response:
     headers = (*_JSON, _REALM) if status == 401 else _JSON
     text = redact.printable_json(
         msgspec.json.encode(value).decode()
-    )  # read in a terminal, and anyone may have written the bodies
+    )  # it may be read in a terminal, and the bodies may come from anyone
     return Response(status, text.encode() + b"\n", headers, request_id)

@@ -2,7 +2,7 @@
 
 An error has two names. JSON clients see the shape (`__type`), query clients and `x-amzn-query-error` the older code from
 before the JSON protocol; SDKs show their users one or the other. The pairs and statuses come from the service model and
-of answers recorded from AWS; texts are AWS's where they are known.
+from answers recorded from AWS; texts are AWS's if known.
 
 Not here: which error a request deserves (the operations), how it is written (`json_protocol`, `query_protocol`).
 Invariant: names are constants, never parts of a request, so nothing can be injected into a header made from them.
@@ -11,7 +11,7 @@ Invariant: names are constants, never parts of a request, so nothing can be inje
 from __future__ import annotations
 
 _SERVICE = "com.amazonaws.sqs#"
-_FRAMEWORK = "com.amazon.coral.service#"  # recorded from AWS for what the service model does not list
+_FRAMEWORK = "com.amazon.coral.service#"  # recorded from AWS for errors that the service model does not list
 
 
 class AwsError(Exception):
@@ -23,7 +23,7 @@ class AwsError(Exception):
             by default the shape.
         message: the text for a person.
         status: HTTP status.
-        sender_fault: True when the caller must change something, False when trying again may help.
+        sender_fault: True if the caller must change something, False if a retry may help.
         modelled: False for errors of AWS's framework, which carry another prefix in JSON.
     """
 
@@ -102,12 +102,12 @@ def purge_queue_in_progress(queue: str) -> AwsError:
 
 
 def invalid_attribute_name(name: str) -> AwsError:
-    """A queue attribute that does not exist, at all or for this kind of queue."""
+    """A queue attribute that does not exist, or not for this kind of queue."""
     return AwsError("InvalidAttributeName", f"Unknown Attribute {name}.")
 
 
 def fifo_only(name: str) -> AwsError:
-    """An attribute of FIFO queues on a standard one; AWS has two texts for it (recorded)."""
+    """An attribute of FIFO queues on a standard queue; AWS has two texts for it (recorded)."""
     if name in ("DeduplicationScope", "FifoThroughputLimit"):
         return AwsError("InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true.")
     return invalid_attribute_name(name)
@@ -138,7 +138,7 @@ def unsupported_operation(message: str) -> AwsError:
 
 
 def invalid_address(url: str) -> AwsError:
-    """A queue's URL from a different region than the request."""
+    """A URL of a queue in a different region than the request's."""
     return AwsError("InvalidAddress", f"The address {url} is not valid for this endpoint.", status=404)
 
 
@@ -156,7 +156,7 @@ def invalid_message_contents(message: str) -> AwsError:
 
 
 def receipt_handle_is_invalid(handle: str) -> AwsError:
-    """What was sent as a receipt handle is not one."""
+    """The text sent as a receipt handle is not one."""
     return AwsError(
         "ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.', status=404
     )

@@ -1,7 +1,7 @@
-"""Decisions of a Lambda event source mapping of a queue: batches, concurrency, what a response means.
+"""The decisions of a queue's Lambda event source mapping: batches, concurrency, what a response means.
 
 Pure: times, sizes and random numbers are passed in, so that a test can drive it. The rules are Lambda's where they are
-documented; where only the direction is documented (how fast errors slow a mapping down), the number is our own choice.
+documented; if only the direction is documented (how fast errors slow a mapping down), the number is our own choice.
 Never here: receiving, invoking, deleting. Invariant: a message is deleted only if its function reported it as done, or if no
 filter of its mapping matches it.
 
@@ -23,13 +23,13 @@ POLL_MS: Final = 20 * limits.SECOND_MS  # Lambda waits as long as SQS's long pol
 START_CONCURRENCY: Final = 5  # "Scaling": five concurrent batches at first
 IDLE_CONCURRENCY: Final = 2  # same: as few as two without traffic, unless a maximum concurrency is set
 GROWTH_PER_MINUTE: Final = 300  # same: up to 300 more concurrent invocations a minute
-CONCURRENCY_CAP: Final = 1_250  # same: at most so many of one mapping
-IDLE_MS: Final = limits.MINUTE_MS  # ours: without a message for so long, traffic has ended
+CONCURRENCY_CAP: Final = 1_250  # same: the maximum for one mapping
+IDLE_MS: Final = limits.MINUTE_MS  # our choice: after this long without a message, traffic has ended
 ERROR_SHARE: Final = (
-    0.9  # ours: each second with function errors leaves so much of the concurrency; Lambda says "gradually"
+    0.9  # our choice: the share of the concurrency left by a second with function errors; Lambda says "gradually"
 )
-THROTTLE_FIRST_MS: Final = 100  # ours: the first pause after a throttled invocation; it doubles
-THROTTLE_MAX_MS: Final = 20 * limits.SECOND_MS  # ours
+THROTTLE_FIRST_MS: Final = 100  # our choice: the first pause after a throttled invocation; it doubles
+THROTTLE_MAX_MS: Final = 20 * limits.SECOND_MS  # our choice: the longest pause
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -39,8 +39,8 @@ class BatchRule(Struct, frozen=True, kw_only=True):
     """When a batch is complete.
 
     Args:
-        size: most messages. window_ms: how long it is collected, counted from its first message.
-        event_bytes_max: of the event it becomes.
+        size: the most messages. window_ms: how long it is collected, from its first message.
+        event_bytes_max: the most bytes of its event.
     """
 
     size: int
@@ -51,13 +51,13 @@ class BatchRule(Struct, frozen=True, kw_only=True):
 def receive_next(
     rule: BatchRule, count: int, first_at_ms: int | None, now_ms: int, until_ms: int | None = None
 ) -> tuple[int, int] | None:
-    """How many messages to receive next, and how long to wait for them; None when the batch is to be invoked.
+    """How many messages to receive next, and how many ms to wait for them; None if the batch is complete.
 
-    A window longer than the visibility ends with it: a message that waits on would be received again, be twice in the
-    batch, and could be dead-lettered without having been delivered. Lambda does not say what it does then.
+    A window longer than the visibility ends with it: a message that waited longer would be received again, would be in
+    the batch twice, and could be dead-lettered without having been delivered. Lambda does not document this case.
 
     Args:
-        count: messages that the batch has. first_at_ms: when it got its first; None while it has none.
+        count: messages in the batch. first_at_ms: when it got its first one; None while it has none.
         until_ms: when the first of its messages becomes visible again.
     """
     if first_at_ms is None or not count:
@@ -69,16 +69,16 @@ def receive_next(
     return min(RECEIVE_MAX, rule.size - count), min(left_ms, POLL_MS)
 
 
-# -- how many at a time --------------------------------------------------------------------------------------------------
+# -- how many at one time ----------------------------------------------------------------------------------------------
 
 
 class Scale(Struct, frozen=True, kw_only=True):
-    """How many batches a mapping has under way at most.
+    """The most batches that a mapping has in progress.
 
     Args:
-        concurrency: now; grows by fractions.
-        at_ms: when it was worked out.
-        quiet_since_ms: since when no message came.
+        concurrency: the present value; it grows by fractions.
+        at_ms: when it was computed.
+        quiet_since_ms: since when no message has come.
     """
 
     concurrency: float
@@ -87,10 +87,11 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """What a mapping saw since the last check.
+    """What a mapping has seen since the last check.
 
     Args:
-        busy: all that may be under way was. messages: received. errors: function errors. throttles: throttled invocations.
+        busy: all pollers had a batch. messages: received ones. errors: function errors. throttles: throttled
+            invocations.
     """
 
     busy: bool
@@ -100,11 +101,11 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 def first_scale(now_ms: int, concurrency_max: int | None, *, fifo: bool = False) -> Scale:
-    """A mapping that was just enabled.
+    """The scale of a mapping that was just enabled.
 
     Args:
-        fifo: a FIFO queue has no growth: as many as groups are active, which the queue's locks see to, or the
-            maximum.
+        fifo: a FIFO queue has no growth: it starts at the maximum, and the queue's locks allow one batch for each
+            active group.
     """
     start = CONCURRENCY_CAP if fifo else START_CONCURRENCY
     return Scale(concurrency=min(start, concurrency_max or start), at_ms=now_ms, quiet_since_ms=now_ms)
@@ -119,11 +120,11 @@ def next_scale(
     reports_failures: bool,
     fifo: bool = False,
 ) -> Scale:
-    """The concurrency after what was seen; to be asked about once a second.
+    """The concurrency after what was seen; call it once a second.
 
-    Grows by 300 a minute while everything is busy, falls back when nothing comes, falls gradually on function errors unless
-    the mapping reports batch item failures, and does not grow while invocations are throttled. On a FIFO queue it does
-    not fall back, and what errors took away comes back as traffic goes on.
+    It grows by 300 a minute while everything is busy, falls back if nothing comes, falls gradually on function errors
+    unless the mapping reports batch item failures, and does not grow while invocations are throttled. On a FIFO queue
+    it does not fall back, and grows back after errors while messages come.
     """
     elapsed_ms = max(0, now_ms - scale.at_ms)
     ceiling = min(CONCURRENCY_CAP, concurrency_max or CONCURRENCY_CAP)
@@ -146,10 +147,10 @@ def next_scale(
 
 
 def throttle_pause_ms(tries: int, until_ms: int, now_ms: int, chance: float) -> int | None:
-    """How long to wait before a throttled batch is invoked again; None when its visibility has ended: Lambda drops its copy.
+    """The ms to wait before a throttled batch is invoked again; None if its visibility has ended: Lambda drops it.
 
     Args:
-        tries: throttled so far, 1 or more. until_ms: when the first of its messages becomes visible again.
+        tries: how often it was throttled, 1 or more. until_ms: when the first of its messages becomes visible again.
         chance: drawn evenly from [0, 1).
     """
     left_ms = until_ms - now_ms
@@ -166,7 +167,7 @@ class BatchVerdict(Struct, frozen=True):
     """The outcome of a batch.
 
     Args:
-        kind: `done`: all are deleted; `some`: `failed` stay, the others are deleted; `none`: nothing is deleted.
+        kind: `done`: all are deleted; `some`: `failed` stay, the others are deleted; `none`: none is deleted.
         failed: message ids that stay until their visibility ends.
         why: one sentence for a person.
     """
@@ -183,8 +184,8 @@ def read_answer(payload: bytes, message_ids: Collection[str], *, reports_failure
     """What a function's answer means for its batch: the table of Lambda's "partial batch responses", row by row.
 
     Args:
-        payload: what the handler returned, as JSON. message_ids: of the batch, as the function saw them.
-        reports_failures: ReportBatchItemFailures; without it any answer is a success.
+        payload: what the handler returned, as JSON. message_ids: those of the batch, as the function saw them.
+        reports_failures: ReportBatchItemFailures is set; without it any answer is a success.
     """
     if not reports_failures:
         return _DONE

@@ -1,23 +1,24 @@
 """Runs in a container: imports the user's handler once, then calls it for one event after another.
 
-Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with the standard library only and nothing of onefold, so
-that the handler finds the interpreter it would find on Lambda: its folder first on the path, nothing else. Events come and
-answers go over CONTROL; standard output and error are the handler's own. LIFELINE is a pipe that the server holds open.
+Started by its path as `python -P bootstrap.py CONTROL LIFELINE`, with only the standard library and nothing of onefold,
+so that the handler finds the interpreter it would find on Lambda: its folder first on the path, nothing else. Events
+and answers go over CONTROL; standard output and error belong to the handler. LIFELINE is a pipe that the server holds
+open.
 
-It is two processes. The one that was started supervises: what the handler starts and abandons becomes its child, in whatever
-session or group it is (PR_SET_CHILD_SUBREAPER). When the lifeline closes, or the handler's process has ended, it kills until
-it has no child left, and then ends as the handler's process did. The other one, its first child, runs the handler; the
-kernel kills that one and its group when the lifeline closes, should the supervisor be gone.
+It is two processes. The one that was started is the supervisor: processes that the handler starts and abandons become
+its children, whatever their session or group (PR_SET_CHILD_SUBREAPER). When the lifeline closes, or the handler's
+process has ended, it kills until it has no child left, and then ends as the handler's process did. Its first child runs
+the handler; if the supervisor is gone when the lifeline closes, the kernel kills that child and its group.
 
     frame   4 bytes: length of the head, 4 bytes: length of the payload, head (JSON), payload
-    begun   {pid}: of the process that runs the handler, once, before all others
+    begun   {pid} of the process that runs the handler; once, before all other frames
     hello   {handler, code_dir, memory_bytes}  ->  ready {own_kib} | failed {type, message, trace, own_kib}
     invoke  {id, deadline_ms, arn, trace_id, tells_start} + event
-            ->  started {id} where asked for; then one of
+            ->  started {id} if tells_start is set; then one of
                 answer {id, took_us} + JSON, error {id, took_us, type, message, trace}, too-large {id, took_us, bytes}
 
 Never here: deadlines and limits (they are enforced from outside), an import of onefold.
-Invariant: one answer per event, and never one from a process that the handler has forked.
+Invariant: one answer per event, never from a process that the handler has forked.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Identity:
 
 
 class LambdaContext:
-    """What a handler learns about its invocation, with the attributes of Lambda's context object.
+    """What a handler knows about its invocation, with the attributes of Lambda's context object.
 
     Source: Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
     """
@@ -83,7 +84,7 @@ class LambdaContext:
 
 
 class _Refused(Exception):
-    """The handler cannot be had."""
+    """The handler cannot be imported or found."""
 
     def __init__(self, kind: str, message: str, trace: list[str]) -> None:
         super().__init__(message)
@@ -91,7 +92,7 @@ class _Refused(Exception):
 
 
 class _Control:
-    """The parent's end of the conversation."""
+    """The control channel to the server."""
 
     def __init__(self, descriptor: int) -> None:
         self._fd = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _CONTROL_LEAST)
@@ -104,7 +105,7 @@ class _Control:
             os.close(self._fd)
 
     def take(self) -> tuple[dict[str, Any], bytes]:
-        """The next frame. Ends the process when there will be none."""
+        """The next frame. Ends the process if there will be none."""
         sizes = self._exactly(8)
         head = self._exactly(int.from_bytes(sizes[:4], "big"))
         return json.loads(head), self._exactly(int.from_bytes(sizes[4:], "big"))
@@ -112,14 +113,14 @@ class _Control:
     def send(self, head: dict[str, Any], payload: bytes = b"") -> None:
         """Write one frame. Ends the process if it is not the one that was started, or if nothing listens."""
         _flush()
-        if os.getpid() != self._pid:  # the handler forked, and both came back from it: one answers
+        if os.getpid() != self._pid:  # the handler forked, and both processes returned from it: only one answers
             os._exit(0)
         details = json.dumps(head).encode()
         rest = memoryview(len(details).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + details + payload)
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
-            except OSError:  # the parent is gone, or the handler closed what is not its own
+            except OSError:  # the parent is gone, or the handler closed a descriptor that is not its own
                 os._exit(1)
 
     def _exactly(self, count: int) -> bytes:
@@ -130,7 +131,7 @@ class _Control:
             except OSError:
                 os._exit(1)
             if not part:
-                os._exit(0)  # the parent has closed: nothing is left to be done here
+                os._exit(0)  # the parent has closed its end: there is nothing left to do
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
@@ -166,7 +167,7 @@ def main() -> None:
 
 
 def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str, Any], bytes]:
-    """Call the handler with one event; the head and payload of the answer."""
+    """Call the handler with one event, and return the head and payload of the answer."""
     os.environ["_X_AMZN_TRACE_ID"] = invoke["trace_id"]
     began_ns = time.monotonic_ns()  # noqa: TID251 - no onefold in here
     head: dict[str, Any] = {"kind": "answer"}
@@ -175,7 +176,7 @@ def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str,
         payload = _to_json(handler(json.loads(event), LambdaContext(invoke)))
     except _Refused as refused:
         head = {"kind": "error", **refused.details}
-    except Exception as error:  # noqa: BLE001 - a handler may raise anything; what ends a process may end this one
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything; SystemExit may end this process
         head = {"kind": "error", **_details(error)}
     if len(payload) > _ANSWER_BYTES_MAX:
         head, payload = {"kind": "too-large", "bytes": len(payload)}, b""
@@ -184,14 +185,14 @@ def _call(handler: Any, invoke: dict[str, Any], event: bytes) -> tuple[dict[str,
 
 
 def _to_json(value: Any) -> bytes:
-    """What a handler returned, as Lambda writes it: NaN stays NaN, a Decimal becomes a number."""
+    """What a handler returned as JSON, written as Lambda does: NaN stays NaN, a Decimal becomes a number."""
     try:
         return json.dumps(value, default=_plain).encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as error:
         text = f"Unable to marshal response: {_text(error)}"
         if hasattr(value, "__await__"):
             if hasattr(value, "close"):
-                value.close()  # it would only complain that nobody awaited it
+                value.close()  # or it would warn that nobody awaited it
             text += ". Lambda does not await handlers: make it a plain function that calls asyncio.run(...)"
         raise _Refused("Runtime.MarshalError", text, []) from None
 
@@ -207,10 +208,10 @@ def _plain(value: Any) -> Any:
 
 
 def _fork(control: int, lifeline: int) -> int:
-    """Return in a child of this process, which supervises it from then on and never returns.
+    """Fork: return in the child; this process supervises the child from then on and never returns.
 
     Returns:
-        A pipe that ends when the supervisor adopts what is abandoned from then on.
+        A pipe that ends once the supervisor is ready to adopt abandoned processes.
     """
     held, holds = os.pipe()
     child = os.fork()
@@ -222,10 +223,10 @@ def _fork(control: int, lifeline: int) -> int:
 
 
 def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -> NoReturn:
-    import ctypes  # here only: a handler does not find it imported
+    import ctypes  # here: so that it is not imported in the handler's process
 
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        os._exit(1)  # a Linux before 3.4
+        os._exit(1)  # Linux is older than 3.4
     woken, wakes = os.pipe()
     for end in (woken, wakes):
         os.set_blocking(end, False)
@@ -233,7 +234,7 @@ def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # they are the handler's, as the control channel is
+    for stream in range(3):  # these belong to the handler, like the control channel
         os.dup2(nothing, stream)
     for end in (control, held, holds, nothing):
         os.close(end)
@@ -246,12 +247,12 @@ def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -
         ready = {descriptor for descriptor, _ in poll.poll()}
         if lifeline in ready or os.read(woken, 4096).strip(
             bytes([signal.SIGCHLD])
-        ):  # the server is gone, or we shall go
+        ):  # the server is gone, or asks us to end
             break
         status, left = _reap(child, None)
     poll.unregister(lifeline)
     while left:
-        for pid in descendants(os.getpid()):  # those too that lost their parent by the last kill
+        for pid in descendants(os.getpid()):  # also those that lost their parent by the last kill
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(BlockingIOError):
@@ -263,7 +264,7 @@ def _supervise(child: int, control: int, lifeline: int, held: int, holds: int) -
 
 
 def _reap(child: int, status: int | None) -> tuple[int | None, bool]:
-    """Wait for all children that have ended; the status of this one once it is known, and whether children are left."""
+    """Reap all children that have ended; return the status of `child` once known, and whether children are left."""
     while True:
         try:
             pid, found = os.waitpid(-1, os.WNOHANG | _WALL)
@@ -276,17 +277,17 @@ def _reap(child: int, status: int | None) -> tuple[int | None, bool]:
 
 
 def _exit_as(status: int) -> NoReturn:
-    """End as a process with this status has ended."""
+    """End as the process with this status did."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError):  # SIGKILL needs no default
+        with suppress(OSError):  # the action of SIGKILL cannot be set
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def descendants(root: int) -> list[int]:
-    """The processes below one, by their parents in /proc and whatever their session or group; ended ones are among them."""
+    """All processes below one, by their parents in /proc, whatever their session or group; includes ended ones."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -295,7 +296,7 @@ def descendants(root: int) -> list[int]:
                     row = file.read()
             except OSError:  # it has ended
                 continue
-            # The name in brackets may hold anything; behind it: state, parent (proc(5)).
+            # The name in brackets may hold anything; state and parent follow it (proc(5)).
             parent = int(row[row.rindex(b")") + 2 :].split(None, 2)[1])
             children.setdefault(parent, []).append(int(name))
     found, left = [], [root]
@@ -310,7 +311,7 @@ def descendants(root: int) -> list[int]:
 
 
 def _load(handler: str) -> Any:
-    """What `module:function`, or Lambda's `folder/module.function`, names."""
+    """The handler that `module:function`, or Lambda's `folder/module.function`, names."""
     module_name, _, attribute = handler.rpartition(":" if ":" in handler else ".")
     module_name = module_name.replace("/", ".")
     try:
@@ -348,7 +349,7 @@ class _Noted(logging.Filter):
 def _prepare(code_dir: str) -> _Noted:
     """Path, output and the root logger's handler as Lambda has them."""
     sys.path.insert(0, code_dir)
-    # A function's folder is read-only on Lambda; and a compiled file could outlive an edit of the same second.
+    # A function's folder is read-only on Lambda, and a compiled file could be used after an edit in the same second.
     sys.dont_write_bytecode = True
     sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]  # not replaced yet
     noted = _Noted()
@@ -362,20 +363,20 @@ def _prepare(code_dir: str) -> _Noted:
 
 def _die_with(lifeline: int) -> None:
     """Have the kernel kill this process group when the other end of the pipe is closed."""
-    assert os.getpgrp() == os.getpid(), "a container leads a process group of its own"
+    assert os.getpgrp() == os.getpid(), "a container leads its own process group"
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _limit(data_bytes: int) -> None:
-    """Bound what one process can allocate, and leave no core files."""
+    """Bound what one process can allocate, and write no core files."""
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _size(name: str) -> int:
-    """A row of /proc/self/status, in KiB."""
+    """A value of /proc/self/status, in KiB."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(name))
 
@@ -390,7 +391,7 @@ def _details(error: BaseException) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:_MESSAGE_CHARS_MAX]
-    except Exception:  # noqa: BLE001 - its own __str__ is the user's code too
+    except Exception:  # noqa: BLE001 - its __str__ is the user's code too
         return f"<{type(error).__name__} that cannot be printed>"
 
 

@@ -1,7 +1,7 @@
-"""The parent's side of a container's descriptors: frames from a socket and lines from a pipe, read by the event loop.
+"""The server's side of a container's descriptors: frames from a socket and lines from a pipe, read by the event loop.
 
-Both can also be read at once (`pump`), so that what a process wrote before its answer or its end is never reported after it.
-Input is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.
+Both can also be read immediately (`pump`), so that output from before a process's answer or end is never reported after
+it. Input is bounded: a frame by its limits, a line by its length, a turn of the loop by a number of reads.
 Never here: what frames mean (`containers.py`). Invariant: nothing is read after `close`.
 """
 
@@ -18,10 +18,10 @@ import msgspec
 from onefold.local.settings import ANSWER_BYTES_MAX
 
 CLOSED: Final = "it closed its control channel"
-LINE_BYTES_MAX: Final = 256 * 1024  # CloudWatch Logs quotas: an event of 256 KB, the older bound
+LINE_BYTES_MAX: Final = 256 * 1024  # CloudWatch Logs quotas: an event has 256 KB (the older bound)
 _HEAD_BYTES_MAX = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
-_READS_MAX = 16  # of one pipe in one turn of the loop
+_READS_MAX = 16  # reads of one pipe in one turn of the loop
 
 
 class Channel:
@@ -30,7 +30,7 @@ class Channel:
     Args:
         end: our end of the socket pair.
         framed: called with the head and the payload of each frame.
-        broken: called once with the reason when the other end is closed, or writes what is not a frame.
+        broken: called once with the reason when the other end is closed, or writes something that is not a frame.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Channel:
         except BlockingIOError:
             self._loop.add_writer(self._end.fileno(), self._write)
             return
-        except OSError:  # reading finds the same, and reports it
+        except OSError:  # reading fails too, and reports it
             self._unsent = memoryview(b"")
         self._loop.remove_writer(self._end.fileno())
 
@@ -74,7 +74,7 @@ class Channel:
                 part = self._end.recv(_READ_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # reset: it ended with unread input
+            except OSError:  # a reset: the process ended with unread input
                 part = b""
             if not part:
                 self._stop(CLOSED)
@@ -110,7 +110,7 @@ class Channel:
             self._broken(reason)
 
     def close(self) -> None:
-        """Stop reading; harmless twice."""
+        """Stop reading; can be called twice."""
         if self._end.fileno() >= 0:
             self._loop.remove_reader(self._end.fileno())
             self._loop.remove_writer(self._end.fileno())
@@ -122,7 +122,7 @@ class Output:
 
     Args:
         descriptor: the reading end; closed by `close`.
-        on_line: called with each line, as text: bytes that are not UTF-8 are shown as escapes.
+        on_line: called with each line as text; bytes that are not UTF-8 are shown as escapes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, on_line: Callable[[str], None]) -> None:
@@ -161,14 +161,14 @@ class Output:
             self._on_line(line[first : first + LINE_BYTES_MAX].decode("utf-8", "backslashreplace").removesuffix("\r"))
 
     def end(self) -> None:
-        """Later output belongs to something else: read what has arrived, and report a line that has no end yet."""
+        """Read what has arrived, and report even an incomplete line: later output belongs to something else."""
         self.pump()
         if self._started:
             started, self._started = self._started, b""
             self._emit(started)
 
     def close(self) -> None:
-        """Stop reading, reporting what is left; harmless twice."""
+        """Stop reading, and report what is left; can be called twice."""
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

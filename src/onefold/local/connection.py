@@ -1,18 +1,18 @@
 """One HTTP/1.1 connection: bytes to requests, responses to bytes, in order, with limits on size and time.
 
-The parser is llhttp (Node's, by httptools). A request reaches the handler when it is complete; requests that a client
-pipelines wait here. What the handler answers is written in one piece. Sizes and times are bounded before anything is
-kept: `Bounds`. A client that hangs up is noticed at once, also while its request is being handled.
+The parser is llhttp (Node's, from httptools). A request reaches the handler when it is complete; requests that a client
+pipelines wait here. The handler's answer is written in one piece. Sizes and times are bounded before anything is
+kept: `Bounds`. A client that hangs up is noticed at once, even while its request is being handled.
 
 Two measures make answers quick. Most requests are answered without waiting for anything, and creating, scheduling and
-ending a task for each took a seventh of a send in memory: `start_eagerly` runs a request inside its caller and makes a
-task only when it has to wait. And a client that sends its next request at once would find the server asleep, and waking the
-process takes longer than most requests (40 us and more on a virtual machine): so after a response `BusyPoll` keeps the loop
-polling its sockets for about that long.
+ending a task for each took a seventh of a send in memory: so `start_eagerly` runs a request inside its caller and makes
+a task only if it must wait. And a client that sends its next request at once would find the server asleep, and waking
+the process takes longer than most requests (40 us and more on a virtual machine): so after a response `BusyPoll` keeps
+the loop polling its sockets for about that long.
 
 Timeouts use the loop's real time, whatever clock the queues run on.
-Not here: what a path means, AWS, JSON. Invariants: no byte of a request gets unchecked into the header of a response;
-responses are sent in the order of their requests; a request whose handling has begun is handled to its end; a loop without
+Not here: what a path means, AWS, JSON. Invariants: no unchecked byte of a request gets into a response's header;
+responses are sent in the order of requests; a request whose handling has begun is handled to the end; a loop without
 requests sleeps.
 """
 
@@ -29,10 +29,10 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
 
-POLL_TURNS: Final = 100  # of an idle loop: about a microsecond each
-POLL_REST_MIN: Final = 16  # answers after which the loop sleeps at once, when a busy poll was in vain
+POLL_TURNS: Final = 100  # turns of an idle loop, about a microsecond each
+POLL_REST_MIN: Final = 16  # answers without a busy poll after one that was in vain
 POLL_REST_MAX: Final = 1_024
-_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; those below only while they wait behind another
+_LONG_BYTES = 64 * 1024  # bodies above this count for `held_bytes`; shorter ones only while they wait behind another
 _REQUEST_BYTES = 1024  # memory of a request besides its head and body
 _MAX_AHEAD = 16  # complete requests of one client that may wait before its socket is no longer read
 _NAME = re.compile(rb"[A-Za-z0-9-]+")
@@ -44,7 +44,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def start_eagerly(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-    """Run until the end, or until it waits: then the task that continues it, which must not be cancelled in this turn.
+    """Run until the end, or until it waits; then return a task for the rest, which must not be cancelled in this turn.
 
     Raises:
         Exception: whatever `run` raised before it waited.
@@ -57,17 +57,17 @@ def start_eagerly(run: Coroutine[Any, None, None], loop: asyncio.AbstractEventLo
 
 
 async def _go_on(run: Coroutine[Any, None, None], waits_for: Any) -> None:
-    await _rest(run, waits_for)  # a task is made of a coroutine; since Python 3.12 a generator is none
+    await _rest(run, waits_for)  # a task needs a coroutine; since Python 3.12 a generator is not one
 
 
 @coroutine
 def _rest(run: Coroutine[Any, None, None], waits_for: Any) -> Generator[Any, None, None]:
-    """What is left of a coroutine that waits for something."""
+    """The rest of a coroutine that is waiting for something."""
     try:
         while True:
             try:
                 yield waits_for
-            except BaseException as error:  # noqa: BLE001 - a cancel, or the error of what was waited for: it is the coroutine's
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's, for instance a cancel
                 waits_for = run.throw(error)
             else:
                 waits_for = run.send(None)
@@ -84,12 +84,12 @@ class BusyPoll:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._left = 0  # turns left of the busy poll that is under way
-        self._rest = 0  # answers until the next one
+        self._left = 0  # turns left in the current busy poll
+        self._rest = 0  # answers until the next busy poll
         self._rest_next = POLL_REST_MIN
 
     def answered(self) -> None:
-        """A request was answered: another one may follow."""
+        """A request was answered, and another one may follow."""
         if self._left:  # it came in time
             self._left = POLL_TURNS
             self._rest_next = POLL_REST_MIN
@@ -112,21 +112,21 @@ class BusyPoll:
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """What one client may take.
+    """Limits for clients.
 
     Args:
-        body_bytes: of one request; more is answered 413. SQS takes 1 MiB, which is 6 MiB when each character is escaped, or
-            8 as escaped base64; Lambda takes 6 MiB.
-        held_bytes: of the long bodies of all clients that are here at a time, and of requests of any length that wait
-            behind another of their client; more is answered 503, and SDKs try again. As many of answers that clients have
-            not read yet; above it, the client that has not read for the longest is disconnected.
-        connections: how many clients may be connected at a time; one more is hung up on.
-        head_bytes: request line and header fields; more is answered 431.
+        body_bytes: of one request's body; a larger one is answered 413. SQS accepts 1 MiB, which is 6 MiB if each
+            character is escaped, or 8 as escaped base64; Lambda accepts 6 MiB.
+        held_bytes: of all clients' long bodies, and of requests of any length that wait behind another of their client;
+            above it, requests are answered 503, and SDKs try again. The same bound holds for answers that clients
+            have not read; above it, the client that has not read for the longest is disconnected.
+        connections: how many clients can be connected at one time; one more is disconnected.
+        head_bytes: of request line and header fields; a larger head is answered 431.
         head_fields: how many header fields.
-        request_s: seconds from a request's first byte to its last; later is answered 408.
+        request_s: seconds from a request's first byte to its last; a slower one is answered 408.
         idle_s: seconds between two requests; longer than SDKs keep an idle connection, so that they close it, not we.
         stalled_s: seconds for which a client may leave an answer unread.
-        linger_s: seconds for which the rest of a refused request is read and thrown away, so that its answer arrives.
+        linger_s: seconds for which the rest of a refused request is read and discarded, so that its answer arrives.
     """
 
     body_bytes: int = 10 * 1024 * 1024
@@ -146,13 +146,13 @@ class Request:
     Attributes:
         method: for example `POST`.
         path: as sent, percent-encoding included; begins with `/`.
-        query: what followed the question mark, as sent; may be empty.
-        headers: names in lower case; a field that came more than once has its values joined by commas.
-        body: all of it.
+        query: the part after the question mark, as sent; may be empty.
+        headers: names in lower case; the values of a repeated field are joined by commas.
+        body: the whole body.
         keep_alive: the client asks to keep the connection.
         gone: the client has hung up.
-        abandoned: set by the handler: when the client hangs up, stop handling (an asyncio cancel).
-        held_bytes: its part of what is held of all clients' requests.
+        abandoned: set by the handler: stop handling (an asyncio cancel) if the client hangs up.
+        held_bytes: its part of `held_bytes` of all clients.
     """
 
     __slots__ = ("abandoned", "body", "gone", "headers", "held_bytes", "keep_alive", "method", "path", "query")
@@ -169,7 +169,7 @@ class Request:
         self.held_bytes = 0
 
     def header(self, name: bytes) -> str:
-        """A header field as text; empty when it did not come."""
+        """A header field as text; empty if it was not sent."""
         return self.headers.get(name, b"").decode("latin-1")
 
 
@@ -179,7 +179,7 @@ class Response(Struct, frozen=True, gc=False):
     Args:
         status: HTTP's.
         body: may be empty.
-        headers: beside Date, Content-Length and Connection. A tuple that comes again is quick: its bytes are kept.
+        headers: those besides Date, Content-Length and Connection. The bytes of a repeated tuple are cached.
         request_id: the value of `x-amzn-requestid`; empty if there is none, or if it is one of `headers`.
     """
 
@@ -197,11 +197,11 @@ class HttpHandler(Protocol):
         ...
 
     def refused(self, status: int, why: str) -> Response:
-        """The answer to what is not a request we take: 400, 408, 413, 431 or 503."""
+        """The answer to a request that is refused before it is handled: 400, 408, 413, 431 or 503."""
         ...
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer to a request whose handling raised `error`, which is a bug in onefold."""
+        """The answer to a request whose handling raised `error`: a bug in onefold."""
         ...
 
 
@@ -210,9 +210,9 @@ class ServerConnections:
 
     Args:
         handler: answers requests.
-        date: the value of the Date header now.
-        bounds: what one client may take.
-        loop: where they live.
+        date: returns the present value of the Date header.
+        bounds: the limits for clients.
+        loop: their event loop.
     """
 
     def __init__(
@@ -229,18 +229,18 @@ class ServerConnections:
         self.tasks: set[asyncio.Task[None]] = set()
         self.busy_poll = BusyPoll(loop)
         self.draining = False
-        self.held_bytes = 0  # of requests that have come, or are coming, and are not answered: see `Bounds`
-        self.unread_bytes = 0  # of answers that their clients have not read yet, as far as they are long
+        self.held_bytes = 0  # of requests that have come, or are coming, and are not yet answered: see `Bounds`
+        self.unread_bytes = 0  # of answers that their clients have not read yet
         self.emptied = asyncio.Event()
 
     def make_room(self) -> None:
-        """Disconnect the clients that leave answers unread for the longest, while the unread total is too large."""
+        """Disconnect the clients with the longest unread answers until the unread total is small enough."""
         while self.unread_bytes > self.bounds.held_bytes:
             unread = [(one.stalled_at, one) for one in self.connections if one.stalled_at is not None]
             min(unread, key=lambda pair: pair[0])[1].abort()
 
     def remove(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         if not self.connections:
             self.emptied.set()
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
         self._shared = shared
         self._parser = self._shared.httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[Request | Response] = deque()  # a Response: a refusal, which ends the connection
+        self._waiting: deque[Request | Response] = deque()  # a Response is a refusal, which ends the connection
         self._current: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._late: asyncio.TimerHandle | None = None
@@ -271,9 +271,9 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._fields = self._head_bytes = self._body_bytes = self._head_held = 0
-        self._completed = 0  # requests, of those in the bytes that are being parsed
+        self._completed = 0  # requests completed by the bytes that are being parsed
         self._held_bytes = 0  # this connection's part of the total
-        self._body_held = 0  # of that, for the body that is coming
+        self._body_held = 0  # of these, for the body that is coming
         self._body: bytes | bytearray = b""
 
     # ---------------------------------------------------------------------------------------------------- from the socket
@@ -285,10 +285,10 @@ class Connection(asyncio.Protocol):
         if self._shared.draining:
             transport.close()
         elif len(self._shared.connections) > self._shared.bounds.connections:
-            self._transport.abort()  # without a response: nobody would read it
+            self._transport.abort()  # without a response, because nobody would read it
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """The client has hung up, or we have closed: no one waits for the request that is being handled."""
+        """The client has hung up, or we have closed: nobody waits for the request that is being handled."""
         self._transport = None
         self._refused = True
         self._waiting.clear()
@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what is complete is handled, in order."""
+        """Parse, and handle complete requests in order."""
         if self._refused:
             return
         rest = data
@@ -335,9 +335,9 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _declined(self, rest: bytes) -> bytes:
-        """What to read on with after a request that offers another protocol, as curl and Java do: itself, without its offer.
+        """The bytes to parse after a request that offers another protocol, as curl and Java do: it without the offer.
 
-        The parser ended at the head, since the bytes behind it could be of the other protocol.
+        The parser stopped after the head, since the bytes after it could belong to the other protocol.
         """
         if self._parser.get_method() == b"CONNECT":
             self._refuse(400, "This is not a proxy.")
@@ -351,7 +351,7 @@ class Connection(asyncio.Protocol):
 
     def _check_arriving(self, count: int) -> None:
         if not self._in_body:
-            if not self._completed:  # else those bytes are other requests' too; this one's are counted with the next
+            if not self._completed:  # otherwise the bytes include other requests; this head counts from the next ones
                 self._head_bytes += count
             if self._head_bytes > self._shared.bounds.head_bytes:
                 self._refuse(431, "The request's head is too long.")
@@ -392,7 +392,7 @@ class Connection(asyncio.Protocol):
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """The head has arrived: refuse too large a request before its body comes."""
+        """The head has arrived: refuse a request that is too large before its body comes."""
         self._in_body = True
         headers, bounds = self._headers, self._shared.bounds
         self._head_held = len(self._url) + sum(map(len, headers)) + sum(map(len, headers.values()))
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
         if size > self._shared.bounds.body_bytes:
             self._refuse(413, "The request's body is too long.")
         elif not self._refused:
-            if not self._body:  # in one piece, as almost all come; a list of tiny ones takes 28 times their bytes
+            if not self._body:  # one piece, as usual; a list of tiny pieces would take 28 times their bytes
                 self._body = body
             elif isinstance(self._body, bytearray):
                 self._body += body
@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
         self._shared.held_bytes += count
 
     def _let_go(self, request: Request) -> None:
-        """A request was answered: what it held is free again, unless the client's leaving has freed it."""
+        """Free what an answered request held, unless it was freed when the client left."""
         if request.held_bytes and self._held_bytes:
             self._hold(-request.held_bytes)
 
@@ -447,7 +447,7 @@ class Connection(asyncio.Protocol):
         path, _, query = self._url.decode("latin-1").partition("?")
         if not path.startswith("/"):  # a proxy's form, http://host/path
             path = "/" + path.partition("://")[2].partition("/")[2]
-        if self._current is not None or self._waiting:  # it has to wait: all of it counts, however short it is
+        if self._current is not None or self._waiting:  # it must wait, so all of it counts, however short it is
             held = self._head_held + self._body_bytes + _REQUEST_BYTES
             self._hold(held - self._body_held)
             self._body_held = held
@@ -465,7 +465,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _refuse(self, status: int, why: str) -> None:
-        """Refuse what is not a request we accept, after the current answer; nothing more is read from this client."""
+        """Refuse a request, after the current answer; nothing more is read from this client."""
         if self._refused:
             return
         self._refused = True
@@ -498,7 +498,7 @@ class Connection(asyncio.Protocol):
                 return
             self._current = one
             loop, handling = self._shared.loop, self._handle(one)
-            # What was sent ahead is not done in one go: others have their turn between.
+            # Pipelined requests are not handled in one go: other clients have their turn in between.
             task = loop.create_task(handling) if self._waiting else start_eagerly(handling, loop)
             if task is not None:
                 self._task = task
@@ -513,7 +513,7 @@ class Connection(asyncio.Protocol):
         answer: Response | None = None
         try:
             answer = await self._shared.handler.handle(request)
-        except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is answered, and the server goes on
+        except Exception as error:  # noqa: BLE001 - the last line of defence: the server survives a bug
             answer = self._shared.handler.failed(request, error)
         finally:
             self._current = self._task = None
@@ -530,7 +530,7 @@ class Connection(asyncio.Protocol):
         bodiless = request.method == "HEAD"
         try:
             self._write(answer, keep_alive=keep_alive, bodiless=bodiless)
-        except ValueError as error:  # nothing of it was written
+        except ValueError as error:  # nothing was written yet
             self._write(self._shared.handler.failed(request, error), keep_alive=keep_alive, bodiless=bodiless)
         if keep_alive:
             self._next()
@@ -561,12 +561,12 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close when what was written has left."""
+        """Close once everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; nothing more of this client is handled."""
+        """Close at once; no more requests of this client are handled."""
         self._refused = True
         self._waiting.clear()
         self.stalled_at = None
@@ -588,7 +588,7 @@ def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: boo
     """Status line and fields up to the Date's value.
 
     Raises:
-        ValueError: a name or a value would end its line.
+        ValueError: a name or value has characters that a header field must not have.
     """
     lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
     lines.append(b"connection: keep-alive" if keep_alive else b"connection: close")

@@ -1,16 +1,16 @@
-"""One container: a process that has a function's handler imported and runs one invocation at a time.
+"""One container: a process that has imported a function's handler and runs one invocation at a time.
 
 The handler's process has a supervisor (`bootstrap.py`), which adopts whatever the handler starts and abandons. Every
-invocation has one outcome: at the deadline, above its memory limit, after an injected fault, or when it violates the
-protocol, all of its processes are killed from outside, and the kill is reported only when they are gone.
+invocation has one outcome: at the deadline, above its memory limit, after an injected fault, or after a violation of
+the protocol, all of its processes are killed from outside, and the kill is reported only once they are gone.
 
-Time is real here, also where queues use a clock that a test moves: a process runs on the machine's time.
-Memory is what is resident in addition to the interpreter's own, and open files in memory. It is measured every 50 ms and at
-the end, because Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this one
-is not. Between two measurements the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, room for the stacks
-of 32 threads. Measured: 32 idle threads are 1.2 GB of address space, 265 MiB of data and 0.5 MiB resident, so the first two
-are no limit.
-Never here: which container runs an invocation (`functions.py`). Invariant: one pending answer at most, resolved once.
+Time is real here, even if queues use a clock that a test moves: a process runs on the machine's time.
+Memory means what is resident beyond the interpreter's own, and open files in memory. It is measured every 50 ms and at
+the end, because Lambda kills for it, and less often between two invocations, when Lambda's container is frozen and this
+one is not. Between two measurements the kernel bounds what can be allocated (RLIMIT_DATA) at 256 MiB more, which leaves
+room for the stacks of 32 threads. Measured: 32 idle threads take 1.2 GB of address space, 265 MiB of data and 0.5 MiB
+resident, so the first two cannot serve as the limit.
+Never here: which container runs an invocation (`functions.py`). Invariant: at most one pending answer, resolved once.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ Kill = Literal["before", "during", "after"]
 BOOTSTRAP: Final = Path(bootstrap.__file__)
 STACKS_MIB: Final = 256
 _LOOK_MS = 50
-_IDLE_LOOK_MS = 500  # after an invocation; then twice as long each time, up to
+_IDLE_LOOK_MS = 500  # until the first check after an invocation; doubled each time, up to
 _IDLE_LOOK_MS_MAX = 8_000
-_OWN_KIB = 12 * 1024  # what an interpreter needs, until it has said so itself
+_OWN_KIB = 12 * 1024  # assumed for an interpreter until it has reported its own
 _STATUS_BYTES = 4_096
-_GROUP_LOOKS = 5  # every so many checks the memory of the process's children is summed up, which reads /proc
-_MEMORY_FILES = ("/memfd:", "/dev/shm/")  # noqa: S108 - looked at, not written
+_GROUP_LOOKS = 5  # checks between two sums over the process's children, which read /proc
+_MEMORY_FILES = ("/memfd:", "/dev/shm/")  # noqa: S108 - compared, not written
 _SERVERS_OWN = frozenset({"ONEFOLD_ADMIN_TOKEN", "ONEFOLD_SECRET_KEY", "ONEFOLD_ACCESS_KEY"})
-_ENDING_MS = 50  # how long a process that is ending may take from closing its descriptors to its end
+_ENDING_MS = 50  # how long an ending process may take from closing its descriptors to its end
 
 
 class Container:
     """A process for one function.
 
     Args:
-        settings: of the function, checked.
+        settings: the function's, checked.
         loop: all calls come on its thread.
-        clock: the real one.
+        clock: the real clock.
         on_line: gets every line of the log.
-        log_stream: name of its log stream, as the handler sees it.
+        log_stream: the name of its log stream, as the handler sees it.
 
     Attributes:
         alive: it can take an invocation, or is running one.
-        own_kib: memory that is the interpreter's and does not count.
+        own_kib: memory of the interpreter itself, which does not count.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class Container:
         self._verdict: Outcome | None = None
         self._kill: Kill | None = None
         self._kill_in_ms = 0
-        self._took_ms: float | None = None  # of the invocation that runs, once it is known
+        self._took_ms: float | None = None  # the last invocation's duration, once it is known
         self._init_ms: float | None = None
         self._peak_kib = 0
         self._check_count = 0
-        self._pid = 0  # of the handler's process, once it has begun; then its descriptor, and that of its status
+        self._pid = 0  # of the handler's process, once it has begun; below its descriptor, and that of its status
         self._pid_fd: int | None = None
         self._status_fd: int | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -116,7 +116,7 @@ class Container:
         """Start the process.
 
         Raises:
-            OSError: the system gives no process or no descriptors.
+            OSError: the system cannot provide a process or descriptors.
         """
         ours, theirs = socket.socketpair()
         lifeline, ours_held = os.pipe()
@@ -142,7 +142,7 @@ class Container:
             os.close(lifeline)
         try:
             self._attach(process, ours)
-        except BaseException:  # no descriptors left
+        except BaseException:  # for example, no descriptors are left
             os.close(ours_held)
             process.wait()
             ours.close()
@@ -162,13 +162,13 @@ class Container:
         self._loop.add_reader(self._exit_fd, self._exited)
 
     async def init(self, request_id: str, *, reports: bool = True) -> Outcome | None:
-        """Have the handler imported; None when it can be invoked, otherwise how that failed: the container is gone then.
+        """Import the handler; None if it can be invoked, otherwise how that failed, and then the container is gone.
 
         Lambda gives this phase 10 s and then the function's timeout; here it is the sum of the two.
 
         Args:
-            request_id: the invocation it is started for.
-            reports: write the lines of an invocation when it failed.
+            request_id: the invocation for which it is started.
+            reports: write the lines of an invocation if the import failed.
         """
         self._request_id = request_id
         began_ms = self._clock.monotonic_ms()
@@ -191,12 +191,12 @@ class Container:
         return outcome
 
     async def invoke(self, event: bytes, request_id: str, *, kill: Kill | None = None, kill_in_ms: int = 0) -> Outcome:
-        """Call the handler with one event. Cancelled: the container is killed.
+        """Call the handler with one event. If the call is cancelled, the container is killed.
 
         Args:
             event: JSON, at most 6 MiB.
-            kill: kill the container before it has the event, `kill_in_ms` after its handler was called, or after the handler
-                returned; the outcome is then a crash whatever the handler did.
+            kill: kill the container before it has the event, `kill_in_ms` after its handler was called, or after the
+                handler returned; the outcome is then a crash, whatever the handler did.
         """
         assert self._pending is None, "a container runs one invocation at a time"
         self._request_id = request_id
@@ -222,21 +222,21 @@ class Container:
 
     @property
     def took_ms(self) -> float:
-        """How long the last invocation took."""
+        """The duration of the last invocation."""
         return self._took_ms or 0.0
 
     async def close(self) -> None:
-        """Kill it and wait until it is gone; harmless twice."""
+        """Kill it and wait until it is gone; can be called twice."""
         self.kill()
         await asyncio.shield(self._gone)
 
     def kill(self) -> None:
-        """Have the supervisor kill all of its processes; harmless when they are gone."""
+        """Have the supervisor kill all of its processes; harmless if they are gone."""
         self.alive = False
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
-            self._process.send_signal(signal.SIGCONT)  # should the handler have stopped its supervisor
+            self._process.send_signal(signal.SIGCONT)  # in case the handler has stopped its supervisor
 
     # -- one invocation ----------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Container:
                 self._took_ms = float(self._clock.monotonic_ms() - began_ms)
 
     def _supervise(self) -> None:
-        """The deadline and the memory of a running invocation."""
+        """Check the deadline and the memory of a running invocation."""
         if self._gone.done():
             return
         left_ms = self._deadline_ms - self._clock.monotonic_ms()
@@ -275,7 +275,7 @@ class Container:
             self._check_timer = self._loop.call_later(min(_LOOK_MS, left_ms) / 1000, self._supervise)
 
     def _check_idle(self, after_ms: int) -> None:
-        """The memory between two invocations: a thread or a process that the handler left behind may take some."""
+        """Check the memory between two invocations: a thread or process that the handler left behind may use some."""
         if not self.alive or self._pending is not None:
             return
         if self._over_memory(whole=True):
@@ -287,13 +287,13 @@ class Container:
             self._check_timer = self._loop.call_later(next_ms / 1000, self._check_idle, next_ms)
 
     def _over_memory(self, *, whole: bool = False) -> bool:
-        """Whether the handler's process uses too much, or, now and then and with `whole`, all of its processes together."""
+        """Whether the handler's process uses too much memory; now and then, or with `whole`, all its processes."""
         if self._status_fd is not None:
             try:
                 _, _, rest = os.pread(self._status_fd, _STATUS_BYTES, 0).partition(b"VmHWM:")
             except ProcessLookupError:
                 rest = b""
-            if rest:  # a process that is ending has no memory any more
+            if rest:  # an ending process has no memory any more
                 self._peak_kib = int(rest.split(None, 1)[0])
         self._check_count += 1
         if whole or self._check_count % _GROUP_LOOKS == 0:
@@ -313,7 +313,7 @@ class Container:
             self._broken("it answered what it was not asked")
         elif kind in ("ready", "failed"):
             self.own_kib = int(head["own_kib"])
-            self._over_memory()  # reads how much there is by now
+            self._over_memory()  # updates the peak
             self._settle(_error(head) if kind == "failed" else Answered(b""))
         elif kind == "started":
             self._loop.call_later(self._kill_in_ms / 1000, self._killed_by_fault, self._request_id)
@@ -333,9 +333,9 @@ class Container:
         try:
             self._pid_fd = os.pidfd_open(pid)
             self._status_fd = os.open(f"/proc/{pid}/status", os.O_RDONLY)
-        except (ProcessLookupError, FileNotFoundError):  # it has ended, and its supervisor reports how
+        except (ProcessLookupError, FileNotFoundError):  # it has ended; its supervisor reports how
             return
-        except OSError as error:  # no descriptors left
+        except OSError as error:  # no descriptors are left
             self._broken(f"its memory cannot be watched: {error.strerror}")
 
     def _settle(self, outcome: Outcome, head: dict[str, Any] | None = None) -> None:
@@ -345,7 +345,7 @@ class Container:
             self._pending.set_result(outcome)
 
     def _condemn(self, verdict: Outcome) -> None:
-        """Kill it; the invocation ends with this verdict once the process is gone."""
+        """Kill the container; the invocation ends with this verdict once the process is gone."""
         if self._verdict is None:
             self._verdict = verdict
         self.kill()
@@ -355,7 +355,7 @@ class Container:
             self._condemn(Crashed("signal: killed", "a fault that was asked for"))
 
     def _broken(self, reason: str) -> None:
-        """The channel has closed, usually because the process is ending; its exit status then says how."""
+        """The channel is broken; usually the process is ending, and its exit status says how."""
         self.alive = False
         verdict = Crashed("signal: killed", reason)
         if reason == CLOSED:
@@ -368,7 +368,7 @@ class Container:
             self._condemn(verdict)
 
     def _has_ended(self) -> bool:
-        """Whether the handler's process has."""
+        """Whether the handler's process has ended."""
         if self._pid_fd is None:
             return bool(self._pid)
         poll = select.poll()
@@ -381,7 +381,7 @@ class Container:
         if self._check_timer is not None:
             self._check_timer.cancel()
         self._channel.pump()
-        if self._pid_fd is not None and not self._has_ended():  # it has killed its supervisor
+        if self._pid_fd is not None and not self._has_ended():  # the handler has killed its supervisor
             for pid in [*bootstrap.descendants(self._pid), self._pid]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -408,12 +408,12 @@ class Container:
     # -- log ---------------------------------------------------------------------------------------------------------
 
     def _log(self, stream: Stream, text: str) -> None:
-        """One line for each line of the text: what an exception says may come from anybody, and must not look like ours."""
+        """Log each line of a text separately: an exception's text may be anybody's and must not look like ours."""
         for line in text.split("\n"):
             self._on_line(LogLine(self.settings.name, self._request_id, stream, line))
 
     def _report(self, outcome: Outcome) -> None:
-        """What Lambda writes after an invocation: the error, END, REPORT."""
+        """Log what Lambda writes after an invocation: the error, END, REPORT."""
         for output in self._outputs:
             output.end()
         for line in self._error_lines(outcome):
@@ -456,10 +456,10 @@ class Container:
 
 
 def memory_below(supervisor: int) -> int:
-    """Memory in KiB of a handler's process and of all it has started, shared pages and files in memory counted once.
+    """Memory in KiB of a handler's process and of all it has started; shared pages and files in memory count once.
 
-    RLIMIT_DATA bounds each process alone; a handler and what it starts count together, as in Lambda. 0 while it is
-    alone and keeps nothing in files in memory: its own status says the rest.
+    RLIMIT_DATA bounds each process alone; a handler and what it starts count together, as in Lambda. Returns 0 if it is
+    alone and keeps nothing in files in memory: then its own status is enough.
     """
     below = bootstrap.descendants(supervisor)
     files: dict[tuple[int, int], int] = {}
@@ -468,12 +468,12 @@ def memory_below(supervisor: int) -> int:
     if len(below) < 2 and not files:
         return 0
     parts = [_proportional_kib(process) for process in below]
-    mapped_kib = sum(shared for _, shared in parts)  # also of files that are open: they count once
+    mapped_kib = sum(shared for _, shared in parts)  # may include open files, which must count once
     return sum(private for private, _ in parts) + max(mapped_kib, sum(files.values()) // 1024)
 
 
 def _proportional_kib(process: int) -> tuple[int, int]:
-    """Of one process, a page that several share counted in parts: its own memory, and files in memory that it has mapped."""
+    """A process's own memory, and its mapped files in memory, in KiB; a page shared by several counts in parts."""
     try:
         with open(f"/proc/{process}/smaps_rollup", "rb") as file:
             rows = dict(row.split(b":", 1) for row in file.read().splitlines()[1:])
@@ -499,13 +499,13 @@ def _error(head: dict[str, Any]) -> FunctionError:
 
 
 def _trace_id(request_id: str) -> str:
-    """An X-Ray header that asks for no trace, made from the request id."""
+    """An X-Ray header that requests no trace, made from the request id."""
     digits = request_id.replace("-", "")
     return f"Root=1-{digits[:8]}-{digits[8:]};Parent={digits[:16]};Sampled=0"
 
 
 def environment(settings: FunctionSettings, log_stream: str) -> dict[str, str]:
-    """The environment of a container: this process's own without the server's secrets, the function's, and what Lambda sets.
+    """A container's environment: this process's without the server's secrets, the function's, and what Lambda sets.
 
     Source: Lambda developer guide, "Defined runtime environment variables".
     """

@@ -1,12 +1,12 @@
-"""Injected faults: which kinds there are, how people write them, and what one random draw decides.
+"""Injected faults: their kinds, how people write them, and what one random draw decides.
 
-A fault is one option, `KEY=VALUE`, with its limits behind commas: `lose-ack=0.1,queue=orders*,times=3`. The same text is
-its JSON. The draws are functions of the faults and of random numbers that are passed in; each returns a plan that says what
-to do and, in one sentence, why, or None when there is nothing to do.
+A fault is one option, `KEY=VALUE`, followed by its limits after commas: `lose-ack=0.1,queue=orders*,times=3`. The same
+text is its JSON. The draws are functions of the faults and of random numbers that are passed in; each returns a plan
+that says what to do and, in one sentence, why, or None if there is nothing to do.
 
 Not here: carrying a plan out, counting, memory between two draws (`faults.py`), HTTP statuses.
-Invariant: where no fault applies nothing is drawn; and what AWS never shows on a FIFO queue (`deliver`, `reorder`, `delay`,
-`lose-ack`, `repeat-deleted`) does not apply to one, so that its order stays.
+Invariants: if no fault applies, nothing is drawn; and kinds that AWS never shows on a FIFO queue (`deliver`, `reorder`,
+`delay`, `lose-ack`, `repeat-deleted`) do not apply to one, so that its order is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kind(Struct, frozen=True):
     """One kind of fault.
 
     Args:
-        at: the moment it is drawn at.
+        at: the moment at which it is drawn.
         form: how its value is written: a rate, a rate with a time, a whole number, a time, or one or two times.
         fifo: whether it applies to FIFO queues.
         meaning: one line for help and documentation.
@@ -52,11 +52,11 @@ class Kind(Struct, frozen=True):
 
 
 KINDS: Mapping[str, Kind] = {
-    "deliver": Kind("receive", "count", False, "give each message so many times"),
-    "repeat-deleted": Kind("delete", "rate", False, "answer a delete, and give the message once more at once"),
+    "deliver": Kind("receive", "count", False, "deliver each message this many times"),
+    "repeat-deleted": Kind("delete", "rate", False, "answer a delete, and deliver the message once more at once"),
     "reorder": Kind("send", "time", False, "shuffle messages within a window of this length"),
-    "delay": Kind("send", "times", False, "make a sent message visible only after so long"),
-    "lose-ack": Kind("delete", "rate", False, "answer a delete and do not do it"),
+    "delay": Kind("send", "times", False, "make a sent message visible only after this time"),
+    "lose-ack": Kind("delete", "rate", False, "answer a delete without doing it"),
     "lose-answer": Kind("request", "rate", True, "do what is asked, then close the connection without an answer"),
     "hold": Kind("request", "rate:time", True, "do what is asked and hold the answer", HOLD_MS_DEFAULT),
     "error": Kind("request", "rate", True, "answer 500 before anything is done"),
@@ -80,10 +80,10 @@ class Fault(Struct, frozen=True, kw_only=True):
         kind: a name in `KINDS`.
         value: as written.
         rate: how often, 0 to 1; 1 for kinds without a rate.
-        count: deliver: how many times each message is given, 2 to 100.
+        count: for `deliver`, how many times each message is delivered, 2 to 100.
         least_ms, most_ms: bounds of its time.
-        queue, operation: shell patterns (`orders*`) of queue names and of SQS operations it is limited to.
-        times: injected at most so often; None: no end.
+        queue, operation: shell patterns (`orders*`) of the queue names and SQS operations to which it is limited.
+        times: how often it is injected at most; None: no limit.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The option that says this fault."""
+        """This fault as an option."""
         parts = [f"{self.kind}={self.value}"]
         if self.queue != "*":
             parts.append(f"queue={self.queue}")
@@ -109,7 +109,7 @@ class Fault(Struct, frozen=True, kw_only=True):
         return ",".join(parts)
 
     def applies(self, queue: str, operation: str) -> bool:
-        """Whether its limits and its kind let it happen here."""
+        """Whether its limits and its kind allow it here."""
         return (
             (KINDS[self.kind].fifo or not queue.endswith(_FIFO_SUFFIX))
             and (self.queue == "*" or fnmatchcase(queue, self.queue))
@@ -122,14 +122,14 @@ class Faults(Struct, frozen=True, kw_only=True):
 
     Args:
         faults: in the order they were written.
-        seed: repeats a run: the same seed and the same order of calls give the same faults; None: a new one is drawn.
+        seed: repeats a run: the same seed and order of calls give the same faults; None: a new seed is drawn.
     """
 
     faults: tuple[Fault, ...] = ()
     seed: int | None = None
 
     def at(self, at: At) -> tuple[Fault, ...]:
-        """Those drawn at one moment."""
+        """The faults that are drawn at this moment."""
         return tuple(fault for fault in self.faults if KINDS[fault.kind].at == at)
 
     def to_json(self) -> dict[str, object]:
@@ -138,10 +138,10 @@ class Faults(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def from_json(value: object) -> Faults:
-        """Faults from what `to_json` gives, from a list of options, or from `{"deliver": 2, "queue": "orders*"}`.
+        """Faults from the result of `to_json`, from a list of options, or from `{"deliver": 2, "queue": "orders*"}`.
 
         Raises:
-            UsageError: as `parse_faults`; or another form.
+            UsageError: as for `parse_faults`; or the value has another form.
         """
         if isinstance(value, Mapping) and isinstance(value.get("faults"), list):
             unknown = sorted(set(value) - {"faults", "seed"})
@@ -167,11 +167,11 @@ NO_FAULTS = Faults()
 def parse_faults(options: Sequence[str]) -> Faults:
     """Faults as people write them: `["deliver=2", "lose-ack=10%,queue=orders*,times=3", "seed=7"]`.
 
-    A limit on its own (`queue=orders*`) holds for every fault that names none of its own.
+    A limit without a fault (`queue=orders*`) holds for every fault that does not set that limit itself.
 
     Raises:
-        UsageError: an unknown key (with the near one), a value out of its range, a limit that cannot apply; nothing of the
-            list is taken over.
+        UsageError: an unknown key (names a similar one), a value out of its range, a limit that cannot apply; no fault
+            of the list is set.
     """
     shared: dict[str, str] = {}
     seed: int | None = None
@@ -270,11 +270,11 @@ def _whole(name: str, text: str, least: int, most: int) -> int:
 
 # -------------------------------------------------------------------------------------------------------------- draws
 
-Armed = Sequence[tuple[Fault, Chance]]  # each fault with its own stream, so that what one draws does not move another
+Armed = Sequence[tuple[Fault, Chance]]  # each fault has its own random stream: no draw affects another
 
 
 class OnSend(Struct, frozen=True):
-    """Hide a message for `delay_ms` longer than asked; `by`: the faults that said so."""
+    """Hide a message `delay_ms` longer than requested; `by`: the faults that cause it."""
 
     delay_ms: int
     by: tuple[Fault, ...]
@@ -286,7 +286,7 @@ class OnReceive(Struct, frozen=True):
 
     Args:
         copies: how many more times the same delivery is given.
-        expires_in_ms: end its visibility so long after the receive; None: at its time.
+        expires_in_ms: end its visibility this long after the receive; None: at its normal time.
     """
 
     copies: int
@@ -296,7 +296,7 @@ class OnReceive(Struct, frozen=True):
 
 
 class OnDelete(Struct, frozen=True):
-    """Answer a delete as done, and `lose` it, or make the message visible at once (`repeat`)."""
+    """Answer a delete as done, but ignore it (`lose`), or make the message visible at once (`repeat`)."""
 
     how: Literal["lose", "repeat"]
     by: tuple[Fault, ...]
@@ -307,9 +307,9 @@ class OnRequest(Struct, frozen=True):
     """What happens to one request.
 
     Args:
-        before: answered so without anything being done.
-        hold_ms: done; the answer waits so long (or until the client hangs up).
-        after: done; then answered 500, or the connection is closed (`drop`).
+        before: the answer, without anything being done.
+        hold_ms: it is done; the answer waits this long (or until the client hangs up).
+        after: it is done; then it is answered 500, or the connection is closed (`drop`).
     """
 
     before: Literal["error", "throttle"] | None
@@ -328,7 +328,7 @@ class OnInvoke(Struct, frozen=True):
 
 
 class OnDeadLetter(Struct, frozen=True):
-    """Send a dead letter back after so long."""
+    """Send a dead letter back after this time."""
 
     redrive_in_ms: int
     by: tuple[Fault, ...]
@@ -336,7 +336,7 @@ class OnDeadLetter(Struct, frozen=True):
 
 
 def on_send(armed: Armed, queue: str) -> OnSend | None:
-    """What happens to one message that is sent; delays add up, to 15 minutes at most."""
+    """What happens to one message that is sent; delays add up to at most 15 minutes."""
     by = []
     delay_ms = 0
     for fault, chance in armed:
@@ -368,7 +368,7 @@ def on_receive(armed: Armed, queue: str, visible_ms: int) -> OnReceive | None:
 
 
 def on_delete(armed: Armed, queue: str) -> OnDelete | None:
-    """What happens to one delete; the first fault that hits decides."""
+    """What happens to one delete; the first fault that is drawn decides."""
     for fault in _hits(armed, queue):
         if fault.kind == "lose-ack":
             return OnDelete("lose", (fault,), "fault: the delete was answered and not done")
@@ -381,7 +381,7 @@ def on_request(armed: Armed, operation: str, queue: str) -> OnRequest | None:
 
     Args:
         operation: SQS's name, for example `DeleteMessageBatch`.
-        queue: the queue's name; empty where the operation names none.
+        queue: the queue's name; empty if the operation names none.
     """
     by = list(_hits(armed, queue, operation))
     if not by:
@@ -402,7 +402,7 @@ def on_request(armed: Armed, operation: str, queue: str) -> OnRequest | None:
 
 
 def on_invoke(armed: Armed, queue: str) -> OnInvoke | None:
-    """What happens to one invocation for messages of `queue` (empty: invoked directly); the first hit decides."""
+    """What happens to one invocation for messages of `queue` (empty: a direct one); the first fault drawn decides."""
     for fault in _hits(armed, queue):
         kill: Literal["before", "during", "after"] = "before"
         if fault.kind != "kill-before":
@@ -415,7 +415,7 @@ def on_invoke(armed: Armed, queue: str) -> OnInvoke | None:
 
 
 def on_dead_letter(armed: Armed, queue: str) -> OnDeadLetter | None:
-    """What happens to one message that came into the dead-letter queue `queue`."""
+    """What happens to one message that was moved to the dead-letter queue `queue`."""
     for fault, chance in armed:
         if fault.applies(queue, "") and chance() < fault.rate:
             in_ms = int(chance() * fault.most_ms)

@@ -1,11 +1,11 @@
-"""The faults of a running server: they can be changed at any time, are drawn from a seeded generator, and are counted.
+"""The faults of a running server, which can be changed at any time, are drawn from a seeded generator, and are counted.
 
-`LocalQueues` consults it around every operation, the request handler before every request, a function before every
-invocation. Where no fault is set the answer is empty and nothing is drawn; `active` is a cheap check that none is set at
-all. Each fault has its own random stream, so what a poll draws does not affect what a delete draws.
+`LocalQueues` asks the injector around every operation, the request handler before every request, a function before
+every invocation. If no fault is set, the answer is empty and nothing is drawn; `active` is a cheap check for any fault
+at all. Each fault has its own random stream, so the draws of a poll do not affect those of a delete.
 
-Only the copies of `deliver` are remembered: a standard queue honours any receipt of a message, so a copy is the same
-delivery with the same receipt and one more on its receive count. At most `copies_max` wait; they die with the process.
+Only the copies of `deliver` are kept: a standard queue honours any receipt of a message, so a copy is the same delivery
+with the same receipt and a receive count that is one higher. At most `copies_max` wait; they end with the process.
 
 Not here: the draws (`fault_rules.py`), the history, engine calls. Used on the server's loop only: no lock.
 """
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from onefold.outside import Entropy
 
 _COPIES_MAX = 10_000
-_SEED_BITS = 32  # of a generated seed: short enough to be typed again
+_SEED_BITS = 32  # of a generated seed, so that it is short enough to type
 
 
 class _Armed(Struct):
-    """A live fault: what is set, its chance, and how often it was injected."""
+    """A live fault: its setting, its random stream, and how often it was injected."""
 
     fault: Fault
     chance: Chance
@@ -57,9 +57,9 @@ class FaultInjector:
     """The live faults.
 
     Args:
-        settings: set from the start.
-        entropy: draws a seed where the settings name none; the seed that is used is in `report()`.
-        copies_max: how many copies may wait at a time over all queues; above it deliveries are not copied.
+        settings: the faults that are set from the start.
+        entropy: draws a seed if the settings name none; `report()` has the seed in use.
+        copies_max: how many copies may wait at one time in all queues; above it, deliveries are not copied.
     """
 
     def __init__(self, settings: Faults, entropy: Entropy, *, copies_max: int = _COPIES_MAX) -> None:
@@ -70,7 +70,7 @@ class FaultInjector:
         self.set(settings)
 
     def set(self, settings: Faults) -> None:
-        """Replace all faults: counters and chance start anew, copies that wait are dropped."""
+        """Replace all faults: counters and random streams start anew, waiting copies are dropped."""
         seed = settings.seed
         if seed is None:
             seed = int(self._entropy.fraction() * 2**_SEED_BITS) if settings.faults else 0
@@ -84,11 +84,11 @@ class FaultInjector:
         self._arm()
 
     def clear(self) -> None:
-        """No faults any more."""
+        """Remove all faults."""
         self.set(NO_FAULTS)
 
     def _arm(self) -> None:
-        """Sort what is left by the moment it is drawn at; a fault injected as often as it may be is out."""
+        """Sort the live faults by the moment at which they are drawn, without those that have reached their `times`."""
         live = [one for one in self._all if one.fault.times is None or one.count < one.fault.times]
         self.active: bool = bool(live) or bool(self._copies)
 
@@ -110,10 +110,10 @@ class FaultInjector:
     def sending(
         self, queue: str, entries: Sequence[Entry], delay_ms: int = 0
     ) -> tuple[Sequence[Entry], list[OnSend | None]]:
-        """The entries to send, and what was done to each; the plans are empty where nothing was done.
+        """The entries to send, and the plan for each; no plans while no such fault is set.
 
         Args:
-            delay_ms: the queue's own delay, which holds for entries that name none.
+            delay_ms: the queue's own delay, which applies to entries without one.
         """
         if not self._send:
             return entries, []
@@ -129,9 +129,9 @@ class FaultInjector:
         return changed, plans
 
     def received(self, queue: str, deliveries: Sequence[Delivery]) -> list[OnReceive | None]:
-        """What happens to each delivery the engine gave; empty where nothing does.
+        """What happens to each delivery from the engine; empty while no such fault is set.
 
-        Copies are kept here and come from `copies`; for `expires_in_ms` the caller changes the visibility.
+        Copies are kept here and given out by `copies`; for `expires_in_ms` the caller changes the visibility.
         """
         if not self._receive:
             return []
@@ -145,7 +145,7 @@ class FaultInjector:
         return plans
 
     def deleting(self, queue: str, receipts: Sequence[str]) -> list[OnDelete | None]:
-        """What happens to each delete; empty where all are done normally."""
+        """What happens to each delete; empty if all are done normally."""
         if not self._delete:
             return []
         plans = []
@@ -157,21 +157,21 @@ class FaultInjector:
         return plans
 
     def dead_lettered(self, queue: str) -> OnDeadLetter | None:
-        """What happens to a message that has just come into the dead-letter queue `queue`."""
+        """What happens to a message that was just moved to the dead-letter queue `queue`."""
         plan = fault_rules.on_dead_letter(self._dead_letter, queue) if self._dead_letter else None
         if plan is not None:
             self._injected(plan.by)
         return plan
 
     def requested(self, operation: str, queue: str = "") -> OnRequest | None:
-        """What happens to a request; `queue` empty where the operation names none."""
+        """What happens to a request; `queue` is empty if the operation names none."""
         plan = fault_rules.on_request(self._request, operation, queue) if self._request else None
         if plan is not None:
             self._injected(plan.by)
         return plan
 
     def invoking(self, queue: str = "") -> OnInvoke | None:
-        """What happens to an invocation for messages of `queue`; empty for one that somebody asked for directly."""
+        """What happens to an invocation for messages of `queue`; empty for one that was requested directly."""
         plan = fault_rules.on_invoke(self._invoke, queue) if self._invoke else None
         if plan is not None:
             self._injected(plan.by)
@@ -194,7 +194,7 @@ class FaultInjector:
         return queue in self._copies
 
     def copies(self, queue: str, count_max: int, now_ms: int) -> list[Delivery]:
-        """Up to `count_max` copies that wait, oldest first, each received now; each is given once."""
+        """Up to `count_max` waiting copies, oldest first, each as received now; each is given out once."""
         waiting = self._copies.get(queue)
         if waiting is None:
             return []
@@ -213,5 +213,5 @@ class FaultInjector:
     # ------------------------------------------------------------------------------------------------------------ report
 
     def report(self) -> dict[str, object]:
-        """The settings as `Faults.to_json`, and how often each fault was injected so far, in the same order."""
+        """The settings as in `Faults.to_json`, and how often each fault has been injected, in the same order."""
         return {**self.settings.to_json(), "injected": [one.count for one in self._all], "copies": self._copies_count}

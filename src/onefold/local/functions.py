@@ -1,11 +1,11 @@
-"""A Lambda function: its containers, which one runs an invocation, and how many may run at a time.
+"""A Lambda function: its containers, which of them runs an invocation, and how many may run at one time.
 
-A warm container is used before a new one is started, and of several the one that was used last: those not needed become idle
-and are ended. Invocations beyond the reserved concurrency are throttled, as on Lambda; those beyond what this machine is
-allowed to run wait. New code or settings mean new containers from the next invocation on, while what runs is finished by the
-old ones.
+A warm container is used before a new one is started, and of several the one that was used last, so that unneeded ones
+become idle and are ended. Invocations beyond the reserved concurrency are throttled, as on Lambda; those beyond what
+this machine is allowed to run wait. New code or settings mean new containers from the next invocation, while the old
+ones finish what they run.
 Never here: who invokes (`mapping.py`), a container's insides (`containers.py`).
-Invariant: `invoke` has exactly one outcome and never raises for what a handler does; no container is left behind by `close`.
+Invariants: `invoke` has exactly one outcome and never raises because of a handler; `close` leaves no container behind.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 MACHINE_MAX: Final = 32
-IDLE_MS: Final = 5 * limits.MINUTE_MS  # Lambda says no number; containers are seen to stay for 5 to 15 minutes
-_TYPICAL_MS = 10.0  # how long an invocation is thought to take until one has been seen
+IDLE_MS: Final = 5 * limits.MINUTE_MS  # Lambda documents no number; its containers are seen to stay for 5 to 15 minutes
+_TYPICAL_MS = 10.0  # assumed duration of an invocation until one has been measured
 
 
 class FunctionStats(Struct, frozen=True, kw_only=True):
     """The state of a function.
 
     Args:
-        running: invocations now. idle: warm containers.
-        invocations: begun so far; errors: of these, without an answer; throttled: not begun.
+        running: present invocations. idle: warm containers.
+        invocations: begun so far; errors: those of them without an answer; throttled: those not begun.
         cold_starts: containers started so far.
     """
 
@@ -63,13 +63,13 @@ class ServedFunction:
     """A function that can be invoked. Used on the loop's thread only.
 
     Args:
-        settings: checked.
-        pace: time for what may follow a clock that is moved: letting idle containers go, looking for new code.
-        clock: the real one, for deadlines and durations.
+        settings: checked settings.
+        pace: timers that may follow a manual clock: for ending idle containers and looking for new code.
+        clock: the real clock, for deadlines and durations.
         entropy: for request ids.
         on_line: gets the log, line by line; must be quick.
-        machine_max: most containers that run at a time here, 1 or more.
-        idle_ms: how long a container stays without an invocation.
+        machine_max: the most containers that run at one time here, 1 or more.
+        idle_ms: how long a container is kept without an invocation.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ServedFunction:
         self._idle_ms = idle_ms
         self._turn = asyncio.Semaphore(machine_max)
         self._generation = 0
-        self._generations: dict[Container, int] = {}  # of every container that is not gone
+        self._generations: dict[Container, int] = {}  # of every container that still exists
         self._idle: list[_Warm] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sweep: Timer | None = None
@@ -106,13 +106,13 @@ class ServedFunction:
 
     @property
     def limit(self) -> int:
-        """Most invocations at a time; above it they are throttled."""
+        """The most invocations at one time; further ones are throttled."""
         reserved = self.settings.reserved_concurrency
         return CONCURRENCY_DEFAULT if reserved is None else reserved
 
     @property
     def capacity(self) -> int:
-        """Most invocations that run at a time on this machine; further ones are throttled, or wait."""
+        """The most invocations that run at one time on this machine; further ones are throttled, or wait."""
         return min(self.limit, self._machine_max)
 
     def new_request_id(self) -> str:
@@ -120,7 +120,7 @@ class ServedFunction:
         return str(uuid.UUID(hex=self._entropy.token() + self._entropy.token(), version=4))
 
     async def invoke(self, event: bytes, *, request_id: str | None = None, kill: Kill | None = None) -> Outcome:
-        """Call the handler with one event. Cancelled: its container is killed.
+        """Call the handler with one event. If the call is cancelled, its container is killed.
 
         Args:
             event: JSON, at most `settings.EVENT_BYTES_MAX`.
@@ -158,7 +158,7 @@ class ServedFunction:
         return outcome
 
     async def warm(self) -> Outcome | None:
-        """Have a container ready before the first event; None when there is one, otherwise why there cannot be."""
+        """Start a container before the first event; None if there is one, otherwise why there cannot be."""
         made = await self._fresh(self.new_request_id(), reports=False)
         if not isinstance(made, Container):
             return made
@@ -166,7 +166,7 @@ class ServedFunction:
         return None
 
     async def _fresh(self, request_id: str, *, reports: bool = True) -> Container | Outcome:
-        """A new container that has the handler, or how that failed."""
+        """A new container with the handler imported, or how the import failed."""
         try:
             container = self._start()
         except OSError as error:
@@ -187,7 +187,7 @@ class ServedFunction:
     # -- containers --------------------------------------------------------------------------------------------------
 
     def _warm(self) -> Container | None:
-        """The container that was used last and can be used again; None when there is none."""
+        """The container that was used last and can be used again; None if there is none."""
         while self._idle:
             container = self._idle.pop().container
             if container.alive:
@@ -199,7 +199,7 @@ class ServedFunction:
         """A new container.
 
         Raises:
-            OSError: the system gives no process.
+            OSError: the system cannot provide a process.
         """
         day = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).strftime("%Y/%m/%d")
         container = Container(
@@ -242,14 +242,14 @@ class ServedFunction:
     # -- what changes ------------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """The code has changed: the next invocations get new containers, running ones are finished."""
+        """Use new containers from the next invocation, because the code has changed; running ones finish."""
         self._generation += 1
         idle, self._idle = self._idle, []
         for warm in idle:
             self._let_go(warm.container)
 
     def replace(self, settings: FunctionSettings) -> None:
-        """Other settings, checked, from the next invocation on."""
+        """Use other, checked settings from the next invocation."""
         self.settings = settings
         self.reload()
         if self._watch is not None:
@@ -280,7 +280,7 @@ class ServedFunction:
         )
 
     async def close(self) -> None:
-        """Kill all containers, also those that run, and wait until they are gone; harmless twice."""
+        """Kill all containers, even those that run, and wait until they are gone; can be called twice."""
         self._closed = True
         if self._watch is not None:
             self._watch.close()
@@ -304,11 +304,11 @@ Seen = Mapping[str, tuple[int, int]]
 
 
 class CodeWatch:
-    """Watches one folder, with what is below it.
+    """Watches one folder and everything below it.
 
     Args:
-        folder: hidden folders, installed packages and caches in it are left out; at most 20,000 files are looked at.
-        changed: called with the paths of files that changed, appeared or went, relative to the folder, sorted.
+        folder: its hidden folders, installed packages and caches are left out; at most 20,000 files are checked.
+        changed: called with the sorted paths, relative to the folder, of files that changed, appeared or disappeared.
     """
 
     def __init__(self, folder: str, timers: Timers, changed: Callable[[list[str]], None]) -> None:
@@ -339,7 +339,7 @@ class CodeWatch:
         self._arm()
 
     def close(self) -> None:
-        """Stop looking; harmless twice."""
+        """Stop watching; can be called twice."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

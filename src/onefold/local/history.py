@@ -1,11 +1,11 @@
 """What happened to each message of a local server, in order, and why: a bounded ring in memory.
 
-Recording is cheap, because every operation records: one tuple in the ring, no text. Each event has the number of the
-previous event of the same message, so the history of a message is read backwards and the index holds one number per message.
-Texts are made when somebody reads them (`why`), from the event and those before it.
+Every operation records, so recording is cheap: one tuple in the ring, no text. Each event has the number of the
+previous event of the same message, so the history of a message is read backwards and the index holds one number per
+message. Texts are made when somebody reads them (`why`), from the event and those before it.
 
-Not here: a message body or an attribute's value; HTML (`history_page.py`); what must survive the process (that is the
-engine's ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
+Not here: message bodies and attribute values; HTML (`history_page.py`); what must survive the process (the engine's
+ledger). Invariant: never more than `limit` events, and never an index entry whose event has left the ring.
 Used on the server's loop only: no lock.
 """
 
@@ -49,13 +49,13 @@ class HistoryEvent(Struct, frozen=True, gc=False):
     Args:
         number: position in the history since the server started, from 0; rises by one per event.
         at_ms: when, milliseconds since the epoch, the server's clock.
-        queue: the queue the message was in when it happened.
+        queue: the queue where the message was when it happened.
         message_id: the engine's id (SQS clients see a UUID).
         what: see `What`.
-        text: the sentence that was recorded; empty where `MessageHistory.why` makes one.
+        text: the recorded sentence; empty if `MessageHistory.why` makes one.
         via: the cause: `sqs`, `mapping <uuid>`, `admin`, or empty.
-        detail: by `what`; see `MessageHistory.record`.
-        before: number of the event before this one of the same message; -1 for none.
+        detail: depends on `what`; see `MessageHistory.record`.
+        before: number of the previous event of the same message; -1 if there is none.
     """
 
     number: int
@@ -78,7 +78,7 @@ class MessageHistory:
     """The newest events of all messages.
 
     Args:
-        limit: how many events are kept, 0 (nothing is) or more. 10,000 take about 4 MB.
+        limit: how many events are kept, 0 (none) or more. 10,000 take about 4 MB.
     """
 
     def __init__(self, limit: int = EVENTS_MAX) -> None:
@@ -86,31 +86,31 @@ class MessageHistory:
         self._ring: list[_Row | None] = [None] * limit
         self._last: dict[str, int] = {}
         self._next = 0
-        self._oldest = 0  # number of the first event that counts: later than the ring's first after `clear`
+        self._oldest = 0  # number of the first event that counts; after `clear`, later than the ring's first
 
     def record(
         self, queue: str, message_id: str, what: What, *, at_ms: int, why: str = "", via: str = "", **detail: Detail
     ) -> None:
-        """Remember one event; about a microsecond.
+        """Record one event, which takes about a microsecond.
 
         Args:
-            queue: the queue the message is in; for `dead-lettered` and `moved` where it came from.
-            message_id: the engine's id; for `deduplicated` the first message's; empty for a fault that met a
-                request and no message in particular.
+            queue: the queue where the message is; for `dead-lettered` and `moved`, the queue from which it came.
+            message_id: the engine's id; for `deduplicated` the first message's; empty for a fault that affected a
+                request and no particular message.
             what: what happened.
             at_ms: when.
-            why: one sentence for a person; empty lets `why()` make one from `detail` and the events before.
+            why: one sentence for a person; if empty, `why()` makes one from `detail` and the events before.
             via: the cause.
-            **detail: short facts, never a body. What the sentences use: received `receive_count`, `visible_ms`,
+            **detail: short facts, never a body. The sentences use, for received: `receive_count`, `visible_ms`,
                 `copy` (1 for a copy that a fault made);
-                hidden `visible_ms`; sent `delay_ms`, `group`; dead-lettered `to`, `receive_count`, `receives_max`;
-                moved `to`, `new_message_id`, `old_message_id`; delete-refused `standing`; invoked and answered
+                hidden: `visible_ms`; sent: `delay_ms`, `group`; dead-lettered: `to`, `receive_count`, `receives_max`;
+                moved: `to`, `new_message_id`, `old_message_id`; delete-refused: `standing`; invoked and answered:
                 `function`, `request_id`, `messages`, `outcome`.
         """
         self._keep((message_id,), queue, what, at_ms, why, via, detail)
 
     def record_each(self, queue: str, message_ids: Iterable[str], what: What, *, at_ms: int, via: str = "") -> None:
-        """As `record`, of several messages that there is nothing more to say of; half the time of as many calls."""
+        """Like `record`, for several messages without details; takes half the time of as many calls."""
         self._keep(message_ids, queue, what, at_ms, "", via, {})
 
     def _keep(
@@ -137,7 +137,7 @@ class MessageHistory:
         self._next = number
 
     def of(self, message_id: str) -> list[HistoryEvent]:
-        """The events of one message that are still remembered, oldest first; empty for an unknown one."""
+        """The remembered events of one message, oldest first; empty for an unknown one."""
         events = list(self._back_from(self._last.get(message_id, -1)))
         events.reverse()
         return events
@@ -147,8 +147,8 @@ class MessageHistory:
 
         Args:
             queue: only events of this queue.
-            after: only those with a larger number; None: the newest `limit`.
-            limit: how many at most, 1 or more.
+            after: only events with a larger number; None: the newest `limit`.
+            limit: the most events, 1 or more.
         """
         if after is not None:
             found = self._each(range(max(after + 1, self._first()), self._next))
@@ -158,7 +158,7 @@ class MessageHistory:
         return newest
 
     def messages(self, queue: str | None = None, limit: int = 500) -> list[str]:
-        """Ids of messages something happened to (in `queue`), the one with the newest event first."""
+        """Ids of messages with events (in `queue`), the one with the newest event first."""
         seen: dict[str, None] = {}
         for event in self._each(range(self._next - 1, self._first() - 1, -1)):
             if event.message_id and (queue is None or event.queue == queue):
@@ -168,7 +168,7 @@ class MessageHistory:
         return list(seen)
 
     def queues(self) -> list[str]:
-        """Names of queues that something happened in, sorted."""
+        """Names of queues with events, sorted."""
         return sorted({row[2] for row in self._ring if row is not None and row[2]})
 
     def why(self, event: HistoryEvent) -> str:
@@ -176,7 +176,7 @@ class MessageHistory:
         return event.text or _sentence(event, self._back_from(event.before))
 
     def clear(self) -> None:
-        """Forget everything; numbering continues."""
+        """Forget all events; numbering continues."""
         self._ring = [None] * self.limit
         self._last.clear()
         self._oldest = self._next
@@ -188,7 +188,7 @@ class MessageHistory:
         return max(self._oldest, self._next - self.limit)
 
     def _back_from(self, number: int) -> Iterator[HistoryEvent]:
-        """The event of this number and those before it of the same message, newest first."""
+        """The event with this number and the same message's earlier ones, newest first."""
         while number >= self._first() and number >= 0:
             row = self._ring[number % self.limit]
             assert row is not None, "a number within the ring has its row"
@@ -216,7 +216,7 @@ def _some(events: Iterator[HistoryEvent], queue: str | None, limit: int) -> list
 
 
 def span(ms: int) -> str:
-    """A duration in a sentence: `300 ms`, `4.1 s`, `30 s`, and from a minute on `3m12s`."""
+    """A duration in a sentence: `300 ms`, `4.1 s`, `30 s`, and from a minute `3m12s`."""
     text = wording.pause(ms)
     return text.replace(".0 s", " s")
 
@@ -262,7 +262,7 @@ def _received(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
 
 
 def _received_again(event: HistoryEvent, before: Iterator[HistoryEvent]) -> str:
-    """Why a message could be received again, from what was recorded since its last receive."""
+    """Why a message could be received again, according to the events since its last receive."""
     faulty = False
     for earlier in before:
         faulty = faulty or earlier.what == "fault"

@@ -1,12 +1,12 @@
 """The history of a local server, rendered: as a page for a browser, as JSON, or as lines of text.
 
-A view selects the events and works out the present state of each message from them. The page is self-contained and
-works without scripts, without fonts or files from elsewhere, in light and dark: a list of messages on the left with their
-state and counts, the history of one of them (or the newest events of all) on the right, filters as links.
+A view selects the events and derives the present state of each message from them. The page is self-contained and works
+without scripts and without fonts or files from elsewhere, in light and dark: on the left a list of messages with their
+state and counts, on the right the history of one of them (or the newest events of all), and filters as links.
 
-Not here: what is remembered and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's
-form, never the engine's; every text that somebody else chose (a queue, a group, an error) is escaped on the page;
-control characters never reach a terminal.
+Not here: what is recorded and its sentences (`history.py`), HTTP. Invariants: ids are shown in AWS's form, never in the
+engine's; every text from outside (a queue, a group, an error) is escaped on the page; control characters never reach a
+terminal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTENT_TYPES: Mapping[Format, str] = {
     "json": "application/json",
     "text": "text/plain; charset=utf-8",
 }
-# The page needs nothing but its own style; a hostile queue name that slipped through could still load or run nothing.
+# The page needs only its own style; even an unescaped hostile queue name could load or run nothing.
 _SAFETY = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -71,12 +71,12 @@ class HistoryQuery(Struct, frozen=True, kw_only=True):
     """Which part of the history to show.
 
     Args:
-        queue: only events in this queue; None: all. The story of one message is shown whole, whatever the queue.
-        message: the story of this message (the engine's id); None: all messages.
-        wrong: only messages that were redelivered, dead-lettered, refused, failed, expired, or met a fault.
+        queue: only events in this queue; None: all. The history of a single message is shown whole, whatever the queue.
+        message: the history of this message (the engine's id); None: all messages.
+        wrong: only messages that were redelivered, dead-lettered, refused, failed, expired, or affected by a fault.
         after: only events with a larger number.
-        limit: how many events at most, 1 to 10,000.
-        follow: the page loads itself again every 2 seconds.
+        limit: the most events, 1 to 10,000.
+        follow: the page reloads itself every 2 seconds.
     """
 
     queue: str | None = None
@@ -88,7 +88,7 @@ class HistoryQuery(Struct, frozen=True, kw_only=True):
 
 
 class MessageSummary(Struct, frozen=True, kw_only=True):
-    """The present state of a message, as far as it follows from the remembered events."""
+    """The present state of a message, as far as it follows from the recorded events."""
 
     message_id: str
     queue: str
@@ -100,11 +100,11 @@ class MessageSummary(Struct, frozen=True, kw_only=True):
 
 
 def format_for(asked: str | None, accept: str) -> Format:
-    """Which format to answer in.
+    """The format of the answer.
 
     Args:
-        asked: the `format` parameter: `html`, `json` or `text`; None lets the header decide.
-        accept: the Accept header; a browser's names text/html, and what names neither html nor plain gets JSON.
+        asked: the `format` parameter: `html`, `json` or `text`; None: the header decides.
+        accept: the Accept header; a browser's has text/html; one with neither html nor plain gets JSON.
 
     Raises:
         UsageError: another format.
@@ -120,7 +120,7 @@ def format_for(asked: str | None, accept: str) -> Format:
 
 
 def asked_from(query: Mapping[str, str], message_id_of: Callable[[str], str]) -> HistoryQuery:
-    """What the parameters of a request ask for: `queue`, `message`, `wrong`, `after`, `limit`, `follow`.
+    """The query in a request's parameters: `queue`, `message`, `wrong`, `after`, `limit`, `follow`.
 
     Args:
         query: the parameters, each once.
@@ -153,7 +153,7 @@ def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int |
 
 
 def went_wrong(events: Sequence[HistoryEvent]) -> bool:
-    """Whether a message was redelivered, dead-lettered, refused a delete, failed, expired, or met a fault."""
+    """Whether a message was redelivered, dead-lettered, refused a delete, failed, expired, or affected by a fault."""
     return any(is_trouble(event) for event in events)
 
 
@@ -168,7 +168,7 @@ def is_trouble(event: HistoryEvent) -> bool:
 
 
 def summary(events: Sequence[HistoryEvent], now_ms: int) -> MessageSummary:
-    """The state of a message at `now_ms`, from its events, oldest first, at least one."""
+    """The state of a message at `now_ms`, from its events: at least one, oldest first."""
     state, queue = "seen", events[-1].queue
     for event in reversed(events):
         found = _state(event, now_ms)
@@ -189,7 +189,7 @@ def summary(events: Sequence[HistoryEvent], now_ms: int) -> MessageSummary:
 
 
 def _state(event: HistoryEvent, now_ms: int) -> str:
-    """The state this event put its message in, as of now; empty where it changes none."""
+    """The state into which this event put its message, as of now; empty if it does not change the state."""
     if event.what in _ENDS:
         return _ENDS[event.what]
     if event.what == "moved":
@@ -210,7 +210,7 @@ def _ends_ms(event: HistoryEvent, name: str) -> int:
 
 
 class HistoryView:
-    """The requested part of a history, at `now_ms`.
+    """The requested part of a history, as of `now_ms`.
 
     Args:
         name_of: the id that clients see for an engine's id.
@@ -225,7 +225,7 @@ class HistoryView:
         self.name_of = name_of
 
     def events(self) -> list[HistoryEvent]:
-        """The events that were asked for, oldest first."""
+        """The requested events, oldest first."""
         asked = self.asked
         if asked.message is not None:
             events = [
@@ -238,7 +238,7 @@ class HistoryView:
         return events[: asked.limit] if asked.after is not None else events[-asked.limit :]
 
     def why(self, event: HistoryEvent) -> str:
-        """The event's sentence, with ids as clients see them."""
+        """The event's sentence, with ids in the form that clients see."""
         text = self.history.why(event)
         for name in ("new_message_id", "old_message_id"):
             other = event.detail.get(name)
@@ -247,7 +247,7 @@ class HistoryView:
         return text
 
     def why_after_what(self, event: HistoryEvent) -> str:
-        """The same sentence without the event's kind at its beginning, since the kind stands before it."""
+        """The same sentence without the event's kind at its start, for use after the kind."""
         why = self.why(event)
         if why.startswith(event.what):
             return why[len(event.what) :].lstrip(" ,:")
@@ -256,7 +256,7 @@ class HistoryView:
     # ---------------------------------------------------------------------------------------------------------- JSON
 
     def as_json(self) -> dict[str, object]:
-        """The events, and the number to ask for what comes `after`."""
+        """The events, and the number to pass as `after` for later ones."""
         events = self.events()
         return {
             "events": [
@@ -321,7 +321,7 @@ def received_text(count: int) -> str:
 
 
 def since(event: HistoryEvent, events: Sequence[HistoryEvent]) -> str:
-    """How long after the first one shown."""
+    """The time since the first event that is shown."""
     return f"+{span(event.at_ms - events[0].at_ms)}"
 
 
@@ -346,15 +346,15 @@ def render(
     name_of: Callable[[str], str],
     path: str,
 ) -> HistoryPage:
-    """The history as somebody asked for it.
+    """The requested part of a history in the requested format.
 
     Args:
-        history: of this server.
-        asked: which part.
+        history: this server's.
+        asked: the requested part.
         format_: see `format_for`.
         now_ms: the server's clock; states and ages are as of now.
         name_of: the id that clients see for an engine's id.
-        path: where the page itself is, for its links.
+        path: the page's own path, for its links.
     """
     view = HistoryView(history, asked, now_ms, name_of)
     if format_ == "json":

@@ -1,4 +1,4 @@
-"""The listening sockets of one server, and its graceful stop: no new connections, requests that have begun are finished.
+"""The listening sockets of one server, and its graceful stop: no new connections, and begun requests are finished.
 
 Parsing is in `connection.py`. Not here: how requests are answered, what runs beside the sockets, signals and threads
 (`local/serving.py`). Invariant: when `stop` returns, no connection is open and no request is being handled.
@@ -26,7 +26,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class Dates:
-    """The Date header of answers, written once a second."""
+    """The Date header of answers, formatted once a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class HttpServer:
         host: name or address to listen on; a name with several addresses listens on all of them.
         port: 0 to 65,535; 0 takes a free one.
         clock: the time of the Date header.
-        bounds: what one client may take.
+        bounds: the limits for clients.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches it, for example `http://127.0.0.1:9324`."""
+        """Its address for a client on this machine, for example `http://127.0.0.1:9324`."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104 - compared
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -78,10 +78,10 @@ class HttpServer:
         return len(self._shared.connections) if self._shared is not None else 0
 
     async def start(self) -> None:
-        """Listen; afterwards `port` and `url` are the real ones.
+        """Listen; after this, `port` and `url` are the real ones.
 
         Raises:
-            UsageError: the port is taken or may not be used, or the host is not of this machine.
+            UsageError: the port is taken or may not be used, or the host is not one of this machine's.
         """
         loop = asyncio.get_running_loop()
         shared = self._shared = ServerConnections(
@@ -111,9 +111,9 @@ class HttpServer:
             connection.drain()
 
     async def stop(self, *, grace_s: float) -> None:
-        """Drain, and wait until all clients have left; after `grace_s` seconds the rest are cut off. Harmless twice.
+        """Drain, and wait until all clients have left; after `grace_s` seconds cut off the rest. Can be called twice.
 
-        The owner of whatever waits for something other than the clients (a long poll) must end it after `drain`.
+        Whoever owns a wait for something other than the clients (a long poll) must end it after `drain`.
         """
         self.drain()
         shared, self._shared = self._shared, None
@@ -146,4 +146,4 @@ def _unusable(host: str, port: int, error: OSError) -> errors.UsageError:
         return errors.UsageError(
             f"{host!r} is not an address of this machine.", todo="Use 127.0.0.1, or 0.0.0.0 for all addresses."
         )
-    return errors.UsageError(f"{host}:{port} cannot be listened on: {error.strerror or error}.", todo="Choose another.")
+    return errors.UsageError(f"{host}:{port} cannot be used: {error.strerror or error}.", todo="Choose another.")

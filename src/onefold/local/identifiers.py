@@ -1,11 +1,11 @@
 """The identifiers and digests that SQS gives out: URLs, ARNs, message ids, receipt handles, sequence numbers, MD5 sums.
 
-They are AWS's forms of the engine's own ids, converted in both directions without any memory: a message id is a UUID
+They are AWS's forms of the engine's own ids, converted in both directions without stored state: a message id is a UUID
 that holds the data file's token and the message's number; a receipt handle is opaque text that holds queue and receipt,
-so the handle of one queue is refused by another. The MD5 digests guard against damage in transit, not against an
-attacker; nothing else may rely on them.
-Not here: whether the named queue or message exists. Invariant: an identifier that was given out can be
-read back by any later process, and a digest does not depend on the order of the attributes.
+so another queue refuses it. The MD5 digests guard against damage in transit, not against an attacker; nothing else may
+rely on them.
+Not here: whether the named queue or message exists. Invariants: any later process can read an identifier that was given
+out, and a digest does not depend on the order of the attributes.
 
 Sources: SQS developer guide, "Identifiers for Amazon SQS queues" and "Amazon SQS message metadata" (MD5 message
 digest); API reference, GetQueueUrl.
@@ -32,10 +32,10 @@ _UUID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-4([0-9a-f]{3})-([89ab][0-9a-f]{
 _RECEIPT = re.compile(r"[0-9]{1,18}:[0-9]{1,18}(:[0-9]{1,18})?")
 _NUMBER_BITS = 58  # of a UUID's 128: 64 are the file's token, 6 are version and variant
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
-_SPREAD = 0x2545F4914F6CDD1D  # any odd constant: neighbouring ids should not look like neighbours of another file
-_SEQUENCE_START = 18_849_496_460_467_696_128  # sequence numbers of AWS have 20 digits
-_SEQUENCE_STEP = 256  # and are not consecutive
-_TEXT = b"\x01"  # String, Number and their labels
+_SPREAD = 0x2545F4914F6CDD1D  # any odd constant, so that ids of one file do not look like those of another
+_SEQUENCE_START = 18_849_496_460_467_696_128  # AWS's sequence numbers have 20 digits
+_SEQUENCE_STEP = 256  # AWS's sequence numbers are not consecutive
+_TEXT = b"\x01"  # for String, Number and their labelled types
 _BINARY = b"\x02"
 
 
@@ -43,13 +43,14 @@ SENDER_ID = "AIDAONEFOLDLOCAL00000"  # in the form of an IAM user's id; this ser
 
 
 class QueueAddresses(Struct, frozen=True):
-    """Where this server's queues are.
+    """The URLs and ARNs of this server's queues.
 
     Args:
         account: 12 digits.
         region: for example `us-east-1`.
-        host: host and port of URLs, where a request named none.
-        resolve: the engine's name of a queue of this region; None: the name itself, as in the server's own region.
+        host: host and port of URLs, if a request named none.
+        resolve: returns the engine's name for a queue of this region; None: the name itself, as in the server's own
+            region.
     """
 
     account: str
@@ -58,7 +59,7 @@ class QueueAddresses(Struct, frozen=True):
     resolve: Callable[[str], str] | None = None
 
     def queue_url(self, name: str, host: str = "") -> str:
-        """The URL of a queue by the engine's name, on the host that the client called: one that it can reach."""
+        """The URL of a queue by the engine's name, on the host that the client called and therefore can reach."""
         region, _, bare = name.rpartition("/")
         return f"http://{host or self.host}/{f'queue/{region}/' if region else ''}{self.account}/{bare}"
 
@@ -68,7 +69,7 @@ class QueueAddresses(Struct, frozen=True):
         return f"arn:aws:sqs:{region or self.region}:{self.account}:{bare}"
 
     def name_of_arn(self, arn: str) -> str | None:
-        """The engine's name of an ARN's queue; None when it is not an ARN of a queue of this account and region."""
+        """The engine's name of an ARN's queue; None if it is not the ARN of a queue in this account and region."""
         start, _, name = arn.rpartition(":")
         if not name or start != f"arn:aws:sqs:{self.region}:{self.account}":
             return None
@@ -76,13 +77,13 @@ class QueueAddresses(Struct, frozen=True):
 
 
 def region_of_url(url: str) -> str:
-    """The region that a queue's URL or path names, `/queue/REGION/ACCOUNT/NAME`; empty where it names none."""
+    """The region in a queue's URL or path, `/queue/REGION/ACCOUNT/NAME`; empty if it names none."""
     found = _REGIONAL.search(url) if "/queue/" in url else None
     return "" if found is None else found[1]
 
 
 def name_of_url(url: str) -> str:
-    """The queue a `QueueUrl` names: the last part of a URL, or a bare name, as AWS takes it too (recorded)."""
+    """The queue that a `QueueUrl` names: the last part of a URL, or a bare name, which AWS accepts too (recorded)."""
     return url.rstrip("/").rpartition("/")[2]
 
 
@@ -90,7 +91,7 @@ def name_of_url(url: str) -> str:
 
 
 def message_uuid(message_id: str) -> str:
-    """The engine's message id in the form of an SQS MessageId; any other text unchanged."""
+    """The engine's message id as an SQS MessageId; any other text unchanged."""
     token, _, number = message_id.partition("-")
     parts = _parts(token)
     if parts is None or not (number.isascii() and number.isdigit()):
@@ -113,7 +114,7 @@ def message_id_of(uuid: str) -> str:
 
 @lru_cache(16)
 def _parts(token: str) -> tuple[str, int, int] | None:
-    """For a file's token: the start of its UUIDs, the bits above the number, and the mask the number is mixed with."""
+    """For a file's token: the start of its UUIDs, the bits above the number, and the mask of the number."""
     if not _TOKEN.fullmatch(token):
         return None
     high = 1 << 63 | int(token[15], 16) << _NUMBER_BITS
@@ -121,7 +122,7 @@ def _parts(token: str) -> tuple[str, int, int] | None:
 
 
 def sequence_number(sequence: str | None) -> str | None:
-    """The engine's sequence as AWS shows one: 20 digits, larger for later messages, not consecutive."""
+    """The engine's sequence in AWS's form: 20 digits, larger for later messages, not consecutive."""
     return None if sequence is None else str(_SEQUENCE_START + _SEQUENCE_STEP * int(sequence))
 
 
@@ -133,10 +134,10 @@ def handle_of(queue: str, receipt: str) -> str:
 
 
 def receipt_of(handle: str, queue: str) -> str:
-    """The receipt that a handle of this queue holds.
+    """The receipt in a handle of this queue.
 
     Raises:
-        AwsError: ReceiptHandleIsInvalid: not a handle, or another queue's.
+        AwsError: ReceiptHandleIsInvalid: it is not a handle, or belongs to another queue.
     """
     try:
         start, name, receipt = a2b_base64(handle, strict_mode=True).decode().split(" ")
@@ -144,7 +145,7 @@ def receipt_of(handle: str, queue: str) -> str:
         raise aws_errors.receipt_handle_is_invalid(handle) from None
     if start == "onefold2" and receipt.endswith("."):
         receipt = receipt[:-1]
-    elif start != "onefold":  # in the form used until November 2026
+    elif start != "onefold":  # not the form used until November 2026
         raise aws_errors.receipt_handle_is_invalid(handle)
     if name != queue or not _RECEIPT.fullmatch(receipt):
         raise aws_errors.receipt_handle_is_invalid(handle)
@@ -160,9 +161,9 @@ def body_md5(body: str) -> str:
 
 
 def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
-    """Digest of message attributes; None without attributes, since the answer then lacks that member.
+    """Digest of message attributes; None without attributes, because the answer then lacks that member.
 
-    Name, data type and value of each, in the order of names, each with its length in 4 bytes before it.
+    It covers name, data type and value of each, sorted by name, each preceded by its length in 4 bytes.
     """
     if not attributes:
         return None

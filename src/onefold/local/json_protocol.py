@@ -1,11 +1,11 @@
-"""AWS JSON 1.0: a request's body into a request struct, a result or an error into a body.
+"""AWS JSON 1.0: decodes a request's body into a request struct, and encodes a result or an error as a body.
 
 The operation is named in a header (`X-Amz-Target: AmazonSQS.SendMessage`), everything else in one JSON object. Blobs
-are base64 text. A success without anything to say has an empty body; an error carries its name before JSON in
+are base64 text. A success without a result has an empty body; an error carries its older, query-protocol name in
 `x-amzn-query-error`, which is what `err.response["Error"]["Code"]` shows in Python.
 
 Not here: HTTP beyond the headers of one answer, what an operation does.
-Invariant: `decode` returns a struct with all required members, or raises AwsError, whatever the bytes are.
+Invariant: whatever the bytes are, `decode` returns a struct with all required members or raises AwsError.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def operation_of(model: SqsModel, target: str) -> SqsOperation:
     """The operation that the header `X-Amz-Target` names.
 
     Raises:
-        AwsError: UnknownOperationException: another service, an unknown operation, or no header ("").
+        AwsError: UnknownOperationException: it names another service or an unknown operation, or is missing ("").
     """
     operation = model.get(target.removeprefix(_TARGET)) if target.startswith(_TARGET) else None
     if operation is None:
@@ -48,10 +48,10 @@ def operation_of(model: SqsModel, target: str) -> SqsOperation:
 def decode(operation: SqsOperation, body: bytes) -> Any:
     """The parameters in a request's body: a struct with the operation's members, None where absent.
 
-    Unknown members are ignored; of a repeated one the last counts.
+    Unknown members are ignored; the last of a repeated member counts.
 
     Raises:
-        AwsError: SerializationException: not JSON, or a member of another type, which is named.
+        AwsError: SerializationException: it is not JSON, or a member has another type; names the member.
             MissingParameter, EmptyBatchRequest: a required member is absent or null.
     """
     try:
@@ -65,7 +65,7 @@ def decode(operation: SqsOperation, body: bytes) -> Any:
 
 
 def _mismatch(text: str) -> str:
-    """AWS's text for a value of a wrong type, then the member, which AWS does not name."""
+    """AWS's text for a value of the wrong type, followed by the member, which AWS does not name."""
     found = _PATH.search(text)
     where = f" ({found['path']})" if found and found["path"] else ""
     said = _MISMATCH.match(text)
@@ -78,14 +78,14 @@ def _mismatch(text: str) -> str:
 
 
 def encode(result: dict[str, Any] | None) -> bytes:
-    """The body of a success: a JSON object without None values; empty without a result.
+    """The body of a success: a JSON object without None values, or empty if there is no result.
 
     An empty dict is `{}`: the answer of an operation that has an output, such as a receive that found nothing.
     """
     if result is None:
         return b""
     body = _ENCODER.encode(result)
-    # Rare: results are built without None. A text that merely contains the word is encoded twice and stays the same.
+    # Rare: results are built without None. A text that only contains the word is encoded twice, to the same bytes.
     return _ENCODER.encode(_without_none(result)) if b"null" in body else body
 
 

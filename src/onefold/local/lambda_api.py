@@ -1,8 +1,8 @@
-"""The few calls of Lambda's API that set up and watch a mapping, so that code written for AWS runs unchanged.
+"""The few calls of Lambda's API that set up and monitor a mapping, so that code written for AWS runs unchanged.
 
 Event source mappings: create, get, update, delete, list. Functions: get, list, their configuration, invoke; they are
 registered when the server starts, so nothing here creates one.
-Not here: what a mapping does. Invariant: what is refused is refused in Lambda's shapes: a type in a header, a text.
+Not here: what a mapping does. Invariant: a refusal has Lambda's form: a type in a header, and a text.
 
 Source: Lambda API reference, the operation of the function's name; texts as recorded from AWS.
 """
@@ -29,7 +29,7 @@ from onefold.local.timers import Timers
 
 ROOT: Final = "/2015-03-31/"
 ASYNC_BYTES_MAX: Final = 1_048_576  # Lambda developer guide, "Lambda quotas": 1 MB for an asynchronous invocation
-WAITING_BYTES_MAX: Final = 256 * 1024 * 1024  # of all events that wait for their invocation; ours, as for long bodies
+WAITING_BYTES_MAX: Final = 256 * 1024 * 1024  # of all events that wait for their invocation; our limit
 LOG_BYTES_MAX: Final = 4_096  # Lambda Invoke, LogType Tail: the last 4 KB of the log
 LIST_MAX: Final = 100  # Lambda ListEventSourceMappings, MaxItems: at most 100 in one answer
 _REPORTS: Final = "ReportBatchItemFailures"
@@ -40,7 +40,7 @@ _USED: Final = frozenset(
     )
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = frozenset(("KMSKeyArn", "LoggingConfig", "MetricsConfig", "Tags"))
-# Lambda API, CreateEventSourceMapping: what only streams, Kafka, MQ and DocumentDB have.
+# Lambda API, CreateEventSourceMapping: members that only streams, Kafka, MQ and DocumentDB have.
 _OF_OTHERS: Final = frozenset(
     (
         "AmazonManagedKafkaEventSourceConfig", "BisectBatchOnFunctionError", "DestinationConfig",
@@ -54,11 +54,11 @@ _POLLERS: Final = {
     "MaximumPollers": (2, 10_000),
 }  # Lambda API, ProvisionedPollerConfig, for SQS
 _JSON = ((b"content-type", b"application/json"),)
-_INTEGER_BITS = 31  # of Lambda's own integers, without the sign
+_INTEGER_BITS = 31  # of Lambda's integers, without the sign
 
 
 class _Refused(Exception):
-    """An answer that is an error."""
+    """An error answer."""
 
     def __init__(self, status: int, kind: str, message: str, **more: str) -> None:
         super().__init__(message)
@@ -73,8 +73,8 @@ class LambdaApi:
 
     Args:
         registry: functions and mappings.
-        sqs: queues' names, in each region.
-        timers: the loop, for asynchronous invocations. running: these, each with the bytes of its event.
+        sqs: resolves queue names in each region.
+        timers: give the loop for asynchronous invocations. running: these, each with the bytes of its event.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class LambdaApi:
         return Response(status, msgspec.json.encode(value), _JSON, request_id)
 
     def _in_region(self, region: str) -> LambdaApi:
-        """The same for clients of another region: its queues, and all functions, which no region owns here."""
+        """The same API for clients of another region: its queues, and all functions, which belong to no region here."""
         sqs = self._sqs.in_region(region)
         return self if sqs is self._sqs else LambdaApi(self._registry, sqs, self._timers, self._running)
 
     async def route(self, request: Request, parts: list[str]) -> tuple[int, Any] | Response:
-        """The answer to a request whose path has these parts."""
+        """The answer to a request with these parts of its path."""
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
         routes: Mapping[tuple[str, str, int], Callable[[], Awaitable[tuple[int, Any] | Response]]] = {
             ("POST", "event-source-mappings", 1): lambda: self._create(_body(request)),
@@ -153,7 +153,7 @@ class LambdaApi:
         return 202, self._shown(entry)
 
     def _known(self, text: str) -> str:
-        """The name of the function to be mapped; Lambda refuses an unknown one with another text than elsewhere."""
+        """The name of the function to be mapped; Lambda has a different text here for an unknown one."""
         name = _name(text)
         if name not in self._registry.functions:
             raise _Refused(400, "InvalidParameterValueException", "Function does not exist")
@@ -174,7 +174,7 @@ class LambdaApi:
         return 200, found
 
     def _is_here(self, entry: MappingEntry) -> bool:
-        """Whether a mapping's queue is this region's."""
+        """Whether a mapping's queue belongs to this region."""
         return self._sqs.queue(entry.settings.queue) == entry.settings.queue
 
     async def _get(self, uuid: str) -> tuple[int, Any]:
@@ -307,7 +307,7 @@ class LambdaApi:
         return Response(200, outcomes.error_payload(outcome, request_id) or b"", tuple(headers))
 
 
-# -- asks and answers --------------------------------------------------------------------------------------------------
+# -- requests and answers-----------------------------------------------------------------------------------------------
 
 
 def _name(text: str) -> str:
@@ -327,7 +327,7 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a mapping's settings that a body names."""
+    """The members of a mapping's settings that a body contains."""
     found: dict[str, Any] = {}
     _check_members(given)
     for name, member, per in (
@@ -365,7 +365,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_members(given: Mapping[str, Any]) -> None:
-    """Refuse what does not go with SQS, and what no version of the call has: it would be ignored silently."""
+    """Refuse members that do not apply to SQS or that no version of the call has, instead of ignoring them silently."""
     for name, value in given.items():
         if name in _OF_OTHERS and value is not None:
             text = (
@@ -382,7 +382,7 @@ def _check_members(given: Mapping[str, Any]) -> None:
 
 
 def _pollers(given: Any) -> dict[str, int] | None:
-    """A ProvisionedPollerConfig; None for an empty one, which ends the provisioned mode."""
+    """A ProvisionedPollerConfig; None if it is empty, which ends the provisioned mode."""
     if not isinstance(given, dict) or given.keys() - _POLLERS.keys():
         raise _refused_value("provisionedPollerConfig", given, "an object with MinimumPollers and MaximumPollers")
     found = {name: _whole(name, value) for name, value in given.items() if value is not None}
@@ -403,7 +403,7 @@ def _check_scaling(concurrency_max: int | None, provisioned: Mapping[str, int] |
 
 
 def _items_max(asked: str) -> int:
-    """How many mappings one answer holds. More than 100 is 100, as on Lambda."""
+    """How many mappings one answer has: at most 100, even if more are requested, as on Lambda."""
     if not (asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)):
         raise _refused_value("maxItems", asked[:32], "a whole number from 1 to 10000")
     return min(LIST_MAX, int(asked))

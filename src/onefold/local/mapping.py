@@ -1,16 +1,16 @@
-"""An event source mapping at work: polls a queue, cuts batches, invokes a function, deletes what it is done with.
+"""A running event source mapping: polls a queue, forms batches, invokes a function, deletes messages that are done.
 
-Each of its pollers handles one batch at a time from the first receive to the delete, and receives only what it can pass to
-an invocation; `batching.py` decides how many pollers there are. As on AWS the mapping never changes a visibility: a failed
-message comes back when the visibility of its receive ends, and one that is throttled for longer than that has used up that
-receive.
+Each of its pollers handles one batch at a time, from the first receive to the delete, and receives only what it can
+pass to an invocation; `batching.py` decides how many pollers there are. As on AWS, the mapping never changes a
+visibility: a failed message comes back when the visibility of its receive ends, and one that is throttled for longer
+than that has used up that receive.
 Never here: rules (`batching.py`), containers. Invariant: a message is deleted only after its function's answer, or
-because no filter takes it.
+because no filter matches it.
 
-An event is a list of records, one per delivery. A record is made and encoded once, and the event only puts a frame around
-its records, so the size of an event is known from the sizes of its records when a batch is formed. Everything in a record's
-`attributes` is a string, numbers included. Ids, receipt handles and digests have the SQS API's form (`identifiers.py`), so
-a handler sees the same values as a consumer of the queue.
+An event is a list of records, one per delivery. A record is made and encoded once, and an event only adds a frame
+around its records, so the size of an event is known from the sizes of its records while the batch is formed. Everything
+in a record's `attributes` is a string, even numbers. Ids, receipt handles and digests have the SQS API's form
+(`identifiers.py`), so a handler sees the same values as a consumer of the queue.
 
 Source: Lambda developer guide, "Using Lambda with Amazon SQS", the example events for standard and FIFO queues.
 """
@@ -50,7 +50,7 @@ _TAIL = b"]}"
 
 
 def record_of(delivery: Delivery, addresses: QueueAddresses) -> dict[str, Any]:
-    """One delivery as a record; plain values, in the order of AWS's examples."""
+    """One delivery as a record of plain values, in the order of AWS's examples."""
     record: dict[str, Any] = {
         "messageId": identifiers.message_uuid(delivery.message_id),
         "receiptHandle": identifiers.handle_of(delivery.queue, delivery.receipt),
@@ -102,26 +102,26 @@ def record_bytes(delivery: Delivery, addresses: QueueAddresses) -> bytes:
 
 
 def event_bytes(records: Sequence[bytes]) -> bytes:
-    """The event of these records, 1 or more, as JSON: what a function is invoked with."""
+    """The event with these records, 1 or more, as JSON, with which a function is invoked."""
     return _HEAD + b",".join(records) + _TAIL
 
 
 def event_size(record_sizes: Sequence[int]) -> int:
-    """How many bytes the event of records of these sizes has."""
+    """The size in bytes of an event with records of these sizes."""
     return len(_HEAD) + sum(record_sizes) + max(len(record_sizes) - 1, 0) + len(_TAIL)
 
 
-LOOK_MS = limits.SECOND_MS  # how often the concurrency is worked out anew
-_PAUSE_MS = limits.SECOND_MS  # pause after an error outside of invocations: a dropped queue, a locked file
+LOOK_MS = limits.SECOND_MS  # how often the concurrency is computed anew
+_PAUSE_MS = limits.SECOND_MS  # pause after an error outside invocations: a deleted queue, a locked file
 
 
 class MappingStats(Struct, frozen=True, kw_only=True):
     """What a mapping has done since it started.
 
     Args:
-        pollers: running now; busy: the ones with a batch; concurrency: how many there may be.
-        received, invoked, deleted, failed, filtered, dropped: messages. `failed` stay until their visibility ends,
-            `dropped` were throttled until then.
+        pollers: those running now; busy: those with a batch; concurrency: how many there may be.
+        received, invoked, deleted, failed, filtered, dropped: counts of messages. `failed` ones stay until their
+            visibility ends, `dropped` ones were throttled until then.
         problem: why it does not poll; empty while it does.
     """
 
@@ -148,10 +148,10 @@ class Mapping:
     """One mapping. Used on the loop's thread only.
 
     Args:
-        settings: checked.
-        queues: where it polls.
-        function: what it invokes.
-        addresses: of the server, for what the wire calls its queues.
+        settings: checked settings.
+        queues: the queues of the server, one of which it polls.
+        function: the function that it invokes.
+        addresses: the server's, for the URLs and ARNs of its queues.
         entropy: for the pauses after throttling.
     """
 
@@ -173,8 +173,8 @@ class Mapping:
         self._fifo = settings.queue.endswith(".fifo")
         self._rule = BatchRule(size=settings.batch_size, window_ms=settings.window_ms, event_bytes_max=EVENT_BYTES_MAX)
         self._filters = compile_filters(settings.filters)
-        self._pollers: dict[asyncio.Task[None], bool] = {}  # whether it has a batch
-        self._waits: set[asyncio.Future[list[Delivery]]] = set()  # for more of a batch that has begun
+        self._pollers: dict[asyncio.Task[None], bool] = {}  # whether each has a batch
+        self._waits: set[asyncio.Future[list[Delivery]]] = set()  # receives for a batch that has begun
         self._scale: Scale | None = None
         self._rescale_timer: Timer | None = None
         self._seen = {"messages": 0, "errors": 0, "throttles": 0}
@@ -185,7 +185,7 @@ class Mapping:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to poll, when the mapping is enabled."""
+        """Begin to poll, if the mapping is enabled."""
         if self.settings.enabled and self._scale is None:
             now_ms = self._queues.timers.now_ms()
             self._scale = deciding.first_scale(now_ms, self.settings.concurrency_max, fifo=self._fifo)
@@ -216,7 +216,7 @@ class Mapping:
         return not any(self._pollers.values())
 
     def stats(self) -> MappingStats:
-        """What it has done."""
+        """What it has done so far."""
         concurrency = 0 if self._scale is None else self._allowed(self._scale)
         return MappingStats(
             pollers=len(self._pollers),
@@ -227,16 +227,16 @@ class Mapping:
         )
 
     def _allowed(self, scale: Scale) -> int:
-        """As decided, and not more than this machine runs.
+        """The decided concurrency, but not more than this machine can run.
 
-        Reserved concurrency is not a bound: Lambda polls beyond it too, and what is throttled then has spent a receive.
+        Reserved concurrency is not a bound: Lambda polls beyond it too, and a throttled message has used up a receive.
         """
         function = self._function
         machine_max = function.capacity if function.capacity < function.limit else MACHINE_MAX
         return max(1, min(int(scale.concurrency), machine_max))
 
     def _hire(self) -> None:
-        """As many pollers as there may be; those too many leave after their batch."""
+        """Start pollers up to the allowed number; surplus ones end after their batch."""
         assert self._scale is not None
         for _ in range(self._allowed(self._scale) - len(self._pollers)):
             poller = self._queues.timers.loop.create_task(self._poll())
@@ -246,7 +246,7 @@ class Mapping:
     def _left(self, poller: asyncio.Task[None]) -> None:
         self._pollers.pop(poller, None)
         if not poller.cancelled() and (error := poller.exception()) is not None:
-            raise error  # a defect: the loop reports it
+            raise error  # a bug, which the loop reports
 
     def _rescale_later(self) -> None:
         self._rescale_timer = self._queues.timers.call_at(self._queues.timers.now_ms() + LOOK_MS, self._rescale)
@@ -271,11 +271,11 @@ class Mapping:
             poller.cancel()
         self._hire()
         idles = self._scale.at_ms - self._scale.quiet_since_ms >= deciding.IDLE_MS
-        if not (quiet and idles and before.concurrency == self._scale.concurrency):  # else the next message begins anew
+        if not (quiet and idles and before.concurrency == self._scale.concurrency):  # else a message starts it again
             self._rescale_later()
 
     def _wake(self) -> None:
-        """A message came: work the concurrency out again, the time without any left aside."""
+        """Compute the concurrency again because a message came, ignoring the time without messages."""
         if self._rescale_timer is None and self._scale is not None and not self._stopping:
             self._scale = structs.replace(self._scale, at_ms=self._queues.timers.now_ms())
             self._rescale_later()
@@ -308,7 +308,7 @@ class Mapping:
         await timers.sleep_until(timers.now_ms() + _PAUSE_MS)
 
     async def _collect(self, me: asyncio.Task[None], left: list[_Taken]) -> tuple[list[_Taken], list[_Taken]]:
-        """A batch, and what did not fit into its event any more."""
+        """A batch, and the messages that no longer fitted into its event."""
         timers, batch = self._queues.timers, left
         first_at_ms = timers.now_ms() if batch else None
         sizes = [len(one.record) for one in batch]
@@ -335,7 +335,7 @@ class Mapping:
         return batch, []
 
     async def _more(self, count_max: int, wait_ms: int, *, begun: bool) -> list[Delivery]:
-        """Receive; a batch that has begun gets nothing more when the mapping stops."""
+        """Receive; a batch that has begun gets nothing more once the mapping stops."""
         receive = self._queues.receive(
             self.settings.queue, count_max, wait_ms=wait_ms, via=self._via, gone=lambda: self._stopping
         )
@@ -354,7 +354,7 @@ class Mapping:
             self._waits.discard(wait)
 
     async def _filtered(self, found: Sequence[Delivery]) -> list[_Taken]:
-        """The messages a filter takes; the others are deleted, as on Lambda."""
+        """The messages that a filter matches; the others are deleted, as on Lambda."""
         self._counts["received"] += len(found)
         self._seen["messages"] += len(found)
         if found:
@@ -366,7 +366,7 @@ class Mapping:
             else:
                 others.append(delivery)
                 self._record(
-                    delivery, "answered", outcome="done", why="no filter of the mapping takes it: it is deleted"
+                    delivery, "answered", outcome="done", why="no filter of the mapping matches it: it is deleted"
                 )
         if others:
             self._counts["filtered"] += len(others)
@@ -418,14 +418,14 @@ class Mapping:
         self._counts["deleted"] += len(done)
 
     async def _delete_done(self, done: Sequence[Delivery]) -> None:
-        """Delete what the function is done with; an error leaves it to come back, as a crash at this point would."""
+        """Delete the messages that are done; after an error they come back, as after a crash at this point."""
         try:
             await self._delete(done)
         except (errors.NotFoundError, errors.TransientError, errors.StorageError) as error:
             self._problem = error.what
 
     async def _invoked(self, batch: Sequence[_Taken], request_id: str) -> Outcome | None:
-        """The function's answer; None when it was throttled until a message of the batch became visible again."""
+        """The function's answer; None if it was throttled until a message of the batch became visible again."""
         event = event_bytes([one.record for one in batch])
         timers, tries = self._queues.timers, 0
         until_ms = _visible_at_ms(batch) or 0

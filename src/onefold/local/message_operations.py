@@ -1,14 +1,14 @@
 """The operations on messages: send, receive, delete and change visibility, and their batch forms.
 
-What a message may contain is checked by `contracts/entries.py`, when the engine is asked to accept it; here requests become
-entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that the client can
-compare; a Number is stored without its extra zeros.
-Not here: those rules; waiting, order and counts (the engine's and `queues.py`'s). Invariants: a
-request that is refused as a whole has sent nothing; an answer names only attributes that were asked for, and its
-attribute digest covers exactly those.
+`contracts/entries.py` checks what a message may contain when the engine is asked to accept it; here requests become
+entries, and results become AWS's answers. The digest of a sent message covers what the client sent, so that the client
+can compare it; a Number is stored without extra zeros.
+Not here: those rules; waiting, order and counts (the engine and `queues.py`). Invariants: a request that is refused as
+a whole has sent nothing; an answer names only attributes that were requested, and its attribute digest covers exactly
+those.
 
-Sources: SQS API reference, the operation that a function is named after; what is refused as a whole, and how late and
-wrong handles are answered, was recorded from AWS.
+Sources: SQS API reference, the operation after which a function is named; what is refused as a whole, and the answers
+to late and wrong handles, were recorded from AWS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX  # SQS SendMessageBatch: the s
 _CHAR_BYTES_MAX: Final = 4  # a character takes at most this in UTF-8
 _TRACE = "AWSTraceHeader"
 _DECIMAL = re.compile(r"([+-]?)0*+([0-9]*)(?:\.([0-9]*))?")
-_DERIVED = re.compile(r"[0-9a-f]{32}")  # after the prefix
+_DERIVED = re.compile(r"[0-9a-f]{32}")  # follows the prefix
 _FIFO = ".fifo"
 VISIBILITY_S_MAX: Final = limits.VISIBILITY_MS_MAX // limits.SECOND_MS
 _EVERY: Final = frozenset({"All", ".*", "*"})  # `*` alone works too (recorded)
@@ -111,7 +111,7 @@ def _check_size(sqs: SqsService, params: Any, made: Sequence[tuple[Any, Entry, M
 
 
 def _check_fifo(sqs: SqsService, params: Any, entries: Sequence[Entry]) -> None:
-    """A missing group or deduplication id refuses the whole batch."""
+    """Refuse the whole batch if a group or deduplication id is missing."""
     content_dedup = sqs.settings(params.QueueUrl).content_dedup
     for entry in entries:
         if entry.group is None:
@@ -127,10 +127,10 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
     """The entry that a request describes, and its attributes as the client wrote them.
 
     Args:
-        trace: the request's; a message's own takes precedence.
+        trace: the request's trace; a message's own takes precedence.
     """
     given = params.MessageAttributes
-    if given is not None and len(given) > limits.ATTRIBUTES_MAX:  # before any of them is looked at
+    if given is not None and len(given) > limits.ATTRIBUTES_MAX:  # before any of them is read
         raise aws_errors.invalid_parameter_value(rules.too_many_attributes(len(given)))
     system = params.MessageSystemAttributes
     delay_s = params.DelaySeconds
@@ -158,7 +158,7 @@ def _entry(params: Any, trace: str | None) -> tuple[Entry, Mapping[str, Attribut
 
 
 def _dedup_id(given: str | None) -> str | None:
-    """A client's deduplication id, renamed if it could be one that onefold itself derives."""
+    """A client's deduplication id, renamed if it could be one that onefold derives itself."""
     if given is not None and given.startswith(DERIVED_DEDUP) and _DERIVED.fullmatch(given, len(DERIVED_DEDUP)):
         return f"strangers.{given}"
     return given
@@ -218,12 +218,12 @@ def _bytes(entry: Entry, attributes: Mapping[str, Attribute]) -> int:
 def _accepted(
     params: Any, entry: Entry, attributes: Mapping[str, Attribute], answer: Sent, found: dict[str, Any]
 ) -> dict[str, Any]:
-    """The answer for one accepted message, added to `found`."""
+    """Add the answer for one accepted message to `found`."""
     found["MessageId"] = message_uuid(answer.message_id)
     found["MD5OfMessageBody"] = identifiers.body_md5(entry.body)
     if attributes:
         found["MD5OfMessageAttributes"] = identifiers.attributes_md5(attributes) or ""
-    if params.MessageSystemAttributes and entry.trace is not None:  # not for the request's own trace
+    if params.MessageSystemAttributes and entry.trace is not None:  # not for a trace of the request
         found["MD5OfMessageSystemAttributes"] = identifiers.trace_md5(entry.trace) or ""
     if answer.sequence is not None:
         found["SequenceNumber"] = sequence_number(answer.sequence)
@@ -231,7 +231,7 @@ def _accepted(
 
 
 def refusal(refused: Refused) -> AwsError:
-    """Why a message was not accepted, as AWS's error."""
+    """The AWS error for a message that was not accepted."""
     if refused.code == "MissingParameter":
         return aws_errors.missing_parameter(refused.message.rstrip(".").rpartition(" ")[2])
     if refused.code == "InvalidMessageContents":
@@ -274,7 +274,7 @@ async def _attempt(
     wait_ms: int,
     caller: SqsCaller,
 ) -> list[Delivery]:
-    """A receive that may be repeated: it returns the same messages, hidden again, while nothing happened to them."""
+    """A repeatable receive: it returns the same messages, hidden again, as long as nothing happened to them."""
     if not (1 <= len(attempt_id) <= limits.ID_CHARS_MAX and all("!" <= char <= "~" for char in attempt_id)):
         raise aws_errors.invalid_value(
             attempt_id,
@@ -336,7 +336,7 @@ def system_attributes(sqs: SqsService, delivery: Delivery) -> dict[str, str]:
     }
     more = {
         "SequenceNumber": sequence_number(delivery.sequence),
-        # On the way to a FIFO dead-letter queue the message's own id takes its place.
+        # A move to a FIFO dead-letter queue replaces it by the message's id.
         "MessageDeduplicationId": message_uuid(delivery.message_id)
         if delivery.dedup_id == delivery.message_id
         else delivery.dedup_id,
@@ -359,9 +359,9 @@ def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str,
 
 
 class AttributeChoice:
-    """Which message attributes a receive asks for: names, `prefix.*`, or all.
+    """The message attributes that a receive requests: names, `prefix.*`, or all.
 
-    A request may contain a million names: they are read once, and a lookup costs no more than its name's length.
+    A request can contain a million names: they are read once, and a lookup costs no more than the length of its name.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -415,7 +415,7 @@ def _receipt(sqs: SqsService, url: str, handle: str) -> str:
 def _receipts(
     sqs: SqsService, params: Any, handle_in: Callable[[Any], str]
 ) -> tuple[list[tuple[Any, str]], list[dict[str, Any]]]:
-    """The entries whose handle belongs to this queue, with their receipts, and the others as failures."""
+    """The entries with a handle of this queue, with their receipts, and the others as failures."""
     good: list[tuple[Any, str]] = []
     failed: list[dict[str, Any]] = []
     for entry in params.Entries:
@@ -429,7 +429,7 @@ def _receipts(
 
 
 def _answer(successful: list[dict[str, Any]], failed: list[dict[str, Any]]) -> dict[str, Any]:
-    """Empty lists are left out, as AWS does in JSON (recorded)."""
+    """The answer without empty lists, as in AWS's JSON (recorded)."""
     parts = {"Successful": successful, "Failed": failed}
     return {name: entries for name, entries in parts.items() if entries}
 

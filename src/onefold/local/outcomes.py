@@ -1,15 +1,15 @@
-"""How an invocation can end: an answer, or a way of failing; with Lambda's text for each.
+"""How an invocation can end: with an answer or a failure, and Lambda's text for each.
 
 The caller of an invocation decides what its outcome means for the messages. Also here: the lines of a function's log, and
-`LogOutput`, which writes them to a descriptor whose reader may be slow, stop reading, or close it. A program that starts a
-server and never reads its standard error fills the pipe, and a write that waits for that reader would block the loop: no
-request would be answered, no timeout enforced, no signal handled. So a line waits a moment for its reader and is then
-dropped; the number of dropped lines is written once the reader reads again. When the reader has closed the pipe, nothing
-more is written, and the server keeps running.
+`LogOutput`, which writes them to a descriptor whose reader may be slow, stop reading, or close it. If a program starts
+a server and never reads its standard error, the pipe fills, and a write that waited for the reader would block the
+loop: no request would be answered, no timeout enforced, no signal handled. So a line waits a moment for its reader and
+is then dropped; the number of dropped lines is written once the reader reads again. After the reader has closed the
+pipe, nothing more is written, and the server keeps running.
 
 Never here: running anything, how a line looks (`cli/commands`). Invariants: an invocation has exactly one outcome, and only
-`Answered` and `FunctionError` mean that the handler itself ended; no write waits longer than the patience for each
-`PIPE_BUF` bytes of its line, and not at all while the reader does not read.
+`Answered` and `FunctionError` mean that the handler itself ended; a write waits at most the patience for each
+`PIPE_BUF` bytes of its line, and not at all after the reader has stopped reading.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class LogLine(Struct, frozen=True, gc=False):
     """One line of a function's log.
 
     Args:
-        function: its name. request_id: of the invocation it belongs to.
-        stream: what the handler wrote, or `platform`: what Lambda writes around it.
-        text: without its line end; at most 256 KiB, a longer line comes in parts.
+        function: the function's name. request_id: that of the line's invocation.
+        stream: the handler's stream, or `platform` for what Lambda writes around it.
+        text: without the line end; at most 256 KiB, a longer line comes in parts.
     """
 
     function: str
@@ -47,19 +47,19 @@ class Answered(Struct, frozen=True, tag=True):
     """The handler returned.
 
     Args:
-        payload: what it returned as JSON; NaN is written as NaN, which is none.
+        payload: what it returned, as JSON, except that NaN is written as NaN.
     """
 
     payload: bytes
 
 
 class FunctionError(Struct, frozen=True, tag=True):
-    """The handler raised, could not be imported, or returned what is not JSON.
+    """The handler raised, could not be imported, or returned something that is not JSON.
 
     Args:
-        kind: name of the exception's class, or one of Lambda's such as `Runtime.ImportModuleError`.
+        kind: the name of the exception's class, or one of Lambda's such as `Runtime.ImportModuleError`.
         message: the exception's text.
-        trace: its frames, without ours.
+        trace: its frames, without those of onefold.
     """
 
     kind: str
@@ -68,21 +68,21 @@ class FunctionError(Struct, frozen=True, tag=True):
 
 
 class TimedOut(Struct, frozen=True, tag=True):
-    """It was killed at its deadline.
+    """The container was killed at the deadline.
 
     Args:
-        timeout_ms: how long it had.
+        timeout_ms: the function's timeout.
     """
 
     timeout_ms: int
 
 
 class Crashed(Struct, frozen=True, tag=True):
-    """Its process ended in the middle.
+    """The process ended during the invocation.
 
     Args:
-        reason: as Lambda has it: `exit status 1`, `signal: killed`; empty for exit status 0.
-        detail: more information, in one sentence for a person.
+        reason: in Lambda's words: `exit status 1`, `signal: killed`; empty for exit status 0.
+        detail: more information for a person, in one sentence.
     """
 
     reason: str
@@ -90,20 +90,20 @@ class Crashed(Struct, frozen=True, tag=True):
 
 
 class TooLarge(Struct, frozen=True, tag=True):
-    """What the handler returned is longer than an answer may be.
+    """The handler's return value is longer than an answer may be.
 
     Args:
-        bytes_count: how long it was.
+        bytes_count: its length.
     """
 
     bytes_count: int
 
 
 class Throttled(Struct, frozen=True, tag=True):
-    """It was not invoked: as many invocations as may be were running.
+    """The function was not invoked, because the maximum number of invocations was running.
 
     Args:
-        limit: how many that is.
+        limit: that maximum.
     """
 
     limit: int
@@ -149,7 +149,7 @@ def message_of(outcome: Outcome) -> str:
 
 
 def error_payload(outcome: Outcome, request_id: str) -> bytes | None:
-    """The JSON that Lambda gives to the caller of Invoke in place of an answer; None for an answer."""
+    """The JSON that Lambda returns to the caller of Invoke instead of an answer; None for an answer."""
     if isinstance(outcome, Answered):
         return None
     answer: dict[str, Any] = {"errorType": kind_of(outcome), "errorMessage": message_of(outcome)}
@@ -161,7 +161,7 @@ def error_payload(outcome: Outcome, request_id: str) -> bytes | None:
 
 
 def summary(outcome: Outcome) -> str:
-    """One line for the history: how it ended, without what the handler returned or said."""
+    """One line for the history: how the invocation ended, without any text from the handler."""
     if isinstance(outcome, Answered):
         return "returned"
     if isinstance(outcome, FunctionError):
@@ -173,15 +173,15 @@ def summary(outcome: Outcome) -> str:
     return f"{text[:1].lower()}{text[1:]}" + (f" ({detail})" if detail else "")
 
 
-PATIENCE_MS: Final = 200  # a terminal, `tee` and a log shipper take a full pipe in far less
+PATIENCE_MS: Final = 200  # a terminal, `tee` and a log shipper read a full pipe in far less
 
 
 class LogOutput:
     """Lines to one descriptor.
 
     Args:
-        descriptor: written to, never closed; a pipe, a file or a terminal.
-        patience_ms: how long a line waits for a reader that read the previous line.
+        descriptor: a pipe, a file or a terminal; it is never closed here.
+        patience_ms: how long a line waits for a reader that has read the previous line.
     """
 
     def __init__(self, descriptor: int, *, patience_ms: int = PATIENCE_MS) -> None:
@@ -194,7 +194,7 @@ class LogOutput:
         self._is_gone = False
 
     def say(self, text: str) -> None:
-        """Write one line, or drop it when the reader does not read."""
+        """Write one line, or drop it if the reader does not read."""
         if self._dropped:
             if not self._write(f"\n... {self._dropped} lines of the log were dropped: nobody read them\n"):
                 self._dropped += 1
@@ -204,7 +204,7 @@ class LogOutput:
             self._dropped += 1
 
     def _write(self, text: str) -> bool:
-        """Whether no line was dropped; True as well when the reader has gone for good."""
+        """Write a text; False if it had to be dropped, True also if the reader has gone for good."""
         left = memoryview(text.encode("utf-8", "backslashreplace"))
         try:
             while left and not self._is_gone:
@@ -212,7 +212,7 @@ class LogOutput:
                     self._wait_ms = 0
                     return False
                 left = left[os.write(self._fd, left[: select.PIPE_BUF]) :]
-        except BlockingIOError:  # a descriptor that somebody made non-blocking
+        except BlockingIOError:  # somebody made the descriptor non-blocking
             return False
         except OSError:  # the reader has left, as with `2>&1 | head`
             self._is_gone = True
@@ -229,7 +229,7 @@ def is_terminal() -> bool:
 
 
 def to_standard_error(otherwise: Callable[[str], None]) -> Callable[[str], None]:
-    """What writes lines to standard error; `otherwise` where that has no descriptor, as inside some tests."""
+    """A function that writes lines to standard error; `otherwise` if it has no descriptor, as in some tests."""
     try:
         descriptor = sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):

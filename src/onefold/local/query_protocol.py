@@ -1,16 +1,16 @@
-"""The older query protocol: a form into a request struct, a result or an error into XML.
+"""The older query protocol: decodes a form into a request struct, and encodes a result or an error as XML.
 
 The operation is the parameter `Action`; parameters come in the query string, the body or both, nested by dots and numbered
-lists. The queue is named by `QueueUrl` or by the path the request was sent to. A list is written as repeated elements with a
-name of its own (`MessageAttributeName.1=...`), a map as repeated pairs (`Attribute.1.Name=...&Attribute.1.Value=...`); the
-current service model no longer carries these names, so the tables below do. Besides the flattened names that AWS documents,
-what SDKs really send is read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
+lists. The queue is named by `QueueUrl` or by the request's path. A list is written as repeated elements with their own
+name (`MessageAttributeName.1=...`), a map as repeated pairs (`Attribute.1.Name=...&Attribute.1.Value=...`); the current
+service model no longer has these names, so the tables below do. Besides the flattened names that AWS documents, the
+forms that SDKs really send are read too: `X.member.1`, `X.entry.1.key`, and a list of one without its number.
 
-An answer is XML, or JSON for a client that accepts that first.
+An answer is XML, or JSON if the client's Accept header names that first.
 
 Not here: HTTP beyond the headers of one answer, what an operation does.
-Invariants: `decode` returns a struct with all required members, or raises AwsError, whatever the bytes are; the XML written
-here has only characters that XML 1.0 allows; every list and map of the service model is in one of the tables.
+Invariants: whatever the bytes are, `decode` returns a struct with all required members or raises AwsError; the XML
+written here has only characters that XML 1.0 allows; every list and map of the service model is in one of the tables.
 
 Source of the names: SQS API reference, examples of each operation; the service model of SDKs before November 2023.
 """
@@ -55,13 +55,13 @@ LISTS: Final[Mapping[str, str]] = {
 JSON_LISTS: Final[Mapping[str, str]] = {
     "MessageList": "messages",
     "QueueUrlList": "queueUrls",
-}  # recorded; else as named
+}  # recorded; all others are as named
 CONTENT_TYPE = b"text/xml"
 JSON_TYPE = b"application/json"
 _FIELDS_MAX = 4_000  # a full batch has 10 entries with 10 attributes of 3 fields each, about 400
-_ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # of all of a message and its names
-_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # is not changed
-_NO_ESCAPES_MAX = 1_000  # no client sends one
+_ESCAPES_MAX = limits.MESSAGE_BYTES_MAX * 5 // 4  # enough for a whole message and its names
+_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # such a percent sign is kept
+_NO_ESCAPES_MAX = 1_000  # clients send none
 _DEPTH_MAX = 12  # dots in a name; the deepest real name has 6
 _INDEX = re.compile(r"[0-9]{1,9}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -69,16 +69,16 @@ _BITS = {"integer": 31, "long": 63}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REPLACEMENT = "\ufffd"
 _HEAD = '<?xml version="1.0"?>'
-_OF_ACCOUNT = frozenset({"CreateQueue", "ListQueues"})  # actions that a queue's own URL does not answer (recorded)
+_OF_ACCOUNT = frozenset({"CreateQueue", "ListQueues"})  # actions that a queue's URL does not answer (recorded)
 _QUEUE_PATH = re.compile(r"(?:/queue/[a-z0-9-]+)?/[0-9]{12}/[A-Za-z0-9_.-]+/?")
-_Tree = dict[str, Any]  # by part of a name: text, or another tree when dots follow
+_Tree = dict[str, Any]  # by part of a name: text, or another tree if dots follow
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
-    """How a map is written: the element around each pair, and the elements of key and value."""
+    """How a map is written: the element around each pair, and the elements for key and value."""
 
     element: str
     key: str
@@ -95,12 +95,12 @@ MAPS: Final[Mapping[str, Pair]] = {
 
 
 def element_of(shape: str) -> str:
-    """The name of each element of a list; `member` for a list that is newer than these tables."""
+    """The name of each element of a list; `member` for a list newer than these tables."""
     return LISTS.get(shape, "member")
 
 
 def pair_of(shape: str) -> Pair:
-    """How a map is written; generic names for a map that is newer than these tables."""
+    """How a map is written; generic names for a map newer than these tables."""
     return MAPS.get(shape, Pair("entry", "key", "value"))
 
 
@@ -111,15 +111,16 @@ def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tupl
     """The operation and the parameters of a request.
 
     Args:
-        model: the operations there are.
+        model: the operations of SQS.
         form: the body, form-encoded; empty for GET.
-        path: the path, decoded; its last part names the queue when there is no `QueueUrl`.
-        query_string: the part after the `?`. A parameter of the body wins over it.
+        path: the path, decoded; its last part names the queue if there is no `QueueUrl`.
+        query_string: the part after the `?`. Parameters in the body take precedence.
 
     Raises:
         NoAction: no action is named.
-        AwsError: MalformedQueryString: cannot be read. InvalidAction. MalformedInput: a parameter of another type, which is
-            named. MissingParameter and what `Operation.check` raises: a required one is absent.
+        AwsError: MalformedQueryString: it cannot be read. InvalidAction: there is no such operation. MalformedInput: a
+            parameter has another type; names it. MissingParameter and what `SqsOperation.check` raises: a required one
+            is absent.
     """
     tree = _nested([*_fields(query_string), *_fields(form)])
     action = tree.get("Action")
@@ -137,7 +138,7 @@ def decode(model: SqsModel, form: bytes, path: str, query_string: bytes) -> tupl
 
 
 class NoAction(AwsError):
-    """A request that names no action: AWS answers it with status 404 and one empty element, whatever it accepts."""
+    """A request without an action: AWS answers 404 and one empty element, whatever the client accepts."""
 
     BODY = b"<UnknownOperationException/>\n"
 
@@ -164,7 +165,7 @@ def _fields(form: bytes) -> list[tuple[str, str]]:
 
 
 def _unquoted(text: bytes) -> str:
-    """As `urllib.parse.unquote_plus`, which makes an object of each percent sign: 250 MB and 0.5 s of the largest form."""
+    """Like `urllib.parse.unquote_plus`, which takes 250 MB and 0.5 s for the largest form: an object per percent sign."""
     text = text.replace(b"+", b" ")
     if b"%" in text:
         text, count = _NO_ESCAPE.subn(b"%25", text, _NO_ESCAPES_MAX)
@@ -175,7 +176,7 @@ def _unquoted(text: bytes) -> str:
 
 
 def _nested(fields: list[tuple[str, str]]) -> _Tree:
-    """Parameters nested by the dots of their names; of a repeated one the last counts."""
+    """Parameters nested by the dots in their names; the last of a repeated one counts."""
     tree: _Tree = {}
     for name, value in fields:
         *parents, last = name.split(".", _DEPTH_MAX)
@@ -223,7 +224,7 @@ def _value(name: str, shape: Shape, found: str | _Tree) -> Any:
 
 
 def _items(shape: Shape, found: str | _Tree) -> list[Any]:
-    """The elements of a list or pairs of a map in the order of their numbers; one without a number is the only one."""
+    """The elements of a list or pairs of a map, in the order of their numbers; without a number there is only one."""
     if isinstance(found, str):
         return [found] if found else []  # an empty list is sent as an empty text
     for level in ("member", "entry", _documented("", shape)):
@@ -254,7 +255,7 @@ def _pair(name: str, shape: Shape, found: str | _Tree) -> tuple[str, Any]:
     if value is None:
         if shape.item.kind != "structure":
             raise aws_errors.missing_parameter(f"{pair.element}.{pair.value}")
-        value = {}  # that it is empty is for the operation to say, with the attribute's name
+        value = {}  # the operation reports that it is empty, with the attribute's name
     return key, _value(name, shape.item, value)
 
 
@@ -292,7 +293,7 @@ def encode(operation: SqsOperation, result: Mapping[str, Any] | None, request_id
     if operation.output is not None:
         out.append(f"<{name}Result>")
         _write_members(operation.output, result or {}, out)
-        if out[-1] == f"<{name}Result>":  # nothing was found: AWS writes the element short
+        if out[-1] == f"<{name}Result>":  # nothing was found: AWS writes the element in its short form
             out[-1] = f"<{name}Result/>"
         else:
             out.append(f"</{name}Result>")
@@ -301,7 +302,7 @@ def encode(operation: SqsOperation, result: Mapping[str, Any] | None, request_id
 
 
 def encode_json(operation: SqsOperation, result: Mapping[str, Any] | None, request_id: str) -> bytes:
-    """The same in JSON, as AWS writes it for the query protocol: absent members are null, maps are lists of pairs."""
+    """The same as JSON in AWS's form for the query protocol: absent members are null, maps are lists of pairs."""
     answer: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
     if operation.output is not None:
         answer[f"{operation.name}Result"] = _jsonable(operation.output, result or {})
@@ -342,7 +343,7 @@ def encode_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]
 
 
 def encode_json_error(error: AwsError, request_id: str) -> tuple[int, Headers, bytes]:
-    """The same in JSON, for a client that accepts that first."""
+    """The same as JSON, for a client that names it first."""
     said = {"Code": error.code, "Message": error.message, "Type": error.fault}
     fields = [(b"content-type", JSON_TYPE), (b"x-amzn-requestid", request_id.encode("ascii"))]
     return error.status, fields, json.dumps({"Error": said, "RequestId": request_id}, separators=(",", ":")).encode()
@@ -387,6 +388,6 @@ def _plain(value: str | bytes | bool | int) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as an element's content. A carriage return would be read as a line feed, so it is spelt out."""
+    """Text as an element's content. A carriage return would be read as a line feed, so it is written as an escape."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#xD;")
     return _NOT_XML.sub(_REPLACEMENT, text)

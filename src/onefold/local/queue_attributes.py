@@ -1,16 +1,16 @@
 """Queue attributes: AWS's names and text values on one side, the engine's settings and our metadata on the other.
 
 `apply` reads the attributes of CreateQueue and SetQueueAttributes, `shown` writes those of GetQueueAttributes. Every
-value is text on the wire. What has no effect here (policies, keys, encryption) is checked for its form, stored, and
-returned.
+value is text on the wire. Attributes without effect here (policies, keys, encryption) are checked for their form,
+stored and returned.
 
-`QueueMetadata` is what AWS keeps of a queue and the engine does not: creation time, tags, wait time, attributes without
-effect. It is one JSON value of the engine's state, so it is as durable as the queue, and it is cached in this process
-once it was read: one server has a data file to itself. A queue that an app declared has no metadata until somebody asks
-for it.
+`QueueMetadata` is what AWS stores about a queue and the engine does not: creation time, tags, wait time, attributes
+without effect. It is one JSON value in the engine's State, so it is as durable as the queue, and it is cached in this
+process once it was read, because one server has a data file to itself. A queue that an app declared has no metadata
+until it is first requested.
 
-Not here: whether a queue exists. Invariants: what `apply` takes, `shown` returns with the same
-meaning; metadata is cached only after it was written.
+Not here: whether a queue exists. Invariants: `shown` returns what `apply` accepted, with the same meaning; metadata is
+cached only after it was written.
 
 Sources: SQS API reference, CreateQueue and SetQueueAttributes; texts as recorded from AWS.
 """
@@ -58,7 +58,7 @@ _COUNTS: Final = frozenset(name for name in READ_ONLY if name.startswith("Approx
 
 
 class QueueMetadata(Struct, frozen=True, kw_only=True):
-    """What SQS keeps about one queue besides the engine's settings.
+    """What SQS stores about one queue besides the engine's settings.
 
     Args:
         created_at_ms, changed_at_ms: by the server's clock.
@@ -66,8 +66,8 @@ class QueueMetadata(Struct, frozen=True, kw_only=True):
         by_group: FifoThroughputLimit is `perMessageGroupId`.
         kept: attributes that are stored and returned, without effect: Policy, the KMS settings, SqsManagedSseEnabled.
         tags: by key.
-        region: of the client that made it; empty for a queue of every region: made by an app, a template, or an unsigned
-            request.
+        region: that of the client that created it; empty for a queue of every region, created by an app, a template, or
+            an unsigned request.
     """
 
     created_at_ms: int
@@ -83,7 +83,7 @@ class QueueMetadataStore:
     """The metadata of all queues of one engine.
 
     Args:
-        state: its store.
+        state: the engine's State.
     """
 
     def __init__(self, state: State) -> None:
@@ -111,25 +111,25 @@ class QueueMetadataStore:
         self._put(_DROPPED + queue, None)
 
     def keep(self, queue: str, metadata: QueueMetadata) -> None:
-        """Cache the metadata of a queue: it was written."""
+        """Cache the metadata of a queue after it was written."""
         self._known[queue] = metadata
 
     def drop(self, queue: str, now_ms: int) -> None:
-        """Remove the metadata of a deleted queue; inside an engine call. Its name is remembered with the time."""
+        """Remove the metadata of a deleted queue, and store when it was deleted; inside an engine call."""
         self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, msgspec.json.encode(now_ms))
 
     def erase(self, queue: str) -> None:
-        """Remove every trace of a queue; inside an engine call. `forget` it once the call is done."""
+        """Remove all that is stored about a queue; inside an engine call. `forget` it once the call is done."""
         self._put(_METADATA + queue, None)
         self._put(_DROPPED + queue, None)
 
     def forget(self, queue: str) -> None:
-        """Forget the cached metadata of a deleted queue: the call that removed it is done."""
+        """Remove the cached metadata of a deleted queue, once the call that deleted it is done."""
         self._known.pop(queue, None)
 
     def dropped_at_ms(self, queue: str) -> int | None:
-        """When a queue of this name was dropped last; None when it was not, or is there again."""
+        """When a queue of this name was last deleted; None if it never was, or exists again."""
         (found,) = self._state.get([_DROPPED + queue])
         return None if found is None else msgspec.json.decode(found.value, type=int)
 
@@ -153,14 +153,14 @@ AttributeChange = Callable[[WantedQueue, str, QueueAddresses], WantedQueue]
 
 
 def apply(base: WantedQueue, attributes: Mapping[str, str], address: QueueAddresses, *, creates: bool) -> WantedQueue:
-    """The queue with these attributes changed.
+    """The queue with these attributes applied.
 
     Args:
         base: the existing queue; the defaults for a new one.
         creates: for CreateQueue, where the type is chosen.
 
     Raises:
-        AwsError: InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue; nothing may be stored then.
+        AwsError: InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue; then nothing must be stored.
     """
     wanted = base
     fifo = base.settings.fifo
@@ -182,7 +182,7 @@ def apply(base: WantedQueue, attributes: Mapping[str, str], address: QueueAddres
 
 
 def _one_encryption(wanted: WantedQueue, attributes: Mapping[str, str]) -> WantedQueue:
-    """A key of KMS and SQS's own encryption exclude each other, whichever was named first; a key's period goes with it."""
+    """Refuse a KMS key together with SQS's own encryption, and drop a key's reuse period if there is no key."""
     kept = wanted.metadata.kept
     if "KmsMasterKeyId" in kept:
         if is_true(attributes.get("SqsManagedSseEnabled", "")):
@@ -266,7 +266,7 @@ def _policy(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
 
 def _key(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
     wanted = _keep(wanted, "KmsMasterKeyId", value)
-    return _keep(wanted, "SqsManagedSseEnabled", "false") if value else wanted  # stays off without the key (recorded)
+    return _keep(wanted, "SqsManagedSseEnabled", "false") if value else wanted  # stays so without the key (recorded)
 
 
 def _key_reuse(wanted: WantedQueue, value: str, _: QueueAddresses) -> WantedQueue:
@@ -332,7 +332,7 @@ def _map(name: str, value: str, words: str) -> dict[str, Any]:
 def _json(value: str) -> Any:
     try:
         found = json.loads(value)
-        json.dumps(found, ensure_ascii=False).encode()  # ValueError: half a surrogate pair, which no answer can hold
+        json.dumps(found, ensure_ascii=False).encode()  # ValueError: a lone surrogate, which no answer can contain
     except (ValueError, RecursionError):
         return None
     return found
@@ -384,10 +384,10 @@ def shown(
     depth: Depth | None,
     names: Collection[str] = ("All",),
 ) -> dict[str, str]:
-    """Attributes as GetQueueAttributes answers them: the requested ones that this queue has.
+    """Attributes as GetQueueAttributes returns them: the requested ones that this queue has.
 
     Args:
-        depth: None where no count was asked for.
+        depth: the counts of messages; None if no count was requested.
 
     Raises:
         AwsError: InvalidAttributeName for a name that no queue has.

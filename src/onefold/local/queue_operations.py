@@ -1,12 +1,12 @@
 """The operations on queues: create, delete, find, list, attributes, purge, tags, permissions, message move tasks.
 
-Tags and permissions change nothing here: it has no users, and what was stored is returned unchanged. Move tasks
-are carried forward by the engine's maintenance; the handle of a task names the engine's task and its source.
+Tags and permissions have no effect here, because this server has no users; they are stored and returned unchanged.
+The engine's maintenance carries move tasks forward; the handle of a task names the engine's task and its source.
 Not here: messages. Invariants: a queue and its metadata are written in one engine call, and nothing is
-written when the request is refused; the handle of a move task is shown while the task runs, and only then.
+written if the request is refused; the handle of a move task is shown while the task runs, and only then.
 
-Sources: SQS API reference, the operation of the function's name; developer guide, tag and policy quotas; texts as
-recorded from AWS.
+Sources: SQS API reference, the operation after which a function is named; developer guide, tag and policy quotas; texts
+as recorded from AWS.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _check_recreation(sqs: SqsService, name: str, now_ms: int) -> None:
 
 
 def _refuse_differences(sqs: SqsService, stored: QueueSettings, wanted: WantedQueue, given: Mapping[str, str]) -> None:
-    """The same name again: fine unless an attribute that was given differs from what the queue has."""
+    """Refuse to create an existing queue again if a given attribute differs from the queue's."""
     has = queue_attributes.shown(stored, sqs.metadata(stored.name), sqs.addresses, None)
     entries_given = queue_attributes.shown(wanted.settings, wanted.metadata, sqs.addresses, None)
     for attribute in given:
@@ -125,7 +125,7 @@ def _refuse_differences(sqs: SqsService, stored: QueueSettings, wanted: WantedQu
 
 
 async def _as_redrive_errors(sqs: SqsService, run: Any, given: Mapping[str, str]) -> Any:
-    """Make an engine call; what the engine refuses about a dead-letter queue becomes an error of the redrive policy."""
+    """Make an engine call; its errors about a dead-letter queue become errors of the redrive policy."""
     policy = given.get("RedrivePolicy", "")
     try:
         return await sqs.queues.call(run)
@@ -142,7 +142,7 @@ async def _as_redrive_errors(sqs: SqsService, run: Any, given: Mapping[str, str]
         raise aws_errors.invalid_value(policy, "RedrivePolicy", reason) from error
 
 
-async def delete_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
+async def delete_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - all operations have these
     """DeleteQueue."""
     name = sqs.queue(params.QueueUrl)
     now_ms = sqs.queues.timers.now_ms()
@@ -233,10 +233,10 @@ async def list_dead_letter_source_queues(sqs: SqsService, params: Any, caller: S
 
 
 def paged(names: Sequence[str], count_max: int | None, token: str | None) -> tuple[Sequence[str], str | None]:
-    """One page of sorted names, and the token of the next; without `count_max` the first 1,000 and no token, as on AWS.
+    """A page of sorted names, and the token for the next; without `count_max` the first 1,000 and no token, as on AWS.
 
     Raises:
-        AwsError: InvalidParameterValue: a count out of range, a token that was not given out.
+        AwsError: InvalidParameterValue: the count is out of range, or the token was not given out.
     """
     if count_max is not None and not 1 <= count_max <= PAGE_MAX:
         raise aws_errors.invalid_value(count_max, "MaxResults", f"Must be an integer from 1 to {PAGE_MAX}.")
@@ -276,10 +276,10 @@ async def _write(sqs: SqsService, queue: str, metadata: QueueMetadata) -> None:
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Refuse tags that AWS does not take.
+    """Refuse tags that AWS would refuse.
 
     Raises:
-        AwsError: InvalidParameterValue: too many, a key or value too long, a key of AWS's own.
+        AwsError: InvalidParameterValue: there are too many, a key or value is too long, or a key is reserved for AWS.
     """
     if len(tags) > TAGS_MAX:
         raise aws_errors.invalid_parameter_value(
@@ -296,7 +296,7 @@ def check_tags(tags: Mapping[str, str]) -> None:
             )
 
 
-async def tag_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - every operation takes the same
+async def tag_queue(sqs: SqsService, params: Any, caller: SqsCaller) -> None:  # noqa: ARG001 - all operations have these
     """TagQueue."""
     queue = sqs.settings(params.QueueUrl).name
     if not params.Tags:
@@ -400,7 +400,7 @@ def _with_policy(metadata: QueueMetadata, policy: Mapping[str, Any]) -> QueueMet
 
 
 class _Handle(Struct, frozen=True, rename="camel"):
-    """What a task handle is the base64 of, as JSON. AWS's has this form, and clients read it."""
+    """The content of a task handle, which is its JSON in base64: AWS's form, which clients read."""
 
     task_id: str
     source_arn: str

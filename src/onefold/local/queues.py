@@ -1,19 +1,20 @@
-"""The queues of one engine as one event loop sees them: what the SQS operations and the Lambda mappings use.
+"""The queues of one engine for one event loop, as the SQS operations and the Lambda mappings use them.
 
 `LocalQueues` has the methods of the Queue contract as coroutines. Engine calls go through `GroupCommit`: the calls of one
 iteration of the loop share one transaction and one fsync. While a commit waits for the disk, requests arrive, and the next
-iteration makes the calls of all of them in one commit; so a single client waits for one fsync per call, and a hundred
-clients share one. A call is made at once when the engine is in memory, or when no other call is waiting.
+iteration makes all their calls in one commit; so a single client waits for one fsync per call, and a hundred clients
+share one. A call is made at once if the engine is in memory, or if no other call is waiting.
 
-Long polls wait in `Waiters`, every event is recorded in the history, and the `FaultBox` may change what happens; while no
-fault is set that costs one check of a flag. `Upkeep` runs the engine's maintenance by the server's clock: a move task is
-carried forward every 50 ms, expired messages are looked for every second. Other processes on the same file: one thread waits
-for their wake-ups and passes them to the loop; what they change without one (a release, a delete) is noticed once a second.
+Long polls wait in `Waiters`, every event is recorded in the history, and the `FaultInjector` may change what happens;
+while no fault is set, that costs one check of a flag. `Upkeep` runs the engine's maintenance by the server's clock: it
+carries a move task forward every 50 ms and looks for expired messages every second. For other processes on the same
+file, one thread waits for their wake-ups and passes them to the loop; changes without a wake-up (a release, a delete)
+are noticed within a second.
 
 Not here: HTTP, AWS's shapes, functions. Invariants: what a method reports has happened and is as durable as requested
-(unless an injected fault says otherwise); a message received for a caller that has disconnected is released without counting
-the receive; a change made by another process is seen within a second. Used on the loop's thread only, except for the thread
-that waits for wake-ups.
+(unless an injected fault says otherwise); a message received for a caller that has disconnected is released without
+counting the receive; a change made by another process is seen within a second. Used on the loop's thread only, except
+for the thread that waits for wake-ups.
 """
 
 from __future__ import annotations
@@ -43,26 +44,26 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-UPKEEP_MS = 1_000  # how often what expired, and what others did, is looked for
+UPKEEP_MS = 1_000  # how often to look for expired messages and for changes by other processes
 UPKEEP_MANUAL_MS = (
     60_000  # the same on a manual clock, which may jump by weeks; code that moves it ends with `maintain_now`
 )
 MOVING_MS = 50  # the same while a move task runs
-NOTIFY_S = 0.002  # other processes are woken once for all that was sent within this
+NOTIFY_S = 0.002  # other processes are woken once for everything sent within this time
 _FOREIGN_WAIT_S = 3_600.0
 _JOIN_S = 5.0
 _FIFO = ".fifo"  # how the names of FIFO queues end, and no other
 
 
 class GroupCommit:
-    """Makes the engine calls of one loop; the calls of one turn share a transaction.
+    """Makes the engine calls of one loop; the calls of one turn of the loop share a transaction.
 
     Args:
         engine: an opened engine, used by this process on this loop's thread only.
         loop: the loop.
 
     Attributes:
-        is_alone: whether no other request can be about to make a call; False unless the server replaces it.
+        is_alone: whether no other request can be about to make a call; always False unless the server replaces it.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -76,13 +77,13 @@ class GroupCommit:
         """Make one call, in this turn's transaction.
 
         Args:
-            call: engine verbs, nothing that waits.
-            synced: False for what a power cut may take back without harm (a receive).
-            undo: called with the result when the caller was cancelled after the call was made.
+            call: calls the engine, and does not wait for anything.
+            synced: False for a change that a power cut may undo without harm (a receive).
+            undo: called with the result if the caller was cancelled after the call was made.
 
         Raises:
-            StorageBusy, StorageError: nothing of this turn was written.
-            Exception: what `call` raised; nothing of it was written.
+            StorageBusy, StorageError: nothing in this turn was written.
+            Exception: whatever `call` raised; nothing of the call was written.
         """
         if self._at_once or (not self._waiting and self.is_alone()):
             return call()
@@ -108,7 +109,7 @@ class GroupCommit:
             else:
                 synced = any(each[1] for each in batch)
                 answers = self._engine.together([each[0] for each in batch], synced=synced)
-        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
             answers = [error] * len(batch)
         for (_, _, future), answer in zip(batch, answers, strict=True):
             if future.cancelled():
@@ -120,12 +121,12 @@ class GroupCommit:
 
 
 class Upkeep:
-    """The upkeep of one engine on one loop.
+    """Runs the maintenance of one engine on one loop.
 
     Args:
         engine: the engine to maintain.
-        timers: time, and the loop.
-        changed: called after anything changed that no verb of this process changed.
+        timers: give the time and the loop.
+        changed: called after a change that no call of this process made.
     """
 
     def __init__(self, engine: Engine, timers: Timers, changed: Callable[[], None]) -> None:
@@ -137,13 +138,13 @@ class Upkeep:
         self._bundle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; the first piece of maintenance is done now."""
+        """Start, with the first piece of maintenance at once."""
         if self._engine.shared:
             self._bridge = _Bridge(self._engine, self._timers.loop, self._changed)
         self._keep_up()
 
     def stop(self) -> None:
-        """End; harmless when it never began, and twice."""
+        """Stop; harmless if it never started, or has stopped."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -161,7 +162,7 @@ class Upkeep:
             self._keep_up()
 
     def notify(self) -> None:
-        """Messages were sent: wake the workers of other processes, once for everything sent within 2 ms."""
+        """Wake the workers of other processes because messages were sent, once for everything sent within 2 ms."""
         if self._bridge is not None and self._bundle is None:
             self._bundle = self._timers.loop.call_later(NOTIFY_S, self._notify)
 
@@ -178,12 +179,12 @@ class Upkeep:
             if done or (self._engine.shared and self._engine.changed_elsewhere()):
                 self._changed()
         except (errors.StorageBusy, errors.StorageError):
-            pass  # another process holds the file, or the disk is full: next time; a request will say so
+            pass  # another process holds the file, or the disk is full: try again later; a request reports it
         self._next = self._timers.call_at(self._timers.now_ms() + pause_ms, self._keep_up)
 
 
 class _Bridge:
-    """A thread that waits for a wake-up of another process and passes it to the loop."""
+    """A thread that waits for wake-ups from other processes and passes them to the loop."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
         self._waiter = engine.waiter(foreign=True)
@@ -211,8 +212,8 @@ class LocalQueues:
     """The queues of one engine for one loop.
 
     Args:
-        engine: not used by anything else in this process.
-        timers: time, on the loop that everything here runs on.
+        engine: must not be used by anything else in this process.
+        timers: give the time on the loop on which everything here runs.
         history: records what happens.
         faults: asked around every verb.
     """
@@ -224,7 +225,7 @@ class LocalQueues:
         self.faults = faults
         self.group_commit: GroupCommit = GroupCommit(engine, timers.loop)
         self._open: dict[str, Queue] = {}
-        self._full: set[str] = set()  # standard queues whose receivers wait for room under the in-flight limit
+        self._full: set[str] = set()  # standard queues at the in-flight limit, whose receivers wait for room
         self._waiters = Waiters(timers, self._receive_for, engine.queues.next_ready_ms, self._release)
         self._upkeep = Upkeep(engine, timers, self._changed_elsewhere)
         self._releases: set[asyncio.Task[None]] = set()
@@ -232,7 +233,7 @@ class LocalQueues:
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     async def send(self, queue: str, entries: Sequence[Entry], *, via: str = "") -> list[Sent | Refused]:
-        """Accept messages; as `Queue.send`.
+        """Accept messages, like `Queue.send`.
 
         Args:
             via: the caller, for the history.
@@ -298,20 +299,20 @@ class LocalQueues:
         via: str = "",
         gone: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
-        """Receive up to `count_max` messages, waiting up to `wait_ms` for a first one.
+        """Receive up to `count_max` messages, waiting up to `wait_ms` for the first one.
 
-        Receivers are served in the order in which they came. Cancelling loses nothing: what was received is released.
+        Receivers are served in the order in which they came. Cancelling loses nothing: received messages are released.
 
         Args:
             visible_ms: how long the messages are hidden; None: the queue's setting.
-            wait_ms: 0 asks once.
+            wait_ms: 0 does not wait.
             via: the caller, for the history.
             gone: whether the caller has left; checked before a message is received for it, and before it is returned.
 
         Raises:
-            NotFoundError: the queue does not exist, also when it is dropped while the caller waits.
+            NotFoundError: the queue does not exist, or is deleted while the caller waits.
             OverLimitError: a standard queue is at its in-flight limit, and `wait_ms` is 0; otherwise the receive waits.
-            UsageError: `count_max` or `visible_ms` out of range.
+            UsageError: `count_max` or `visible_ms` is out of range.
         """
         answer: asyncio.Future[list[Delivery]] = self.timers.loop.create_future()
         waiter = WaitingReceiver(answer, count_max, visible_ms, via, gone)
@@ -322,13 +323,13 @@ class LocalQueues:
             found = await self._receive_for(queue, waiter)
         if wait_ms and not found:
             found = await self._waiters.wait(queue, waiter, wait_ms)
-        if found and gone is not None and gone():  # it left while the answer was on its way
+        if found and gone is not None and gone():  # it left before the answer was returned
             self._release(queue, found)
             return []
         return found
 
     async def delete(self, queue: str, receipts: Sequence[str], *, via: str = "") -> list[bool]:
-        """Delete each receipt's message; as `Queue.delete`.
+        """Delete each receipt's message, like `Queue.delete`.
 
         Raises:
             NotFoundError: the queue does not exist. UsageError: a malformed receipt; nothing was deleted.
@@ -364,11 +365,11 @@ class LocalQueues:
                 standing = self._queue(queue).receipt_states([receipts[index]])[0]
                 self.history.record(queue, message_id, "delete-refused", at_ms=now_ms, via=via, standing=standing)
         if queue.endswith(_FIFO) or queue in self._full or any(plans):
-            self.changed(queue)  # the next of a group, room under the limit, or a message that a fault made visible
+            self.changed(queue)  # a group's next message, room under the limit, or a fault's message
         return answers
 
     async def set_visible_in(self, queue: str, changes: Sequence[tuple[str, RetryIn]], *, via: str = "") -> list[bool]:
-        """Hide each receipt's message for a new time from now; as `Queue.set_visible_in`.
+        """Hide each receipt's message for a new time from now, like `Queue.set_visible_in`.
 
         Raises:
             NotFoundError: the queue does not exist. UsageError: a malformed receipt or a time out of range; nothing was
@@ -390,7 +391,7 @@ class LocalQueues:
         return answers
 
     async def call(self, run: Callable[[], T], *, synced: bool = True) -> T:
-        """Make any other engine calls, as a whole or not at all, in this turn's transaction; raises what `run` raises."""
+        """Make any other engine calls in this turn's transaction, all or none; raises what `run` raises."""
 
         def whole() -> T:
             (answer,) = self.engine.together([run], synced=synced)
@@ -405,7 +406,7 @@ class LocalQueues:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     async def _receive_for(self, queue: str, waiter: WaitingReceiver) -> list[Delivery]:
-        """One receive for a receiver that may wait: it waits at the in-flight limit too, as on SQS."""
+        """One receive for a receiver that can wait; it also waits at the in-flight limit, as on SQS."""
         try:
             found = await self._receive_once(queue, waiter)
         except errors.OverLimitError:
@@ -453,7 +454,7 @@ class LocalQueues:
         )  # fmt: skip
 
     async def _expire_early(self, queue: str, found: Sequence[Delivery], now_ms: int) -> None:
-        """Let a fault end visibilities early, and keep copies for a second delivery."""
+        """Let faults end visibilities early; copies for further deliveries are kept."""
         changes = []
         for delivery, plan in zip(found, self.faults.received(queue, found), strict=False):
             if plan is None:
@@ -471,7 +472,7 @@ class LocalQueues:
         async def release() -> None:
             with suppress(
                 errors.OnefoldError
-            ):  # the queue is gone or the file cannot be written: their visibility will end
+            ):  # the queue is gone or the file cannot be written: then their visibility ends by itself
                 changes = [(delivery.receipt, RetryIn(0, uncounted=True)) for delivery in deliveries]
                 await self.set_visible_in(queue, changes, via="left before the answer")
 
@@ -480,7 +481,7 @@ class LocalQueues:
         task.add_done_callback(self._releases.discard)
 
     def _record_transfers(self) -> None:
-        """Record what went from queue to queue since the last call: dead letters of receives, and moved messages."""
+        """Record the messages that changed queues since the last call: dead letters, and moved messages."""
         for moved in self.engine.queues.take_transfers():
             now_ms = self.timers.now_ms()
             if moved.new_message_id is None:
@@ -507,7 +508,7 @@ class LocalQueues:
             self.timers.call_at(now_ms + plan.redrive_in_ms, partial(self._send_back, dead.message_id))
 
     def _send_back(self, message_id: str) -> None:
-        """A fault redrives one dead letter; of a stopped group none, as a move task: alone it would lose its place."""
+        """Redrive one dead letter for a fault. Like a move task, skip one of a stopped group: it would lose its place."""
 
         def send() -> Peeked | None:
             (message,) = self.engine.queues.find([message_id])
@@ -518,7 +519,7 @@ class LocalQueues:
             self.engine.queues.move([(message_id, None, None)])
             return None
 
-        with suppress(errors.OnefoldError):  # received or gone meanwhile, or its source is
+        with suppress(errors.OnefoldError):  # the message was received or is gone, or its source is gone
             if (left := transaction(self.engine, send)) is not None:
                 why = "not sent back after all: its group is stopped, and goes back as a whole"
                 self.history.record(left.queue, message_id, "fault", at_ms=self.timers.now_ms(), why=why)
@@ -527,9 +528,9 @@ class LocalQueues:
     # -- what changes ------------------------------------------------------------------------------------------------
 
     def changed(self, queue: str) -> None:
-        """Something may be receivable sooner: let the receivers that wait try again.
+        """Let waiting receivers try again, because something may be receivable sooner.
 
-        The verbs here call it themselves; call it after a change of settings, and after other verbs of the engine.
+        The verbs here call it themselves; call it after a change of settings, and after other calls of the engine.
         """
         self._waiters.retry(queue)
 
@@ -538,7 +539,7 @@ class LocalQueues:
         self._waiters.retry_all()
 
     def dropped(self, queue: str) -> None:
-        """The queue was deleted: receivers that wait get NotFoundError, and so do later ones."""
+        """Raise NotFoundError in waiting and later receivers, because the queue was deleted."""
         self._open.pop(queue, None)
         self._full.discard(queue)
         self.faults.forget(queue)
@@ -560,11 +561,11 @@ class LocalQueues:
     # -- upkeep and other processes ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin upkeep, and listen to other processes that use the same file."""
+        """Start upkeep, and listen to other processes that use the same file."""
         self._upkeep.start()
 
     async def stop(self) -> None:
-        """End upkeep; receivers that wait get an empty answer. The engine stays open."""
+        """Stop upkeep; waiting receivers get an empty answer. The engine stays open."""
         self._waiters.close()
         while self._releases:
             await asyncio.wait(self._releases)

@@ -1,8 +1,8 @@
 """The functions of one server, and the event source mappings between its queues and them.
 
-Functions are registered when the server starts; mappings are created, changed and deleted at run time, are as durable as the
-queues, and continue after a restart. What Lambda refuses when a mapping is created or changed is refused here too, and only
-at that moment: as on Lambda, a mapping is not checked again when its queue or function changes later.
+Functions are registered when the server starts; mappings are created, changed and deleted at run time, are as durable
+as the queues, and continue after a restart. Whatever Lambda refuses when a mapping is created or changed is refused
+here too, and only then: as on Lambda, a mapping is not checked again when its queue or function changes later.
 Never here: an API's shapes, polling. Invariant: one mapping per queue and function, and only stored mappings poll.
 """
 
@@ -35,7 +35,7 @@ _PREFIX = "lambda/mapping/"
 
 
 class _Stored(Struct, frozen=True):
-    """A mapping in stored form."""
+    """A mapping as it is stored."""
 
     settings: MappingSettings
     changed_at_ms: int
@@ -45,7 +45,7 @@ class MappingEntry(Struct):
     """One mapping.
 
     Args:
-        settings: the present ones. changed_at_ms: since when. state: as Lambda names it.
+        settings: the present ones. changed_at_ms: when they were set. state: in Lambda's words.
         poller: the running poller; None while it is disabled or being deleted.
     """
 
@@ -59,10 +59,10 @@ class FunctionRegistry:
     """All functions and mappings of one server. Used on the loop's thread only.
 
     Args:
-        queues: where mappings poll.
-        addresses: of the server, for the ARNs and URLs of its queues.
+        queues: the queues that mappings poll.
+        addresses: the server's, for the ARNs and URLs of its queues.
         make: makes a function from its settings and a receiver of its log.
-        on_line: gets all functions' logs.
+        on_line: gets the lines of all functions' logs.
         entropy: for ids and pauses.
     """
 
@@ -91,7 +91,7 @@ class FunctionRegistry:
         """Register a function under its name.
 
         Raises:
-            UsageError: settings that Lambda would refuse. ConflictError: the name is taken.
+            UsageError: Lambda would refuse the settings. ConflictError: the name is taken.
         """
         check_function(settings)
         if settings.name in self.functions:
@@ -102,7 +102,7 @@ class FunctionRegistry:
         return made
 
     def function(self, name: str) -> ServedFunction:
-        """The function of that name.
+        """The function with that name.
 
         Raises:
             NotFoundError: it was not registered.
@@ -137,13 +137,13 @@ class FunctionRegistry:
         return plan.kill
 
     def hush(self, request_id: str) -> None:
-        """Stop collecting them."""
+        """Stop collecting the lines of an invocation."""
         self._listeners.pop(request_id, None)
 
     # -- mappings ------------------------------------------------------------------------------------------------------
 
     def entries(self, *, queue: str | None = None, function: str | None = None) -> list[MappingEntry]:
-        """Mappings, by uuid; with a queue or a function, only its own."""
+        """Mappings, by uuid; only those of `queue` or `function`, if given."""
         return [
             one
             for _, one in sorted(self._entries.items())

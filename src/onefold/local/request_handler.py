@@ -1,12 +1,12 @@
-"""From one request to one answer: its protocol, who signed it, which fault is injected, which operation runs, every error.
+"""From a request to its answer: its protocol, its signature, injected faults, the operation that runs, and every error.
 
-SQS requests come as JSON (`X-Amz-Target`) or in the older query protocol (a form, or the query string); Lambda's paths begin
-with the date of its API; what onefold adds is under `/_onefold`. Every error is one of AWS's. Any other exception is a bug
-in onefold: the response is InternalFailure, and the traceback goes to standard error.
+SQS requests come as JSON (`X-Amz-Target`) or in the older query protocol (a form, or the query string); Lambda's paths
+begin with the date of its API; onefold's own paths are under `/_onefold`. Every error is one of AWS's. Any other
+exception is a bug in onefold: the response is InternalFailure, and the traceback goes to standard error.
 
 Not here: what an operation does (`message_operations`, `queue_operations`), sockets (`connection.py`).
-Invariants: an operation runs only for a request that was signed as this server demands; a page of another site in the
-user's browser can request nothing; `OPERATIONS` has exactly the operations of botocore's model.
+Invariants: an operation runs only for a request that is signed as this server requires; a page of another site in the
+user's browser cannot make a request; `OPERATIONS` has exactly the operations of botocore's model.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ OPERATIONS: Final[Mapping[str, Perform]] = {
 
 
 OURS = "/_onefold"
-LAMBDA = "/2015-03-31/"  # the version of Lambda's API, which its paths begin with
+LAMBDA = "/2015-03-31/"  # the version of Lambda's API, with which its paths begin
 
 _JSON = ((b"content-type", json_protocol.CONTENT_TYPE),)
 _XML = ((b"content-type", query_protocol.CONTENT_TYPE),)
 _QUERY_JSON = ((b"content-type", query_protocol.JSON_TYPE),)
-_DOCKER = ".docker.internal"  # what a container calls the machine it runs on
+_DOCKER = ".docker.internal"  # containers use such names for the machine on which they run
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VIA = "sqs"
 _SENDS = frozenset({"SendMessage", "SendMessageBatch"})
-_TRACE_CHARS_MAX = 1_024  # ours: X-Ray's own headers are shorter than 300
-_WAITS = "ReceiveMessage"  # the one operation that waits for something to happen
+_TRACE_CHARS_MAX = 1_024  # our limit; X-Ray's own headers are shorter than 300
+_WAITS = "ReceiveMessage"  # the only operation that waits for something to happen
 
 Part = Callable[[Request, str], Awaitable[Response]]
 
@@ -80,11 +80,12 @@ class RequestHandler:
     """Answers all requests of one server.
 
     Args:
-        sqs: what operations work on.
+        sqs: the queues and everything else that operations need.
         model: SQS's operations.
-        key: the key that requests must be signed with; None takes any request.
-        parts: what answers other paths, by how they begin: `LAMBDA`, `OURS`; called with the request and its id.
-        entropy: the random part of request ids.
+        key: the key with which requests must be signed; None: any request is accepted.
+        parts: functions that answer other paths, by the start of the path: `LAMBDA`, `OURS`; called with the request
+            and its id.
+        entropy: gives the random part of request ids.
         is_open: other machines can reach this server, under names that are not known here.
     """
 
@@ -109,7 +110,7 @@ class RequestHandler:
         self._ids = f"{token[:8]}-{token[8:12]}-4{token[12:15]}-8{entropy.token()[:3]}-"
 
     def stop(self) -> None:
-        """The server stops: responses that a fault delays are sent now, and long polls end."""
+        """Send responses that a fault delays, and end long polls, because the server stops."""
         self._stopping.set()
 
     # ------------------------------------------------------------------------------------------------ one request
@@ -193,7 +194,7 @@ class RequestHandler:
         return Response(200, json_protocol.encode(result), _JSON, request_id)
 
     def _in_region(self, region: str, url: str | None) -> SqsService:
-        """SQS of the region that a request is for: its signature's, or the queue URL's if it is unsigned."""
+        """SQS in the region of a request: its signature's, or the queue URL's if it is unsigned."""
         named = region_of_url(url) if url else ""
         if named and region and named != region:
             raise aws_errors.invalid_address(str(url))
@@ -203,7 +204,7 @@ class RequestHandler:
         return lambda: request.gone or self._stopping.is_set()
 
     def _plan(self, sqs: SqsService, name: str, params: Any) -> OnRequest | None:
-        """What a fault does to this request; recorded in the history."""
+        """What faults do to this request; recorded in the history."""
         url = getattr(params, "QueueUrl", None) or getattr(params, "QueueName", None) or ""
         queue = sqs.queue(url) if url else ""
         plan = sqs.queues.faults.requested(name, queue)
@@ -232,19 +233,19 @@ class RequestHandler:
         signing.verify(request, key, self._sqs.queues.timers.now_ms())
 
     def _check_origin(self, request: Request) -> None:
-        """Refuse what a page of another site makes the user's browser send: no key is needed here to delete a queue."""
+        """Refuse requests that another site's page makes the user's browser send; deleting a queue may need no key."""
         origin = request.headers.get(b"origin")
         site = request.headers.get(b"sec-fetch-site")
         if site == b"cross-site" or (origin is not None and not is_local(origin.decode("latin-1"))):
             raise aws_errors.access_denied("Requests of web pages from other sites are refused.")
 
     def _check_host(self, request: Request) -> None:
-        """Refuse, where no signature is asked for, a name that a page may have pointed at this machine.
+        """If no signature is required, refuse a host name that a page may have pointed at this machine.
 
-        For the browser such a page is the same site: it may set any header, and its GET has no Origin.
+        For the browser, such a page is the same site: it can set any header, and its GET has no Origin.
         """
         if self._is_open and request.method != "GET":
-            return  # under whatever name others know this machine; a page that POSTs has an Origin
+            return  # others may know this machine under any name, and a page that POSTs sends an Origin
         host = host_of(request.header(b"host"))
         if not (is_loopback(host) or (host.lower().endswith(_DOCKER) and request.method != "GET")):
             raise aws_errors.access_denied(
@@ -252,15 +253,15 @@ class RequestHandler:
                 "machine only, such as localhost. Start the server with --access-key and --secret-key to use another."
             )
 
-    # ------------------------------------------------------------------------------------------ when all else fails
+    # ---------------------------------------------------------------------------------------------- refusals and bugs
 
     def refused(self, status: int, why: str) -> Response:
-        """The answer to bytes that are not a request, or to one that is too large or too slow."""
+        """The answer to bytes that are not a request, or to a request that is too large or too slow."""
         shape = {408: "RequestTimeout", 413: "RequestEntityTooLarge"}.get(status, "InvalidRequest")
         return _error(AwsError(shape, why, status=status, modelled=False), query=False, request_id=self._request_id())
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer to a request whose handling raised: a bug, with its traceback on standard error."""
+        """The answer to a request whose handling raised: a bug; its traceback goes to standard error."""
         request_id = self._request_id()
         trace = "".join(traceback.format_exception(error))
         sys.stderr.write(f"onefold: InternalFailure, request {request_id}: a bug in onefold, please report it\n{trace}")
@@ -274,7 +275,7 @@ class RequestHandler:
 
 
 def _trace(header: bytes | None) -> str | None:
-    """The trace header of a request; an invalid one is ignored, because the sender did not write it on purpose."""
+    """The trace header of a request; an invalid one is ignored, because senders do not write it on purpose."""
     if header is None or not 0 < len(header) <= _TRACE_CHARS_MAX:
         return None
     text = header.decode("latin-1")
@@ -298,7 +299,7 @@ def host_of(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name, without its port, can only be this machine's; names have no case."""
+    """Whether a host name, without its port, can only mean this machine; case is ignored."""
     host = host.lower()
     return host in _LOOPBACK or host.endswith(".localhost") or _is_in_127(host)
 
@@ -312,7 +313,7 @@ def aws_error(error: errors.OnefoldError, *, query: bool) -> AwsError:
     """The AWS error for an error of onefold, unless an operation chooses a better one.
 
     Raises:
-        OnefoldError: `error` itself, if it is a bug.
+        OnefoldError: `error` itself, if it is a bug in onefold.
     """
     if isinstance(error, errors.NotFoundError):
         return aws_errors.queue_does_not_exist(query=query)

@@ -1,9 +1,9 @@
-"""One function on one queue of a data file, in this process: what `onefold lambda` runs.
+"""Runs one function on one queue of a data file in this process, for `onefold lambda`.
 
 It opens the file itself, while a server or worker may have it open in other processes; SQLite's locks keep them apart, and
 each wakes the others. The mapping is not stored: it ends with the process.
 Never here: how the log is drawn (`cli/`), polling (`local/mapping.py`), the server's functions (`local/serving.py`).
-Invariant: nothing is received before queue, settings and handler have been checked; a drain leaves nothing in flight.
+Invariants: nothing is received before queue, settings and handler have been checked; a drain leaves nothing in flight.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from onefold.local.timers import Timers
 if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
-_LOOK_MS = 100  # how often a run that ends when the queue is empty checks it
-LEFT: Final = 3  # exit code: ended while invocations were in flight, as of a worker
+_LOOK_MS = 100  # how often a run that ends with an empty queue checks the queue
+LEFT: Final = 3  # exit code, as a worker's: ended while invocations were in flight
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -43,11 +43,11 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     Args:
         data: the file that holds the queue.
-        function, mapping: of each other's names.
+        function, mapping: the settings of both; they name each other.
         create_queue: create a missing queue, with six times the function's timeout as its visibility.
         reload: load changed code as soon as it is saved.
         once: end when the queue is empty.
-        faults: injected.
+        faults: the faults to inject.
     """
 
     data: str
@@ -63,9 +63,9 @@ class RunReport(Struct, frozen=True, kw_only=True):
     """How a run ended.
 
     Args:
-        messages: how many were received, deleted, failed, filtered and dropped, as `MappingStats` has it.
-        invocations, errors, cold_starts: as `FunctionStats` has it.
-        code: exit code: 0, or 3 when invocations were ended in the middle.
+        messages: how many were received, deleted, failed, filtered and dropped, as in `MappingStats`.
+        invocations, errors, cold_starts: as in `FunctionStats`.
+        code: exit code: 0, or 3 if invocations were cut off.
     """
 
     messages: dict[str, int]
@@ -76,7 +76,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
 
 def read_env_file(path: str) -> dict[str, str]:
-    """Environment variables from a file of `KEY=VALUE` lines; `#` begins a comment, quotes around a value are taken off.
+    """Environment variables from a file of `KEY=VALUE` lines; `#` begins a comment, quotes around a value are removed.
 
     Raises:
         NotFoundError: the file does not exist. UsageError: it cannot be read, or a line has another form.
@@ -105,7 +105,7 @@ def pair(text: str, where: str) -> tuple[str, str]:
     """The name and the value of `KEY=VALUE`.
 
     Raises:
-        UsageError: another form; says `where`.
+        UsageError: the text has another form; the error says `where`.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -146,7 +146,7 @@ def _queue(engine: Engine, settings: RunSettings) -> QueueSettings:
     """The mapping's queue, or the one to be created.
 
     Raises:
-        NotFoundError: it does not exist; with Lambda's text.
+        NotFoundError: the queue does not exist; the error has Lambda's text.
     """
     name = settings.mapping.queue
     found = next((one for one in engine.queues.settings() if one.name == name), None)
@@ -178,7 +178,7 @@ def _no_handler(settings: FunctionSettings, outcome: Outcome) -> errors.UsageErr
 
 
 class FunctionRun:
-    """A function that works on a queue, on the loop it was started on."""
+    """A function that works on a queue, on the loop on which it was started."""
 
     def __init__(
         self, settings: RunSettings, *, clock: Clock, entropy: Entropy, on_line: Callable[[LogLine], None]
@@ -193,11 +193,11 @@ class FunctionRun:
         self._mapping: mappings.Mapping | None = None
 
     async def start(self) -> QueueSettings:
-        """Check everything, have a container ready, and begin to poll; the queue.
+        """Check everything, start a container, begin to poll, and return the queue.
 
         Raises:
-            UsageError: a setting Lambda would refuse, or a handler that cannot be had. NotFoundError: file, folder or queue.
-            StorageError: the file cannot be used.
+            UsageError: Lambda would refuse a setting, or the handler cannot be imported. NotFoundError: the file,
+                folder or queue does not exist. StorageError: the file cannot be used.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
         check_function(settings.function)
@@ -223,14 +223,14 @@ class FunctionRun:
             function.reload_on_change()
         address = identifiers.QueueAddresses(settings.function.account, settings.function.region, "127.0.0.1")
         mapping = mappings.Mapping(settings.mapping, queues, function, addresses=address, entropy=self._entropy)
-        self._engine.queues.create(queue)  # does nothing if it exists: it was just read
+        self._engine.queues.create(queue)  # does nothing if the queue exists
         await queues.start()
         self._queues, self._mapping = queues, mapping
         mapping.start()
         return queue
 
     async def until_empty(self) -> None:
-        """Return when the queue has nothing left: not visible, not in flight, not delayed."""
+        """Return once the queue has no messages left: visible, in flight or delayed."""
         assert self._queues is not None
         assert self._mapping is not None
         queues, name = self._queues, self._settings.mapping.queue
@@ -241,12 +241,12 @@ class FunctionRun:
             await queues.timers.sleep_until(queues.timers.now_ms() + _LOOK_MS)
 
     async def stop(self, *, drain: bool) -> None:
-        """Poll no more; with `drain` finish the invocations in flight, otherwise end them in the middle."""
+        """Stop polling; with `drain`, finish the invocations in flight, otherwise cut them off."""
         if self._mapping is not None:
             await self._mapping.stop(drain=drain)
 
     async def close(self) -> None:
-        """Close what was opened; harmless twice."""
+        """Close what was opened; can be called twice."""
         if self._function is not None:
             await self._function.close()
         if self._queues is not None:
@@ -257,7 +257,7 @@ class FunctionRun:
             self._engine = None
 
     def counts(self) -> tuple[dict[str, int], FunctionStats]:
-        """How many messages were what, by the mapping's names, and the state of the function."""
+        """The counts of messages, by the mapping's names for them, and the state of the function."""
         assert self._function is not None
         assert self._mapping is not None
         stats = self._mapping.stats()
@@ -276,13 +276,13 @@ def run(
 ) -> RunReport:
     """Run in this thread, the main one, until SIGTERM or SIGINT, or until the queue is empty.
 
-    The first signal drains: what runs is finished. The second ends it in the middle; its messages come back.
+    The first signal drains: running invocations are finished. The second cuts them off; their messages come back.
 
     Args:
-        on_line: gets the log. ready: called once it polls. note: gets one line when a signal came.
+        on_line: gets the lines of the log. ready: called once it polls. note: gets one line when a signal comes.
 
     Raises:
-        as `FunctionRun.start`.
+        the errors of `FunctionRun.start`.
     """
 
     async def main() -> RunReport:
@@ -324,7 +324,7 @@ def run(
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> int:
-    """Wait until one of them has ended, and cancel the others; which one it was."""
+    """Wait until one of them has ended, cancel the others, and return the index of the first."""
     tasks = [asyncio.ensure_future(one) for one in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

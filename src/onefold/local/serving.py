@@ -1,8 +1,8 @@
-"""A local SQS from plain settings: engine, queues, functions and HTTP server, built, started, and stopped in order.
+"""A local SQS from plain settings: builds, starts and stops engine, queues, functions and HTTP server in order.
 
-`Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` a thread of its own.
+`Serving` lives on one loop; `run` gives it the main thread and the signals, `onefold.testing` its own thread.
 Never here: what a request means, what the command prints (`cli/`). Invariant: everything that was started is stopped, in
-reverse order, also when a later step of the start fails.
+reverse order, even if a later step of the start fails.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
 
 
 class DataFileLock:
-    """One server to a data file: a lock beside the file, held until `release` or the end of the process.
+    """Allows one server per data file: a lock next to the file, held until `release` or the end of the process.
 
     Args:
-        data: the data file; its folder is made.
+        data: the data file; its folder is created.
 
     Raises:
-        ConflictError: another server has it; names its process and address.
+        ConflictError: another server holds it; names its process and address.
         StorageError: the folder or the lock file cannot be written.
     """
 
     def __init__(self, data: str) -> None:
-        data = os.path.realpath(data)  # the file's own name, whichever symbolic links lead to it
+        data = os.path.realpath(data)  # the file's real path, whichever symbolic links lead to it
         self._path = Path(f"{data}.serve.lock")
         try:
             private_files.make_folder(self._path.parent)
@@ -93,18 +93,18 @@ class DataFileLock:
         os.close(self._file)
 
 
-PORT = 9324  # as other local servers of SQS have it
+PORT = 9324  # the port of other local SQS servers
 DATA = ".onefold/sqs.db"
 ACCOUNT = "000000000000"
 REGION = "us-east-1"
 _FILE = FileSettings(
-    busy_ms=1_000,  # the whole server waits while another process holds the file; then SDKs are asked to try again
-    log_bytes=1_024_000,  # a queue's pages are few, and a short log is soon one that only has to be overwritten
-    page_bytes=1_024,  # most calls change a row or two of three tables
+    busy_ms=1_000,  # the whole server waits this long while another process holds the file; then SDKs must retry
+    log_bytes=1_024_000,  # a queue's pages are few, and a short log is soon reused instead of growing
+    page_bytes=1_024,  # most calls change a row or two in three tables
 )
-_SETTLING_TURNS = 8  # of the loop, for the longest chain of tasks that one timer starts
-_LOOK_S = 0.002  # between two checks of invocations that run while a manual clock is moved
-_TWICE_S = 1.0  # after a first Ctrl-C
+_SETTLING_TURNS = 8  # turns of the loop for the longest chain of tasks that one timer starts
+_LOOK_S = 0.002  # between two checks for running invocations while a manual clock is moved
+_TWICE_S = 1.0  # how long after a first Ctrl-C a second one is ignored
 GRACE_S = 10.0  # how long a stop waits for clients that do not read their answers
 
 
@@ -112,18 +112,18 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     """The settings of a local SQS.
 
     Args:
-        host, port: where it listens; port 0 takes a free one.
+        host, port: its address; port 0 takes a free one.
         data: the file that holds the queues; None: memory.
         account: 12 digits. region: as in `us-east-1`.
-        access_key, secret_key: requests must be signed with this pair, those under `/_onefold` too (or carry it as HTTP
-            Basic, for a browser); both None: any request is taken.
-        admin_token: what `/_onefold` asks for instead; needed there once other machines can reach a server without keys.
-        recreate_wait: a queue's name is free again 60 s after its deletion, as on AWS.
+        access_key, secret_key: requests must be signed with this pair, even those under `/_onefold` (or have it as HTTP
+            Basic, for a browser); both None: any request is accepted.
+        admin_token: required under `/_onefold` instead; needed if other machines can reach a server without keys.
+        recreate_wait: the name of a deleted queue is free again after 60 s, as on AWS.
         functions: name and `module:function` of each Lambda function.
-        template: a CloudFormation or SAM template whose queues, functions and mappings are made.
-        parameters: of the template, name and value.
-        faults: injected from the start.
-        history: how many events are remembered.
+        template: a CloudFormation or SAM template whose queues, functions and mappings are created.
+        parameters: name and value of each parameter of the template.
+        faults: the faults that are injected from the start.
+        history: how many events are kept.
     """
 
     host: str = "127.0.0.1"
@@ -143,7 +143,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 def check(settings: ServeSettings) -> None:
-    """Refuse settings that cannot be.
+    """Refuse invalid settings.
 
     Raises:
         UsageError: names the first one that is wrong.
@@ -159,14 +159,14 @@ def check(settings: ServeSettings) -> None:
             f"Only --{given} was given.", meaning="A signature is made with both.", todo="Give both keys, or neither."
         )
     for name in ("access_key", "secret_key", "admin_token"):
-        if getattr(settings, name) == "":  # it is what "$TOKEN" is where TOKEN was not set
+        if getattr(settings, name) == "":  # "$TOKEN" is empty if TOKEN was not set
             option = name.replace("_", "-")
             raise errors.UsageError(
                 f"An empty text was given for --{option}.",
                 meaning="Nothing was started: anybody could give an empty one.",
                 todo="Give it a value, or leave the option out.",
             )
-    if not settings.host:  # asyncio takes it for all addresses; it is what "$HOST" is where HOST was not set
+    if not settings.host:  # for asyncio it means all addresses; "$HOST" is empty if HOST was not set
         raise errors.UsageError(
             "host='' is not an address.",
             meaning="Nothing was started.",
@@ -180,8 +180,9 @@ class Serving:
     """A running local SQS, on the loop that started it.
 
     Attributes:
-        settings: as given. clock: what everything runs on. queues: its queues, once started.
-        planted: what the template made; None without one. problems: stored mappings that wait for a function.
+        settings: as given. clock: the clock of everything here. queues: its queues, once started.
+        planted: what was created from the template; None without one. problems: stored mappings that wait for a
+            function.
     """
 
     queues: LocalQueues
@@ -210,21 +211,21 @@ class Serving:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """Its address for clients."""
         assert self._server is not None, "it was started"
         return self._server.url
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port on which it listens."""
         assert self._server is not None, "it was started"
         return self._server.port
 
     async def start(self) -> None:
-        """Open, build and listen; when it returns the first request can come.
+        """Open, build and listen; requests are accepted when this returns.
 
         Raises:
-            UsageError: a setting is wrong, or a package is missing. ConflictError: the file has a server.
+            UsageError: a setting is wrong, or a package is missing. ConflictError: another server has the file.
             StorageError: the file cannot be used.
         """
         check(self.settings)
@@ -253,14 +254,14 @@ class Serving:
         self._build()
         assert self._server is not None
         await self._server.start()
-        host = self._server.url.removeprefix("http://")  # with the port it has got
+        host = self._server.url.removeprefix("http://")  # with the real port
         self._sqs.addresses = structs.replace(self._sqs.addresses, host=host)
         await self._plant()
         if self._lock is not None:
             self._lock.say(self._server.url)
 
     def _build(self) -> None:
-        """The wire around the queues."""
+        """Build everything between the sockets and the queues."""
         settings = self.settings
         addresses = QueueAddresses(settings.account, settings.region, f"{settings.host}:{settings.port}")
         sqs = SqsService(
@@ -289,7 +290,7 @@ class Serving:
             sqs, sqs_model.load(), key=key, parts=parts, entropy=self._entropy, is_open=facts.is_open
         )
         self._server = server = HttpServer(self._handler, host=settings.host, port=settings.port, clock=self.clock)
-        # One client asks for one thing at a time; mappings ask on their own.
+        # A client makes one request at a time, but mappings make calls of their own.
         self.queues.group_commit.is_alone = lambda: server.connections == 1 and not registry.entries()
 
     def _functions(self, addresses: QueueAddresses) -> FunctionRegistry:
@@ -335,7 +336,7 @@ class Serving:
         }
 
     async def stop(self) -> None:
-        """Finish what is in flight and close everything; long polls are answered with nothing. Harmless twice."""
+        """Finish what is in flight and close everything; long polls get an empty answer. Can be called twice."""
         if self._server is not None:
             self._server.drain()
         if self._handler is not None:
@@ -356,16 +357,16 @@ class Serving:
             self._inline.cleanup()
             self._inline = None
 
-    # -- what a test does with it --------------------------------------------------------------------------------------
+    # -- for tests -----------------------------------------------------------------------------------------------------
 
     async def advance(self, by_ms: int) -> None:
-        """Move a manual clock, and return when everything that came due was done, in the order of time.
+        """Move a manual clock, and return once everything that came due has been done, in the order of time.
 
         Args:
             by_ms: 0 or more.
         """
         clock, timers = self.clock, self.queues.timers
-        assert isinstance(clock, ManualClock), "the clock was made to be moved"
+        assert isinstance(clock, ManualClock), "only a manual clock can be moved"
         end_ms = clock.now_ms() + by_ms
         await self._settle()
         while (next_ms := timers.next_at_ms()) is not None and next_ms <= end_ms:
@@ -377,7 +378,7 @@ class Serving:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Let what is ready on the loop be done, and what that makes ready; invocations take the real time they take."""
+        """Run all that is ready on the loop, and all that this makes ready; wait for running invocations."""
         loop = asyncio.get_running_loop()
         while True:
             for _ in range(_SETTLING_TURNS):
@@ -391,8 +392,8 @@ class Serving:
             await looked
 
     async def reset(self) -> None:
-        """Forget every queue, message, mapping, event and fault; for queues in memory. Functions stay."""
-        assert self.settings.data is None, "what is in a file is not forgotten by a call"
+        """Forget every queue, message, mapping, event and fault, for queues in memory. Functions stay."""
+        assert self.settings.data is None, "queues in a file cannot be reset"
         if self._registry is not None:
             for entry in self._registry.entries():
                 await self._registry.delete(entry.settings.uuid)
@@ -420,7 +421,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
         UsageError: the extra `serve` is not installed.
     """
     with extras.needed("The local SQS", "serve"):
-        import httptools  # noqa: F401 - looked for here, so that its absence is said before anything was started
+        import httptools  # noqa: F401 - imported here, so that its absence is reported before anything is started
         import uvloop
     return uvloop.new_event_loop()
 
@@ -437,10 +438,10 @@ def run(
 
     Args:
         on_line: gets the log of all functions, line by line.
-        ready: called once requests can come.
+        ready: called once requests are accepted.
 
     Raises:
-        as `Serving.start`.
+        the errors of `Serving.start`.
     """
 
     async def main() -> None:
@@ -450,7 +451,7 @@ def run(
             if not loop.is_closed():
                 loop.call_soon_threadsafe(ended.set)
 
-        signal.signal(signal.SIGTERM, terminated)  # not the loop's: with the loop that would go, before the process
+        signal.signal(signal.SIGTERM, terminated)  # not the loop's handler, which ends before the process
         loop.add_signal_handler(signal.SIGINT, ended.set)
         serving = Serving(settings, clock=clock, entropy=entropy, on_line=on_line)
         await serving.start()
@@ -458,8 +459,8 @@ def run(
             ready(serving)
             await ended.wait()
         finally:
-            # From then on a second Ctrl-C ends the process: a function may run for minutes. Not sooner, and never SIGTERM:
-            # wrappers such as `timeout` send each signal twice.
+            # After this time a second Ctrl-C ends the process, because a function may run for minutes. Not sooner, and
+            # never SIGTERM, because wrappers such as `timeout` send each signal twice.
             loop.call_later(_TWICE_S, loop.remove_signal_handler, signal.SIGINT)
             await serving.stop()
 
@@ -467,7 +468,7 @@ def run(
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(main())
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one more must not kill what has just ended well
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not kill a process that has just ended well
 
 
 def as_json(serving: Serving) -> bytes:

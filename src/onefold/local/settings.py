@@ -1,7 +1,7 @@
 """The settings of a function and of an event source mapping, and which of them Lambda would refuse.
 
-Limits are here with their sources; an error's first sentence is Lambda's own if known, so that what is refused
-here is recognised there. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
+Limits are here with their sources; an error's first sentence is Lambda's own if known, so that a refusal here is
+recognised on Lambda. Durations are milliseconds, as everywhere; Lambda's own are whole seconds.
 Never here: running anything, the language of filter patterns (`events/patterns.py`).
 Invariant: Lambda accepts settings that passed `check_function` and `check_mapping`.
 """
@@ -27,7 +27,7 @@ EVENT_BYTES_MAX: Final = 6 * 1024 * 1024
 ANSWER_BYTES_MAX: Final = EVENT_BYTES_MAX + 100
 TIMEOUT_MS_MIN: Final = limits.SECOND_MS
 TIMEOUT_MS_MAX: Final = 900 * limits.SECOND_MS
-VISIBILITY_FACTOR: Final = 6  # Lambda developer guide, SQS: a queue's visibility, at least so many times the timeout
+VISIBILITY_FACTOR: Final = 6  # Lambda developer guide, SQS: a queue's visibility is at least this many timeouts
 INIT_MS_MAX: Final = 10 * limits.SECOND_MS  # Lambda developer guide, "execution environment lifecycle", init phase
 MEMORY_MIB_MIN: Final = 128
 MEMORY_MIB_MAX: Final = 10_240
@@ -61,14 +61,15 @@ class FunctionSettings(Struct, frozen=True, kw_only=True):
     """A function.
 
     Args:
-        name: 1 to 64 of A-Z a-z 0-9 - _.
+        name: 1 to 64 characters of A-Z a-z 0-9 - _.
         handler: `module:function`, or Lambda's `folder/module.function`.
-        code_dir: where its modules are; the folder it runs in.
+        code_dir: the folder with its modules, in which it runs.
         timeout_ms: 1 to 900 s; an invocation that takes longer is killed.
         memory_mib: 128 to 10,240; an invocation that needs more is killed.
         env: environment variables, in addition to this process's.
-        region, account: as it sees them.
-        reserved_concurrency: most invocations at a time, from 0; above it they are throttled. None: the account's 1,000.
+        region, account: as the function sees them.
+        reserved_concurrency: the most invocations at one time, from 0; further ones are throttled. None: the account's
+            1,000.
     """
 
     name: str
@@ -91,15 +92,15 @@ class MappingSettings(Struct, frozen=True, kw_only=True):
     """An event source mapping of a queue to a function.
 
     Args:
-        uuid: names the mapping.
-        queue, function: by name.
-        batch_size: most messages of one invocation: 1 to 10,000; FIFO 1 to 10.
+        uuid: identifies the mapping.
+        queue, function: their names.
+        batch_size: the most messages of one invocation: 1 to 10,000; FIFO 1 to 10.
         window_ms: how long a batch is collected: 0 to 300 s, whole seconds; standard queues only.
-        concurrency_max: most invocations of this mapping at a time, 2 to 1,000; None: as many as scaling arrives at.
-        filters: patterns as JSON text; a message that matches none of them is deleted. Empty: all messages are handed over.
-        reports_failures: the answer's `batchItemFailures` count (ReportBatchItemFailures).
+        concurrency_max: the most invocations of this mapping at one time, 2 to 1,000; None: as many as scaling allows.
+        filters: patterns as JSON text; a message that matches none of them is deleted. Empty: all are passed on.
+        reports_failures: the answer's `batchItemFailures` are used (ReportBatchItemFailures).
         enabled: whether it polls.
-        provisioned: ProvisionedPollerConfig, stored and returned without effect: polling here follows the load anyway.
+        provisioned: ProvisionedPollerConfig, stored and returned without effect, because polling here follows the load.
     """
 
     uuid: str
@@ -118,7 +119,7 @@ def check_function(settings: FunctionSettings) -> None:
     """Refuse what Lambda would refuse.
 
     Raises:
-        UsageError: a setting with another form or out of its range; names it, its value and the rule.
+        UsageError: a setting has another form or is out of its range; names it, its value and the rule.
     """
     if not _NAME.fullmatch(settings.name):
         raise UsageError(
@@ -169,11 +170,11 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
     """Refuse what Lambda would refuse when the mapping is created or updated.
 
     Args:
-        fifo, visibility_ms: of its queue. timeout_ms: of its function.
+        fifo, visibility_ms: its queue's. timeout_ms: its function's.
 
     Raises:
-        UsageError: a setting out of its range, settings that exclude each other, a filter that is not a pattern on `body`,
-            or a visibility timeout below the function's timeout.
+        UsageError: a setting is out of its range, settings exclude each other, a filter is not a pattern on `body`, or
+            the visibility timeout is below the function's timeout.
     """
     _within("batchSize", settings.batch_size, 1, FIFO_BATCH_SIZE_MAX if fifo else BATCH_SIZE_MAX)
     _within("maximumBatchingWindowInSeconds", settings.window_ms, 0, WINDOW_MS_MAX, per=limits.SECOND_MS)
@@ -208,7 +209,7 @@ def check_mapping(settings: MappingSettings, *, fifo: bool, visibility_ms: int, 
 
 
 def _within(name: str, value: int, least: int, most: int, *, per: int = 1) -> None:
-    """Refuse a value out of its range, with Lambda's text for a violated constraint."""
+    """Refuse a value that is out of its range, with Lambda's text for a violated constraint."""
     if least <= value <= most:
         return
     bound, word = (least, "greater") if value < least else (most, "less")

@@ -1,11 +1,11 @@
-"""AWS Signature Version 4, the server's side: was this request signed with this key, and not too long ago?
+"""AWS Signature Version 4, the server's side: checks that a request was signed with a key, and not too long ago.
 
-Both forms: the `Authorization` header, and a presigned query (`X-Amz-Signature=...`). The steps and their names are
-as in the IAM user guide, "Create a signed AWS API request". Written out instead of taken from botocore.auth, which
-costs 90 ms to import and leaves out header fields that other SDKs sign.
+It checks both forms: the `Authorization` header, and a presigned query (`X-Amz-Signature=...`). The steps and their
+names are those of the IAM user guide, "Create a signed AWS API request". The code does not use botocore.auth, which
+takes 90 ms to import and leaves out header fields that other SDKs sign.
 
-Not here: whether a server asks for signatures at all, what a key may do. Invariant: a signature is compared in constant
-time, and nothing of a request is trusted before it matched.
+Not here: whether a server requires signatures at all, what a key may do. Invariant: a signature is compared in constant
+time, and nothing in a request is trusted before its signature matched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Key(Struct, frozen=True):
 
 
 def region_of(headers: Mapping[bytes, bytes], query: str) -> str:
-    """The region that a signature names, whether or not it is right; empty where there is none."""
+    """The region that a signature names, whether or not it is valid; empty without a signature."""
     authorization = headers.get(b"authorization")
     if authorization is not None:
         start = authorization.find(b"Credential=")
@@ -60,22 +60,22 @@ def _region_in(credential: bytes) -> str:
 
 
 class _Claim(Struct, frozen=True):
-    """What a request says of its signature."""
+    """What a request claims about its signature."""
 
     credential: str
     signed_headers: str
     signature: str
     stamp: str
-    expires_ms: int | None = None  # of a presigned query
+    expires_ms: int | None = None  # for a presigned query
 
 
 def verify(request: Request, key: Key, now_ms: int) -> None:
-    """Return when the request was signed with `key` at most 15 minutes from `now_ms` (a presigned one: until it expires).
+    """Check that a request was signed with `key` within 15 minutes of `now_ms` (a presigned one: until it expires).
 
     Raises:
-        AwsError: AccessDenied: not signed. IncompleteSignature: it cannot be read. InvalidClientTokenId: another access key.
-            SignatureDoesNotMatch: another secret, another request, another scope, or too old or new; RequestExpired: a
-            presigned query that has expired.
+        AwsError: AccessDenied: it is not signed. IncompleteSignature: the signature cannot be read.
+            InvalidClientTokenId: it has another access key. SignatureDoesNotMatch: the secret, the request or the scope
+            differs, or it is too old or too new. RequestExpired: a presigned query has expired.
     """
     parameters = _pairs(request.query)
     claim = _claim(request.headers, dict(parameters))
@@ -87,7 +87,7 @@ def verify(request: Request, key: Key, now_ms: int) -> None:
     names = claim.signed_headers.split(";")
     if "host" not in names:
         raise aws_errors.signature_does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
-    if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # its text says what to do
+    if b"x-amz-target" in request.headers and "x-amz-target" not in names:  # it decides which operation runs
         raise aws_errors.signature_does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
     canonical = _canonical(request, parameters, names)
     to_sign = "\n".join((_ALGORITHM, claim.stamp, scope, sha256(canonical.encode("latin-1")).hexdigest()))
@@ -204,7 +204,7 @@ def _canonical(request: Request, parameters: list[tuple[str, str]], names: list[
 
 
 def _canonical_path(path: str) -> str:
-    """The path as sent, without dots and doubled slashes, encoded once more (as for all services but S3)."""
+    """The path as sent, without dot segments and double slashes, encoded once more (as for all services but S3)."""
     plain = normpath("/" + path.lstrip("/"))
     if path.endswith("/") and plain != "/":
         plain += "/"

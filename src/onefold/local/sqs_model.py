@@ -1,11 +1,11 @@
-"""The operations of SQS as types, compiled from the service model that botocore carries.
+"""The operations of SQS as types, compiled from the service model in botocore.
 
-The model says which members an operation takes and returns, and their types; every structure becomes a msgspec struct, so
-that a request is parsed and checked in one pass. Members are always optional (None): what is required is checked afterwards
-(`Operation.check`), because AWS answers that with another error. botocore is a source of data here: importing its modules
-would cost more than the rest of the start.
+The model lists the members that an operation takes and returns, with their types; every structure becomes a msgspec
+struct, so that a request is parsed and checked in one pass. Members are always optional (None): whether required ones
+are there is checked afterwards (`SqsOperation.check`), because AWS has another error for that. botocore is only a
+source of data here: importing its modules would take longer than the rest of the start.
 
-Not here: ranges and rules of values (`queue_operations`, `message_operations`), a protocol.
+Not here: ranges and rules of values (`queue_operations`, `message_operations`), protocols.
 Invariant: the struct of a request has exactly the members of the model, under the model's names.
 """
 
@@ -26,7 +26,7 @@ from onefold.local import aws_errors
 
 Kind = Literal["structure", "list", "map", "string", "integer", "long", "boolean", "blob"]
 
-_ENTRIES = "Entries"  # the member of a batch request that AWS calls empty rather than missing
+_ENTRIES = "Entries"  # the member of a batch request that AWS reports as empty, not as missing
 _GZIP = 31  # zlib: 32 KiB window, with gzip's header
 
 
@@ -34,12 +34,12 @@ class Shape(Struct, frozen=True):
     """A type of the model.
 
     Args:
-        name: the model's name of it, such as `MessageBodyAttributeMap`.
-        kind: what it is.
-        members: of a structure, by name.
-        required: of a structure, the members that must be there.
-        item: of a list, the type of its elements; of a map, of its values (keys are strings).
-        type: what a value of it is in Python; of a structure a struct, named as the shape.
+        name: its name in the model, such as `MessageBodyAttributeMap`.
+        kind: its kind in the model.
+        members: the members of a structure, by name.
+        required: the members that a structure must have.
+        item: the type of a list's elements, or of a map's values (keys are strings).
+        type: the Python type of its values; for a structure, a struct with the shape's name.
     """
 
     name: str
@@ -54,9 +54,9 @@ class SqsOperation(Struct, frozen=True):
     """One operation.
 
     Args:
-        name: such as `SendMessage`.
-        input: the structure that a request is.
-        output: the structure of the answer; None when a success says nothing.
+        name: for example `SendMessage`.
+        input: the structure of a request.
+        output: the structure of the answer; None if a success has no result.
         input_type: a struct with the members of `input`, all optional.
         decoder: reads JSON into `input_type`.
     """
@@ -68,11 +68,11 @@ class SqsOperation(Struct, frozen=True):
     decoder: msgspec.json.Decoder[Any]
 
     def check(self, params: Struct, *, query: bool = False) -> None:
-        """Refuse a request that lacks a required member, itself or in an entry of a batch.
+        """Refuse a request that lacks a required member, or that has a batch entry lacking one.
 
         Args:
             params: an `input_type`.
-            query: the query protocol asks; some texts differ.
+            query: the request uses the query protocol, for which some texts differ.
 
         Raises:
             AwsError: QueueDoesNotExist without a queue's URL, InvalidParameterValue without a queue's name (both
@@ -138,12 +138,12 @@ class _File(Struct):
 
 
 def load() -> SqsModel:
-    """The model of the botocore that is installed.
+    """The model in the installed botocore.
 
     Raises:
-        UsageError: botocore is not installed, or its SQS model is not where it has always been.
+        UsageError: botocore is not installed, or its SQS model is not in the usual place.
     """
-    spec = find_spec("botocore")  # looks it up, imports nothing of it
+    spec = find_spec("botocore")  # finds it without importing it
     if spec is None or spec.origin is None:
         raise missing("The local SQS, which reads its operations from botocore's service model,", "botocore", "serve")
     folder = Path(spec.origin).parent / "data" / "sqs" / "2012-11-05"
@@ -164,7 +164,7 @@ def compile_model(data: bytes) -> SqsModel:
     """The operations of a service model in JSON, gzipped or not.
 
     Raises:
-        UsageError: not a service model that this code understands.
+        UsageError: it is not a service model that this code understands.
     """
     try:
         text = zlib.decompress(data, _GZIP) if data.startswith(b"\x1f\x8b") else data
@@ -180,7 +180,7 @@ def compile_model(data: bytes) -> SqsModel:
 
 
 class _Compiler:
-    """Turns the shapes of a file into shapes with types; each is made once."""
+    """Turns the shapes in a file into shapes with types, each once."""
 
     def __init__(self, raw: Mapping[str, _RawShape]) -> None:
         self._raw = raw

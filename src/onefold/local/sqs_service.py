@@ -1,10 +1,10 @@
-"""SQS of one account in one region, as the operations see it; the caller of an operation; repeated receive attempts.
+"""SQS in one account and region, as operations see it; the caller of an operation; repeated receive attempts.
 
-A receive attempt of a FIFO queue: the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, under
-the same handles, as long as their visibility lasts and none of them was deleted or changed. So a client whose response was
-lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new receive.
-Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an attempt is
-forgotten as soon as anything happens to one of its messages.
+On a FIFO queue, a receive with the same ReceiveRequestAttemptId within 5 minutes gets the same messages again, with the
+same handles, as long as their visibility lasts and no client has deleted one or changed its visibility. So a client
+whose response was lost can repeat the request. Attempts are kept in memory: after a restart an attempt is a new
+receive. Not here: operations, protocols. Invariants: `SqsService` is all that an operation sees of the server; an
+attempt is forgotten as soon as a client deletes one of its messages or changes its visibility.
 
 Source: SQS API reference, ReceiveMessage, ReceiveRequestAttemptId.
 """
@@ -25,7 +25,7 @@ from onefold.local.queue_attributes import QueueMetadata, QueueMetadataStore
 from onefold.local.queues import LocalQueues
 
 ATTEMPT_MS = 5 * limits.MINUTE_MS
-_REGIONS_MAX: Final = 64  # whose view is kept; one for a further region is made anew each time
+_REGIONS_MAX: Final = 64  # regions whose view is kept; a view for any other region is made anew each time
 
 
 class _Attempt(Struct):
@@ -35,14 +35,14 @@ class _Attempt(Struct):
 
 
 class ReceiveAttempts:
-    """The attempts of one server."""
+    """The receive attempts of one server."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], _Attempt] = {}
         self._of_receipt: dict[tuple[str, str], tuple[str, str]] = {}
 
     def recall(self, queue: str, attempt_id: str, now_ms: int) -> list[Delivery] | None:
-        """What the attempt received; None when it is new, too old, or no longer valid."""
+        """The deliveries of an attempt; None if it is new, too old, or no longer valid."""
         found = self._made.get((queue, attempt_id))
         if found is None:
             return None
@@ -52,7 +52,7 @@ class ReceiveAttempts:
         return found.deliveries
 
     def keep(self, queue: str, attempt_id: str, deliveries: list[Delivery], visible_ms: int, now_ms: int) -> None:
-        """The attempt received these, or was made again and hides them anew."""
+        """Keep what an attempt received, or that it was repeated and hid the messages again."""
         self._forget_old(now_ms)
         key = (queue, attempt_id)
         known = self._made.get(key)
@@ -62,7 +62,7 @@ class ReceiveAttempts:
             self._of_receipt[queue, delivery.receipt] = key
 
     def touched(self, queue: str, receipt: str) -> None:
-        """A message was deleted, or its visibility was changed."""
+        """Forget the attempt that received a message that was deleted, or whose visibility was changed."""
         if self._of_receipt and (key := self._of_receipt.get((queue, receipt))) is not None:
             self._forget(key)
 
@@ -80,11 +80,11 @@ class SqsCaller(Struct, frozen=True):
     """One request.
 
     Args:
-        query: whether it speaks the older protocol; a few error texts differ.
+        query: whether it uses the older protocol, for which a few error texts differ.
         host: the host that the client called.
         gone: whether the client has hung up.
-        region: that its signature names; empty for an unsigned one.
-        trace: the X-Ray trace that the request belongs to; None where it names none.
+        region: the region in its signature; empty for an unsigned request.
+        trace: the X-Ray trace of the request; None if it names none.
     """
 
     query: bool = False
@@ -95,16 +95,16 @@ class SqsCaller(Struct, frozen=True):
 
 
 class SqsService:
-    """SQS of one server in one region.
+    """SQS on one server in one region.
 
-    In the server's own region queues have their names in the engine too. One that a client makes in another region is
-    `region/name` there. Queues that no client of a certain region made are in every region under their names.
+    Queues of the server's own region have the same names in the engine. A queue that a client creates in another region
+    is named `region/name` there. Queues that were created without a region are in every region under their names.
 
     Args:
         queues: the queues.
         addresses: their URLs and ARNs.
-        metadata_store: what is stored about them besides their settings.
-        recreate_wait: a name may be used again 60 seconds after its queue was deleted, as on AWS.
+        metadata_store: stores their metadata, which the engine does not have.
+        recreate_wait: a name can be used again 60 seconds after its queue was deleted, as on AWS.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class SqsService:
         self.metadata_store = metadata_store
         self.recreate_wait = recreate_wait
         self.attempts: ReceiveAttempts = ReceiveAttempts()
-        self._names: dict[tuple[str, str], str] = {}  # the engine's, by region and name; of other regions than our own
+        self._names: dict[tuple[str, str], str] = {}  # the engine's names of queues of other regions
         self._regions: dict[str, SqsService] = {}
 
     def in_region(self, region: str) -> SqsService:
-        """The same server as a client of that region sees it; itself for its own."""
+        """The same server as a client of that region sees it; this object for its own region."""
         if not region or region == self.addresses.region:
             return self
         found = self._regions.get(region)
@@ -136,12 +136,12 @@ class SqsService:
         return found
 
     def queue(self, url: str) -> str:
-        """The engine's name of the queue that a URL names, or would have."""
+        """The engine's name for the queue in a URL, whether or not it exists."""
         name = name_of_url(url)
         return name if self.addresses.resolve is None else self.resolve(name)
 
     def resolve(self, name: str) -> str:
-        """The engine's name of a queue of another region than the server's own, whether or not it exists."""
+        """The engine's name for a queue of a region other than the server's own, whether or not it exists."""
         region = self.addresses.region
         known = self._names.get((region, name))
         if known is not None:
@@ -161,7 +161,7 @@ class SqsService:
         return True
 
     def is_everywhere(self, name: str) -> bool:
-        """Whether a queue that exists under its own name is this region's too."""
+        """Whether a queue that exists without a region in its name belongs to this region."""
         return self.metadata(name).region in ("", self.addresses.region)
 
     def forget_names(self) -> None:
@@ -169,10 +169,10 @@ class SqsService:
         self._names.clear()
 
     def settings(self, url: str) -> QueueSettings:
-        """The settings of the queue that a URL names.
+        """The settings of the queue in a URL.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the queue does not exist.
         """
         return self.queues.engine.queues.setting(self.queue(url))
 

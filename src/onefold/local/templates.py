@@ -1,7 +1,7 @@
-"""What a local SQS starts with: functions from the command line, and queues, functions and mappings from a template.
+"""Sets up a local SQS: functions from the command line, and queues, functions and mappings from a template.
 
-A template is applied as if its author had called the API, so AWS's own rules refuse what is wrong; applied again to the same
-data file it changes what differs. What is not taken over is returned with its place and the reason.
+A template is applied as if its author had called the API, so AWS's own rules refuse what is wrong; applied again to the
+same data file, it changes what differs. Parts that are left out are returned with their place and the reason.
 Never here: reading templates (`check/`), how queues and mappings work. Invariant: a function is registered before the
 mapping that names it.
 """
@@ -25,11 +25,11 @@ from onefold.local.sqs_service import SqsCaller, SqsService
 
 
 class Planted(Struct, frozen=True, kw_only=True):
-    """What was made.
+    """What was created.
 
     Args:
         queues, functions: names. mappings: `queue -> function`.
-        left_out: one line for each thing that was not taken over: its place in the template, what it is, why.
+        left_out: one line for each part that was left out: its place in the template, what it is, and why.
         problems: one sentence for each stored mapping that cannot be resumed.
     """
 
@@ -41,10 +41,10 @@ class Planted(Struct, frozen=True, kw_only=True):
 
 
 def register(registry: FunctionRegistry, functions: Sequence[tuple[str, str]], *, account: str, region: str) -> None:
-    """Register the functions of the command line; their modules are looked for in the current folder.
+    """Register the functions of the command line, with their modules in the current folder.
 
     Raises:
-        UsageError: no handler, or a name twice.
+        UsageError: Lambda would refuse a name or handler. ConflictError: a name is used twice.
     """
     for name, handler in functions:
         registry.register(
@@ -55,20 +55,20 @@ def register(registry: FunctionRegistry, functions: Sequence[tuple[str, str]], *
 async def plant(
     path: Path, sqs: SqsService, registry: FunctionRegistry, inline: Path, parameters: Mapping[str, str]
 ) -> Planted:
-    """Make what a template describes.
+    """Create what a template describes.
 
     Args:
-        parameters: of the template, over their defaults.
-        inline: a folder for code that is in the template itself, or in a zip.
+        parameters: values of the template's parameters, which override their defaults.
+        inline: a folder for code from the template itself, or from a zip.
 
     Raises:
-        UsageError: the template cannot be read, or AWS would refuse a part of it; names the place.
+        UsageError: the template cannot be read, or AWS would refuse a part of it; names its place.
     """
     with extras.needed("A template", "serve"):
-        from onefold.check.collect_template import collect_template  # here: YAML is read only where there is a template
+        from onefold.check.collect_template import collect_template  # here: YAML is only needed for a template
 
     address = sqs.addresses
-    endpoint = f"http://{address.host}"  # of queue URLs in the functions' environment
+    endpoint = f"http://{address.host}"  # for queue URLs in the functions' environment
     facts = collect_template(
         path, parameters=parameters, account=address.account, region=address.region, endpoint=endpoint
     )
@@ -78,7 +78,7 @@ async def plant(
         registry.register(_settings(function, inline, facts))
     problems = (
         await registry.load()
-    )  # between functions and mappings: stored mappings are resumed first, so they are changed, not duplicated
+    )  # between functions and mappings: stored mappings are resumed first, so that they are changed, not duplicated
     made = []
     for mapping in facts.mappings_that_run:
         await _mapping(registry, mapping.queue, mapping.function, _changes(mapping), str(mapping.location))
@@ -115,7 +115,7 @@ async def _queue(sqs: SqsService, queue: QueueFacts) -> None:
 def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> FunctionSettings:
     code = function.code
     if isinstance(code, InlineCode | ZippedCode):
-        if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes the name of a folder
+        if not (function.logical_id.isascii() and function.logical_id.isalnum()):  # it becomes a folder's name
             raise errors.UsageError(
                 f"{function.location}: {function.logical_id!r} is not a logical id.",
                 meaning="CloudFormation takes letters and digits only.",
@@ -127,9 +127,9 @@ def _settings(function: FunctionFacts, inline: Path, facts: TemplateFacts) -> Fu
             (folder / code.file_name).write_text(code.text, encoding="utf-8")
         else:
             with zipfile.ZipFile(code.archive) as archive:
-                archive.extractall(folder)  # which keeps names inside the folder
+                archive.extractall(folder)  # extracts nothing outside the folder
     else:
-        assert isinstance(code, LocalCode), "functions that run have their code here"
+        assert isinstance(code, LocalCode), "a function that runs here has local code"
         folder = code.directory
     return FunctionSettings(
         name=function.name,

@@ -1,9 +1,9 @@
-"""Time for one event loop: timers at instants of a clock, real or manual.
+"""Timers of one event loop, at instants of a real or a manual clock.
 
-With the system clock, timers are the event loop's own. With a manual clock time does not pass by itself: after the clock was
-advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` is how far the next step may go.
-Not here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled. Used on
-the loop's thread only.
+With the system clock, they are timers of the event loop. With a manual clock, time does not pass by itself: after the
+clock was advanced, `moved` fires the timers that are due, in the order of time; `next_at_ms` says how far the next step
+may go. Not here: what is due. Invariant: a timer fires at its instant or later, once, and never after it was cancelled.
+Used on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from onefold.outside import Clock
 
 
-_LOOK_AGAIN_MS = 60_000  # a wall clock may be set while a timer waits: how long that can go unnoticed
+_LOOK_AGAIN_MS = 60_000  # a wall clock can be set while a timer waits; this is how late that is noticed
 
-_TIDY_AT_LEAST = 1_024  # timers of a manual clock: when there are twice as many as last time, the cancelled ones go
+_TIDY_AT_LEAST = 1_024  # timers of a manual clock: cancelled ones are removed when the number has doubled
 
 
 class Timer:
@@ -35,7 +35,7 @@ class Timer:
         self.real: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Forget the call; harmless when it was made already."""
+        """Forget the call; harmless if it was already made."""
         self._call = None
         if self.real is not None:
             self.real.cancel()
@@ -43,11 +43,11 @@ class Timer:
 
     @property
     def cancelled(self) -> bool:
-        """Whether there is nothing to call any more."""
+        """Whether the call was made or cancelled."""
         return self._call is None
 
     def fire(self) -> None:
-        """Call it now, and never again."""
+        """Make the call now, and never again."""
         call, self._call, self.real = self._call, None, None
         if call is not None:
             call()
@@ -58,7 +58,7 @@ class Timers:
 
     Args:
         clock: a `ManualClock` moves the timers only when `moved` is called.
-        loop: the loop they fire on.
+        loop: the loop on which they fire.
     """
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,7 +74,7 @@ class Timers:
         return self.clock.now_ms()
 
     def call_at(self, at_ms: int, call: Callable[[], None]) -> Timer:
-        """Call `call()` on the loop once the clock shows `at_ms`; soon when it already does."""
+        """Call `call()` on the loop once the clock shows `at_ms`, or soon if it already does."""
         timer = Timer(at_ms, call)
         if self.is_manual and at_ms > self.now_ms():
             self._count += 1
@@ -92,7 +92,7 @@ class Timers:
         if left_ms <= 0:
             timer.real = self.loop.call_later(0, timer.fire)
             return
-        # One more: the loop's clock runs in fractions and may be early by less than a millisecond.
+        # One more, because the loop's clock has fractions and may be early by less than a millisecond.
         timer.real = self.loop.call_later((min(left_ms, _LOOK_AGAIN_MS) + 1) / 1000, self._reached, timer)
 
     def _reached(self, timer: Timer) -> None:
@@ -111,13 +111,13 @@ class Timers:
             timer.cancel()
 
     def next_at_ms(self) -> int | None:
-        """When the next timer of a manual clock is due; None when there is none."""
+        """When the next timer of a manual clock is due; None if there is none."""
         while self._due and self._due[0][2].cancelled:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def moved(self) -> None:
-        """The manual clock was advanced: fire what is due, in the order of time."""
+        """Fire the timers that are due, in the order of time, after the manual clock was advanced."""
         now_ms = self.now_ms()
         while (next_ms := self.next_at_ms()) is not None and next_ms <= now_ms:
             heapq.heappop(self._due)[2].fire()

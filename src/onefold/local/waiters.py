@@ -1,7 +1,7 @@
-"""Receivers that wait for a message, in the order in which they came, without a busy loop or a thundering herd.
+"""Receivers that wait for a message, in the order of arrival, without a busy loop or a thundering herd.
 
-When something changed in a queue, and at the next instant at which time makes a message visible, the first receiver of
-that queue tries a receive, then the next, until a receive comes back empty. So a thousand receivers cost nothing while
+When something has changed in a queue, and at the next instant at which a message becomes visible, the first receiver of
+that queue tries a receive, then the next, until a receive returns nothing. So a thousand receivers cost nothing while
 nothing happens, and one message wakes one of them.
 Not here: how a receive is made (a function that is passed in). Invariant: a message received for a receiver that has
 disconnected is released. Used on the loop's thread only.
@@ -24,10 +24,10 @@ class WaitingReceiver:
     """One receiver that waits.
 
     Args:
-        answer: what it gets.
-        count_max, visible_ms: what it asked for.
-        via: the waiter, for the history.
-        gone: whether it has hung up; None when it cancels its wait instead.
+        answer: the future for its messages.
+        count_max, visible_ms: what it requested.
+        via: the receiver, for the history.
+        gone: whether it has hung up; None if it cancels its wait instead.
     """
 
     __slots__ = ("answer", "count_max", "ends", "gone", "via", "visible_ms")
@@ -64,9 +64,9 @@ class Waiters:
     """The waiting receivers of all queues of one engine.
 
     Args:
-        timers: time.
+        timers: give the time.
         receive: makes one receive for a receiver, without waiting.
-        next_ready_ms: the next instant at which time alone makes something receivable in a queue.
+        next_ready_ms: the next instant at which something in a queue becomes receivable by itself.
         release: makes messages visible again that were received for a receiver that has left.
     """
 
@@ -85,21 +85,21 @@ class Waiters:
         self._ended = False
 
     def waiting(self) -> dict[str, int]:
-        """How many wait, by queue; queues without a receiver are left out."""
+        """How many receivers wait, by queue; queues without a receiver are left out."""
         return {queue: len(waiting_here.waiters) for queue, waiting_here in self._waiters.items()}
 
     def has(self, queue: str) -> bool:
-        """Whether a receiver waits there."""
+        """Whether a receiver waits for this queue."""
         return queue in self._waiters
 
     async def wait(self, queue: str, waiter: WaitingReceiver, wait_ms: int) -> list[Delivery]:
-        """Wait until there is a message, or until the time is up: then the answer is empty.
+        """Wait until there is a message, or return an empty answer when the time is up.
 
-        `wait_ms` is real time. On a manual clock it also ends after as much of that clock, whichever is first: a client that
-        waits for its own answer before it moves the clock cannot hang.
+        `wait_ms` is real time. With a manual clock, the wait also ends after that much of its time, whichever comes
+        first: so a client that waits for its own answer before it moves the clock cannot hang.
 
         Raises:
-            NotFoundError: the queue was dropped meanwhile.
+            NotFoundError: the queue was deleted meanwhile.
         """
         if self._ended:
             wait_ms = min(wait_ms, _AFTER_END_MS)
@@ -121,7 +121,7 @@ class Waiters:
             self._leave(queue, waiter)
 
     def _answer(self, queue: str, waiter: WaitingReceiver, answer: list[Delivery] | Exception) -> None:
-        """Answer a receiver, which no longer waits."""
+        """Answer a receiver, which then no longer waits."""
         self._leave(queue, waiter)
         if waiter.answer.done():
             return
@@ -143,7 +143,7 @@ class Waiters:
             del self._waiters[queue]
 
     def retry(self, queue: str) -> None:
-        """Something may be receivable: let the receivers of this queue try again."""
+        """Let the receivers of this queue try again, because something may be receivable."""
         waiting_here = self._waiters.get(queue)
         if waiting_here is None:
             return
@@ -152,7 +152,7 @@ class Waiters:
             waiting_here.task = self._timers.loop.create_task(self._serve(queue, waiting_here))
 
     def retry_at(self, queue: str, at_ms: int) -> None:
-        """Something becomes receivable at an instant, perhaps sooner than was known: try again then."""
+        """Try again at an instant at which something becomes receivable, perhaps sooner than was known."""
         waiting_here = self._waiters.get(queue)
         if waiting_here is None:
             return
@@ -162,7 +162,7 @@ class Waiters:
             self._set_alarm(queue, waiting_here, at_ms)
 
     def retry_all(self) -> None:
-        """Another process changed something: let the receivers of every queue try again."""
+        """Let the receivers of every queue try again, because another process changed something."""
         for queue in list(self._waiters):
             self.retry(queue)
 
@@ -200,7 +200,7 @@ class Waiters:
             except errors.UsageError as error:
                 if isinstance(error, (errors.NotFoundError, errors.StorageError)):
                     raise
-                self._answer(queue, waiter, error)  # its own request is invalid; the others are not concerned
+                self._answer(queue, waiter, error)  # its own request is invalid; the others are not affected
                 continue
             if not deliveries:
                 self._arm(queue, waiting_here)
@@ -210,7 +210,7 @@ class Waiters:
             self._answer(queue, waiter, deliveries)
 
     def _arm(self, queue: str, waiting_here: _QueueWaiters) -> None:
-        """Try again when time makes something visible; only while somebody waits."""
+        """Set a timer for when something becomes visible; only while somebody waits."""
         at_ms = self._next_ready_ms(queue) if waiting_here.waiters else None
         if waiting_here.alarm is None or waiting_here.alarm.cancelled or waiting_here.alarm.at_ms != at_ms:
             self._set_alarm(queue, waiting_here, at_ms)

@@ -69,7 +69,7 @@ class AppNumbers(Struct, frozen=True, kw_only=True):
 
     Args:
         queues: by name. owners: by name of a job or schedule. reconcile_after_ms: by name of a schedule or map that is
-        reconciled. owner: of everything that names no owner itself.
+            reconciled. owner: of everything that names no owner itself.
     """
 
     queues: Mapping[str, QueueNumbers] = {}

@@ -294,7 +294,7 @@ def run(words: Sequence[str], given: bytes, environment: Mapping[str, str], time
 
     Args:
         given: its standard input. environment: its whole environment. timeout_s: after this, it and all that it started
-        are killed.
+            are killed.
 
     Raises:
         OSError: it cannot be run. subprocess.TimeoutExpired: it did not end in time.

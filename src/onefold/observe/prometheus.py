@@ -184,7 +184,7 @@ class MetricsServer:
     Args:
         address: host and port; port 0 takes a free one.
         samples: returns all current metrics. trouble: returns a sentence about what keeps the worker from its work, or
-        None.
+            None.
 
     Attributes:
         url: the server's address.

@@ -55,7 +55,7 @@ class QueueReading(Struct, frozen=True, kw_only=True):
         settings: as stored in the engine: name, FIFO or not, visibility, retention, in-flight cap.
         visible, in_flight, delayed: messages in it.
         oldest_age_ms: the age of its oldest message that is not delayed; None: there is none, or the engine does not
-        report it (SQS).
+            report it (SQS).
         dead, held: messages in its dead-letter queue and in its queue of unknown outcomes.
         dead_oldest_age_ms, held_oldest_age_ms: the age of the oldest of them; None as above.
         dead_expires_in_ms: the time until the oldest dead letter is deleted; None as above.
@@ -209,8 +209,7 @@ class Reader:
         clock: the engine's clock.
         queues: only these; None: all that the engine has.
         jobs: names that are listed even if none of their runs is done and they are not paused. reconciled: titles that
-            are
-        listed even if they were never reconciled.
+            are listed even if they were never reconciled.
     """
 
     def __init__(

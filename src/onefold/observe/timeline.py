@@ -55,7 +55,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
         is_blocked: its job is `unique`, and a send checks only the record; None if the job is not known.
         is_one_of_many: several operations with its key are held.
         is_declared: the app declares its job, or no app is known. is_received: it also declares it on the queue of its
-        message.
+            message.
     """
 
     key: RecordKey

@@ -341,7 +341,7 @@ def page(
 
     Raises:
         UsageError: there is no token, header or `identify`, so that anybody could open it; the extra `web` is not
-        installed.
+            installed.
     """
     access = Access(
         token=token, hosts=hosts, trust_header=trust_header, roles_header=roles_header, roles=roles or {},

@@ -62,7 +62,7 @@ class Access(Struct, frozen=True, kw_only=True):
         roles_header: a header of the same proxy with the person's groups, separated by commas; None: everybody is an
             admin. roles: group -> role; a group named like a role gives that role, unless this says otherwise.
         identify: a function of the application that mounts the page: the person of a request, with or without a role;
-        None for nobody.
+            None for nobody.
         read_only: nothing can be changed.
         actor: the user's name if only the token identifies them.
     """
