@@ -63,7 +63,13 @@ def tracing(*, metrics: bool, share: float = 1.0) -> onefold.observe.OpenTelemet
     )
 
 
+def errors() -> onefold.LogSink:
+    """A log of what went wrong: no line for a job that is done."""
+    return onefold.LogSink(form="plain", level="warning")
+
+
 SINKS: Mapping[str, Callable[[], onefold.observe.Sink]] = {
+    "errors": errors,
     "events": Idle,
     "metrics": meter,
     "emf": emf,

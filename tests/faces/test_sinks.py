@@ -128,6 +128,67 @@ def test_a_payload_is_in_no_line() -> None:
     assert "Secretville" not in stream.getvalue()
 
 
+class _Recorder(logging.Handler):
+    """Keeps the messages of the records that reach it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@pytest.fixture
+def own_logger() -> Iterator[logging.Logger]:
+    """The logger `onefold`, left as it was found."""
+    logger = logging.getLogger("onefold")
+    before = logger.level, logger.propagate, list(logger.handlers), list(logger.filters)
+    logger.handlers.clear()
+    yield logger
+    logger.level, logger.propagate = before[0], before[1]
+    logger.handlers[:], logger.filters[:] = before[2], before[3]
+
+
+@pytest.mark.parametrize("form", ["json", "plain"])
+def test_a_line_is_the_same_with_and_without_a_record(form: Any, own_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    sink = LogSink(form=form, stream=stream)
+    sink.emit(EVENT)
+    recorder = _Recorder()
+    own_logger.addHandler(recorder)
+    sink.emit(EVENT)
+    first, second = stream.getvalue().splitlines()
+    assert first == second == recorder.messages[0]
+
+
+def test_a_handler_that_was_added_later_gets_every_line(own_logger: logging.Logger) -> None:
+    sink = LogSink(stream=io.StringIO())
+    recorder = _Recorder()
+    own_logger.addHandler(recorder)
+    sink.emit(EVENT)
+    assert [json.loads(line)["message_id"] for line in recorder.messages] == ["m-1"]
+
+
+def test_filters_levels_and_formatters_of_the_program_apply(own_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    sink = LogSink(form="plain", stream=stream)
+    (handler,) = own_logger.handlers
+    own_logger.addFilter(lambda record: False)
+    sink.emit(EVENT)
+    own_logger.filters.clear()
+    handler.addFilter(lambda record: False)
+    sink.emit(EVENT)
+    handler.filters.clear()
+    handler.setLevel(logging.CRITICAL)
+    sink.emit(EVENT)
+    assert stream.getvalue() == ""
+    handler.setLevel(logging.NOTSET)
+    handler.setFormatter(logging.Formatter("mine: %(message)s"))
+    sink.emit(EVENT)
+    assert stream.getvalue().startswith("mine: ")
+
+
 def test_without_a_logger_it_writes_to_the_stream() -> None:
     stream = io.StringIO()
     own = logging.getLogger("onefold")

@@ -139,7 +139,18 @@ _RENAMED: Final = {
     "thread": "thread_name", "reason": "rule", "policy": "rule", "kind": "failure_class", "source": "sender",
 }  # fmt: skip
 """Details of events that are renamed: the name belongs to another field, or `logging`'s records use it themselves."""
-_RANK: Final = {name: rank for rank, name in enumerate(FIELDS)}
+
+
+class _Ranks(dict[str, int]):
+    """The place of each field in a line; a name that is not in the table comes last."""
+
+    def __missing__(self, name: str) -> int:
+        return len(self)
+
+
+_rank_of: Final = _Ranks(
+    (name, rank) for rank, name in enumerate(FIELDS)
+).__getitem__  # called for each field of each line
 _NOT_PLAIN: Final = frozenset(
     {
         "ts", "level", "event", "text", "app", "job", "key", "tenant", "queue", "message_id", "group", "run", "owner",
@@ -205,7 +216,7 @@ def fields_of(event: Event, base: Mapping[str, str] = {}, keys: Keys = "hashed")
         "span_id": event.span_id,
     }
     if event.key is not None:
-        found |= {"job": event.key.job, "key": event.key.key, "tenant": event.key.scope or None}
+        found["job"], found["key"], found["tenant"] = event.key.job, event.key.key, event.key.scope or None
     counts: dict[str, int] = {}
     for name, value in event.detail.items():
         if name.startswith(COUNT_PREFIX) and isinstance(value, int):
@@ -223,8 +234,7 @@ def fields_of(event: Event, base: Mapping[str, str] = {}, keys: Keys = "hashed")
                 found[name] = hashed(str(text))
                 if isinstance(summary := found.get("summary"), str):  # onefold's own errors quote the key
                     found["summary"] = summary.replace(repr(text), hashed(str(text)))
-    said = ((name, value) for name, value in found.items() if value is not None)
-    return dict(sorted(said, key=lambda one: _RANK.get(one[0], len(_RANK))))
+    return {name: said for name in sorted(found, key=_rank_of) if (said := found[name]) is not None}
 
 
 def json_line(fields: Mapping[str, Value]) -> str:
@@ -256,14 +266,14 @@ def words(fields: Mapping[str, Value]) -> str:
         if name in fields:
             parts.append(f"{before}{fields[name]}")
     rest: dict[str, object] = {name: value for name, value in fields.items() if name not in _NOT_PLAIN}
-    trace = str(fields.get("trace") or "")
-    at = text_at(trace)
-    lines = trace[at:].split("\n")
-    if len(lines) > 1 and "summary" in rest:  # the whole text of the exception
-        said = [lines[0].removeprefix(f"{fields.get('error')}: "), *(one.strip() for one in lines[1:])]
-        rest["summary"] = " | ".join(said)
-    if fields["level"] in ("error", "critical") and (frames := _frames(trace[:at])):
-        rest["frames"] = " > ".join(frames)
+    if trace := str(fields.get("trace") or ""):
+        at = text_at(trace)
+        lines = trace[at:].split("\n")
+        if len(lines) > 1 and "summary" in rest:  # the whole text of the exception
+            said = [lines[0].removeprefix(f"{fields.get('error')}: "), *(one.strip() for one in lines[1:])]
+            rest["summary"] = " | ".join(said)
+        if fields["level"] in ("error", "critical") and (frames := _frames(trace[:at])):
+            rest["frames"] = " > ".join(frames)
     others = ", ".join(f"{name}={value}" for name, value in rest.items())
     return wording.one_line(" ".join(parts) + (f": {others}" if others else ""), _PLAIN_CHARS_MAX)
 

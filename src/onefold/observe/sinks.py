@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import nullcontext
 from typing import Final, Literal, TextIO
 
 from onefold.errors import UsageError
@@ -74,12 +75,14 @@ class LogSink:
         if level < self._level or not self._logger.isEnabledFor(level):
             return
         fields = log_fields.fields_of(event, self._base, self._keys)
-        if self._form == "json":
-            self._logger.log(level, "%s", log_fields.json_line(fields))
-        elif self._form == "plain":
-            self._logger.log(level, "%s", log_fields.plain_line(fields))
-        else:
+        if self._form == "fields":
             self._logger.log(level, "%s", log_fields.words(fields), extra=fields)
+            return
+        line = log_fields.json_line(fields) if self._form == "json" else log_fields.plain_line(fields)
+        if (own := _only_handler(self._logger, level)) is not None:
+            own.write(line)
+        else:
+            self._logger.log(level, "%s", line)
 
 
 def of_app(app: str, form: str | None) -> LogSink:
@@ -87,6 +90,34 @@ def of_app(app: str, form: str | None) -> LogSink:
     made = LogSink(form="json" if form == "json" else "plain", stream=sys.stderr)
     made.for_app(app)
     return made
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """The handler that is made here. `write` skips logging's record of a line, which costs as much as the line itself."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__(stream)
+        self.setFormatter(_MESSAGE_ALONE)
+
+    def write(self, line: str) -> None:
+        """Write a line as `emit` would write a record with this message."""
+        with self.lock or nullcontext():
+            self.stream.write(f"{line}{self.terminator}")
+            self.flush()
+
+
+_MESSAGE_ALONE: Final = logging.Formatter("%(message)s")
+
+
+def _only_handler(logger: logging.Logger, level: int) -> _Lines | None:
+    """The handler that is made here, if nothing else of logging would see a line of this level, or change it."""
+    if logger.propagate or logger.filters or len(logger.handlers) != 1:
+        return None
+    handler = logger.handlers[0]
+    if not isinstance(handler, _Lines) or handler.filters or level < handler.level:
+        return None
+    is_ours = handler.formatter is _MESSAGE_ALONE and logging.getLogRecordFactory() is logging.LogRecord
+    return handler if is_ours else None
 
 
 def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
@@ -97,8 +128,6 @@ def _own_logger(level: int, stream: TextIO | None) -> logging.Logger:
         return logger
     theirs = [one.stream for one in logger.handlers if isinstance(one, logging.StreamHandler)]
     if stream is None or stream not in theirs:  # a line is written once, however many sinks there are
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
+        logger.addHandler(_Lines(stream))
         logger.propagate = False
     return logger
