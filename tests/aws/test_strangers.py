@@ -241,7 +241,7 @@ def test_who_may_not_read_the_secret_sends_all_the_same(caplog: pytest.LogCaptur
         assert signer.disguised("a") == "a"
         (warned,) = [record for record in caplog.records if record.name == "onefold"]
         assert warned.levelname == "WARNING"
-        assert "deduplication ids that can be foretold" in warned.getMessage()
+        assert "deduplication ids that can be predicted" in warned.getMessage()
         assert "Set ONEFOLD_SECRET" in warned.getMessage()
         assert "AccessDeniedException" in warned.getMessage()
         allowed = True

@@ -1,11 +1,11 @@
 """Queues of one system and records of another as one engine: SQS with DynamoDB, Redis or PostgreSQL.
 
 There is no transaction across the two: the runner carries out the parts of a settlement in the order that loses nothing
-(`runner/settlement.py`). Processes cannot see whether another one is alive, so only the end of its lease shows that it is
-dead; and an idle worker is woken by its own long poll or by senders in its own process.
+(`runner/settlement.py`). Processes cannot see whether another process is alive, so only the end of its lease shows that
+it is dead; and an idle worker is woken by its own long poll or by senders in its own process.
 
-A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): a call that only looks for
-messages finds none; a call that needs a queue is refused, without asking a server.
+A store for records alone (`redis://`, `postgresql://`, `dynamodb://`) has no queues (`NoQueues`): a call that only
+searches for messages finds none; a call that needs a queue is refused, without asking a server.
 Never here: calls to either system. Invariant: both are closed together.
 """
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 
 class NoQueues:
-    """The verbs of `QueueAdmin` that need no queue; the others raise UsageError.
+    """The verbs of `QueueAdmin` that need no queue; all others raise UsageError.
 
     Args:
-        url: of the store, for the error.
+        url: the store's URL, for the error.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def refuse(self) -> NoReturn:
-        """Raise the error for what needs a queue.
+        """Raise the error for a call that needs a queue.
 
         Raises:
             UsageError: always.
         """
         raise errors.UsageError(
             f"{shown_url(self._url)} is a store for records; it has no queues.",
-            meaning="It can be asked with `why`, `held`, `status` and `stuck`.",
-            todo="Name the app, or its own URL, for what is about queues and messages.",
+            meaning="The commands `why`, `held`, `status` and `stuck` work on it.",
+            todo="For queues and messages, name the app or its own URL.",
         )
 
     def settings(self) -> list[Any]:
@@ -55,11 +55,11 @@ class NoQueues:
         return []
 
     def depths(self, queues: Sequence[str]) -> list[None]:
-        """None of them is here."""
+        """None for each: no queue is here."""
         return [None] * len(queues)
 
     def find(self, message_ids: Sequence[str]) -> list[None]:
-        """None of them is here."""
+        """None for each: no message is here."""
         return [None] * len(message_ids)
 
     def find_key(self, key: str, limit: int = 20) -> list[Any]:  # noqa: ARG002 - the contract's
@@ -67,24 +67,24 @@ class NoQueues:
         return []
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        """None of them was here."""
+        """False for each: no message is here."""
         return [False] * len(message_ids)
 
     def move(self, moves: Sequence[tuple[str, str | None, Mapping[str, Any] | None]]) -> list[None]:
-        """None of them was here."""
+        """None for each: no message is here."""
         return [None] * len(moves)
 
     def __getattr__(self, verb: str) -> Callable[..., NoReturn]:
-        """Any other verb is refused when it is called."""
+        """Any other verb, which refuses when it is called."""
         if verb.startswith("_"):
             raise AttributeError(verb)
         return lambda *_, **__: self.refuse()
 
 
 class Alarm:
-    """A waiter that threads of this process wake.
+    """A waiter that is woken by threads of this process.
 
-    A queue in C: the lock of an event may be left taken by an exception out of a signal's handler.
+    It uses a queue that is written in C, because an exception in a signal handler can leave the lock of an event taken.
     """
 
     def __init__(self) -> None:
@@ -112,11 +112,11 @@ class CompositeEngine:
 
     Args:
         url: as the user wrote it.
-        queues: gives the queues, called at every use.
+        queues: returns the queues; called at every use.
         record_backend: has the records.
-        known_queue: opens a queue that is known to be there, without asking the server.
-        provisioned: the queues are made by a deployment.
-        sweep: removes some expired records and returns how many; not for servers that do it themselves.
+        known_queue: opens a queue that is known to exist, without asking the server.
+        provisioned: whether a deployment makes the queues.
+        sweep: removes some expired records and returns how many; None for servers that do this themselves.
         close_queues: called when the engine is closed.
     """
 
@@ -150,12 +150,12 @@ class CompositeEngine:
 
     @property
     def queues(self) -> QueueAdmin:
-        """Queues and their operator's verbs: a function that Lambda hands its messages needs none of them."""
+        """The queues and their verbs for operators; a function that gets its messages from Lambda needs none."""
         return self._queues()
 
     @property
     def records(self) -> RecordAdmin:
-        """The record backend's, for operators: a worker needs none."""
+        """The record backend's view for operators; a worker does not need it."""
         return self.record_backend.records
 
     @property
@@ -164,12 +164,12 @@ class CompositeEngine:
         return self.record_backend.effects
 
     def appear(self) -> str | None:
-        """Prepare the record backend for the first claim. It has no sign of life: the lease decides."""
+        """Prepare the record backend for the first claim. There is no presence lock: the lease decides."""
         self.record_backend.appear()
         return None
 
     def waiter(self, *, foreign: bool = False) -> WakeableWaiter:
-        """Woken by `notify` of this process, unless `foreign`: nothing reports what other processes do."""
+        """A waiter that `notify` of this process wakes, unless `foreign`; nothing reports what other processes do."""
         alarm = Alarm()
         if not foreign:
             self._alarms.append(alarm)
@@ -186,18 +186,18 @@ class CompositeEngine:
         for call in calls:
             try:
                 answers.append(call())
-            except Exception as error:  # noqa: BLE001 - the contract: what a call raised is its answer
+            except Exception as error:  # noqa: BLE001 - the contract: a call's exception is its answer
                 answers.append(error)
         return answers
 
     def hurry(self, left_ms: int | None) -> None:
-        """Nothing: calls wait for servers, each for as long as its client allows."""
+        """Nothing to do: calls wait for servers, each for as long as its client allows."""
 
     def stop_groups(self, flag_of: Callable[[str, str, str | None], str | None]) -> None:
-        """Nothing: SQS moves messages without notice."""
+        """Nothing to do: SQS moves messages without notice."""
 
     def changed_elsewhere(self) -> bool:
-        """Always: it gives no notice of a change, so the caller has to look."""
+        """Always True: nothing gives notice of a change, so the caller has to look."""
         return True
 
     def check(self) -> list[str]:
@@ -205,22 +205,22 @@ class CompositeEngine:
         return self.record_backend.check()
 
     def renewal_mark(self) -> None:
-        """None: on servers the lease alone decides."""
+        """None: on servers only the lease decides."""
 
     def stopped_process(self, record: Record) -> None:
         """None: that cannot be seen from another host."""
 
     def dead(self, owners: Iterable[str]) -> frozenset[str]:
-        """The owners on this machine whose ids contain their process."""
+        """The owners whose ids name a process of this machine that has ended."""
         return owner_process.ended(owners)
 
     def maintain(self, on_dead_owner: Callable[[str], None]) -> int:  # noqa: ARG002 - the contract's
-        """Carry message moves by copy forward, and sweep; the servers do the rest."""
+        """Continue moves of messages by copy, and sweep; the servers do the rest."""
         moved = self.queues.step_moves()  # costs nothing while this process copies nothing
         return moved + (self._sweep() if self._sweep is not None else 0)
 
     def close(self, *, unfinished: bool = False) -> None:  # noqa: ARG002 - the contract's
-        """Close queues and records; harmless twice."""
+        """Close queues and records. Idempotent."""
         self._alarms.clear()
         self.record_backend.close()  # its last writes go through the session of both
         self._close_queues()

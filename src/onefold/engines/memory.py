@@ -1,7 +1,7 @@
 """Idempotency records in a dict of this process: for tests, and for the guard where records need not outlive the process.
 
-The whole Store contract and nothing else, by the rules in `contracts/transitions.py`. Never here: durability,
-operator verbs, other processes. Invariant: records change under one lock.
+Implements the Store contract and nothing else, by the rules in `contracts/transitions.py`. Never here: durability,
+operators' verbs, other processes. Invariant: records change under one lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onefold.contracts.store import Answer, Ask, Hold, Outcome, Record, RecordKe
 if TYPE_CHECKING:
     from onefold.contracts.verbs import RowsOf
 
-_SWEEP_RECORDS_MIN: Final = 1024  # below this many records nothing is looked through
+_SWEEP_RECORDS_MIN: Final = 1024  # with fewer records than this there is no sweep
 
 
 class MemoryStore:
@@ -31,11 +31,11 @@ class MemoryStore:
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: a copy of the records from now on; another thread of the parent's may have had the lock."""
+        """In a forked child, which has a copy of the records: a thread of the parent may have held the old lock."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many records there are, expired ones that were not yet removed included."""
+        """How many records there are, including expired ones that were not yet removed."""
         return len(self._records)
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction

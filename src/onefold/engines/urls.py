@@ -11,9 +11,9 @@
 A URL is the same for every process of an app, so that it can be one environment variable (ONEFOLD_URL). Credentials are
 never in an `aws://` URL: they come from boto3's own chain.
 
-A backend is imported when a URL names it, and the extra that is missing is named. Never here: settings of an app, declared
-queues. Invariant: importing this module imports no backend; an unknown option is refused with the one that was probably
-meant.
+A backend is imported when a URL names it; if an extra is missing, the error names it. Never here: settings of an app,
+declared queues. Invariant: importing this module imports no backend; the error for an unknown option names the option
+that was probably meant.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 ENGINES: Final = ("sqlite", "aws")
-SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # of records, somewhere on a network of the user's
+SERVERS: Final = ("redis", "rediss", "postgresql", "postgres")  # servers of records, somewhere on the user's network
 STORES: Final = ("sqlite", "dynamodb", *SERVERS)
 _DRIVERS: Final = {
     ("sqlite3", "Connection"): "sqlite3",
@@ -68,12 +68,13 @@ def open_engine(
     """Open the backend a URL names, creating its file if it does not exist.
 
     Args:
-        file: how an embedded engine opens its file; None for what workers use.
-        records_alone: also open a store for records, as an engine without queues: for looking at it and settling.
-        read_only: nothing will be written: a file that this user may only read is opened for reading.
+        file: how an embedded engine opens its file; None for the settings of workers.
+        records_alone: also open a store for records, as an engine without queues, for looking at records and settling
+            them.
+        read_only: nothing will be written, so a file that this user is only allowed to read is opened for reading.
 
     Raises:
-        UsageError: unknown scheme, malformed URL, or the extra that the backend needs is not installed.
+        UsageError: the scheme is unknown, the URL malformed, or the extra that the backend needs not installed.
         StorageError: the file, table, schema or server cannot be used.
     """
     scheme, rest = _split(url, "sqlite:///.onefold/shop.db, sqlite://:memory: or aws://eu-west-1?table=shop")
@@ -110,7 +111,7 @@ def is_records_alone(url: str) -> bool:
 
 
 def _open_alone(url: str, clock: Clock, entropy: Entropy) -> Engine:
-    """A store for records as an engine. No table is made, and until something is settled nothing is written."""
+    """A store for records as an engine. No table is created, and nothing is written until something is settled."""
     backend, _ = _open_records(url, clock, entropy)
     queues: Any = part("composite").NoQueues(url)
     engine: Engine = part("composite").CompositeEngine(
@@ -122,8 +123,8 @@ def _open_alone(url: str, clock: Clock, entropy: Entropy) -> Engine:
 def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
     """A record store alone, for the guard on any function.
 
-    What makes the store less durable than it should be is reported as a warning. Of an app's own URL (`ENGINES`) nothing is
-    asked: its workers do that when they start, and functions may not (`RecordBackend.check`).
+    Settings that make the store less durable than it should be are reported as warnings. An app's own URL (`ENGINES`)
+    is not checked: its workers check it when they start, and functions may lack the permission (`RecordBackend.check`).
 
     Raises:
         as `open_engine`.
@@ -142,7 +143,7 @@ def open_store(url: str, *, clock: Clock, entropy: Entropy) -> Store:
 
 
 def _location(url: str) -> str | None:
-    """The same text for each spelling of a file's URL; None in memory, where no two stores share their records."""
+    """The same text for all spellings of a file's URL; None in memory, where no two stores share their records."""
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
         return url
@@ -232,14 +233,14 @@ def _open_records(url: str, clock: Clock, entropy: Entropy, *, create: bool = Fa
 
 
 def _go_by_server(clock: Clock, backend: Any) -> None:
-    """Leases on a server are compared by its clock, so clocks of machines that share it need not agree."""
+    """Make the store use the server's clock for leases, so that the clocks of machines that share it need not agree."""
     backend.store.clock = shared = steady(clock)
     if isinstance(shared.wall, SystemClock):
         shared.follow(backend.server_ms)
 
 
 def _ignored(_: str) -> None:
-    """Discards what a file's upkeep reports about its own queues, which are not used."""
+    """Discard what the maintenance of a file reports about its own queues, which are not used."""
 
 
 def _dynamo(
@@ -273,8 +274,8 @@ def layout_migration(url: str, *, clock: Clock, entropy: Entropy) -> tuple[Any, 
 
 
 def _read_dynamodb(url: str) -> Any:
-    """`dynamodb://REGION/TABLE?...` as an `aws://` URL; the table may not be left out."""
-    from urllib.parse import parse_qsl, urlencode  # brings ipaddress; 2 ms that a file needs not
+    """`dynamodb://REGION/TABLE?...` as an `aws://` URL; the table must be given."""
+    from urllib.parse import parse_qsl, urlencode  # imports ipaddress; 2 ms that a file does not need
 
     parts = url_parts(url, "dynamodb://eu-west-1/onefold")
     table = parts.path.strip("/")
@@ -342,7 +343,7 @@ def outbox_action(url: str, app: str, queue: str, message: str, together: str, n
     """As `put_action` of the outbox in DynamoDB.
 
     Raises:
-        UsageError: the outbox is not there.
+        UsageError: the outbox is not in DynamoDB.
     """
     if url.partition("://")[0] != "dynamodb":
         raise errors.UsageError(
@@ -355,10 +356,10 @@ def outbox_action(url: str, app: str, queue: str, message: str, together: str, n
 
 
 def part(name: str) -> Any:
-    """A module of one backend.
+    """Import a module of one backend.
 
     Raises:
-        UsageError: a package it needs is not installed; names the extra.
+        UsageError: a package that it needs is not installed; names the extra.
     """
     backend = name.partition(".")[0]
     with extras.needed(*_EXTRAS.get(backend, ("The engine", "cli"))):
@@ -372,22 +373,22 @@ _OPTIONS: Final = tuple(one.name for one in settings.AWS_URL)
 
 
 class AwsUrl(Struct, frozen=True, kw_only=True):
-    """An `aws://` URL taken apart: where an app is on AWS.
+    """A parsed `aws://` URL: where an app is on AWS.
 
     Args:
         region: for example `eu-west-1`.
-        table: of records, history and state, when they are in DynamoDB.
-        prefix: before every queue's name.
-        bucket, folder: where bodies over the limit go; None to refuse them.
+        table: the table of records, history and state, if they are in DynamoDB.
+        prefix: put before every queue's name.
+        bucket, folder: where bodies over the limit are stored; None to refuse them.
         records: URL of another record store (`redis://`, `postgresql://`); None for DynamoDB.
-        create: make what is missing (emulators, development).
-        later_group, later_role: name of a schedule group and ARN of the role that its schedules send with, for messages that
-            are due later than SQS delays; None to refuse those.
-        later_dead: the standard queue, by its whole name, for undeliverable messages of FIFO queues.
+        create: create what is missing (emulators, development).
+        later_group, later_role: name of a schedule group and ARN of the role with which its schedules send, for
+            messages that are due later than SQS can delay them; None to refuse those.
+        later_dead: the full name of the standard queue for undeliverable messages of FIFO queues.
         batched: use DynamoDB's batch statements; off for emulators that do not have them.
-        layout: of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own, which begins
-            with its job).
-        endpoints: service to URL; `*` for all that are not named.
+        layout: layout of the table's records: 1 (they share the partition of their tenant) or 2 (each has its own,
+            which begins with its job).
+        endpoints: from service to URL; `*` for all services that are not named.
     """
 
     region: str
@@ -406,10 +407,10 @@ class AwsUrl(Struct, frozen=True, kw_only=True):
 
 
 def url_parts(url: str, example: str) -> SplitResult:
-    """A URL taken apart.
+    """A parsed URL.
 
     Args:
-        example: of what would be right.
+        example: a correct URL, for the error.
 
     Raises:
         UsageError: its host or port is malformed.
@@ -419,7 +420,7 @@ def url_parts(url: str, example: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # its text may hold a part of a password
+    except ValueError:  # the error's text may contain a part of a password
         raise errors.UsageError(
             f"{redact.shown_url(url)} cannot be read: its host or port is malformed.",
             todo=f"Write for example {example}.",
@@ -428,10 +429,10 @@ def url_parts(url: str, example: str) -> SplitResult:
 
 
 def read_aws(url: str) -> AwsUrl:
-    """Take an `aws://` URL apart.
+    """Parse an `aws://` URL.
 
     Raises:
-        UsageError: no region, an unknown option, an impossible value.
+        UsageError: it has no region, an unknown option or an impossible value.
     """
     from urllib.parse import parse_qsl  # as above
 
@@ -472,7 +473,7 @@ def read_aws(url: str) -> AwsUrl:
 
 
 def _is_region(text: str) -> bool:
-    """A region's name, such as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
+    """Whether it is the name of a region, such as `eu-west-1`, `us-gov-east-1` or `eusc-de-east-1`."""
     first, *words, last = text.split("-") if text.count("-") >= 2 else ("", "", "")
     names = all(word.isalpha() and word.islower() for word in (first, *words))
     return text.isascii() and len(first) in (2, 4) and names and len(last) == 1 and last.isdigit()
@@ -480,7 +481,7 @@ def _is_region(text: str) -> bool:
 
 def _option(url: str, name: str, value: str) -> tuple[str, str]:
     if name not in _OPTIONS:
-        from difflib import get_close_matches  # only a typing error pays for it
+        from difflib import get_close_matches  # imported only for a typing error
 
         near = get_close_matches(name, _OPTIONS, n=1)
         raise errors.UsageError(
@@ -520,10 +521,10 @@ def _yes(url: str, options: dict[str, str], name: str, *, default: bool) -> bool
 
 
 def s3_client(url: str) -> Any:
-    """boto3's client for S3, which map runs read items from and write results to.
+    """boto3's client for S3, from which map runs read items and to which they write results.
 
-    It takes region and endpoints from an engine on AWS, otherwise from the environment; without a region there it is
-    us-east-1's, which S3 redirects to the bucket's own.
+    Region and endpoints come from an engine on AWS, otherwise from the environment; if that has no region, from
+    us-east-1, which S3 redirects to the bucket's own region.
 
     Raises:
         UsageError: boto3 is not installed, or the region or endpoint is invalid.
@@ -544,10 +545,10 @@ def store(url: str, *, clock: Clock | None = None) -> Store:
     Args:
         url: `sqlite:///records.db` (created if it does not exist), `redis://host/0`, `postgresql://host/shop`,
             `dynamodb://eu-west-1/onefold`, or an app's `aws://` URL.
-        clock: where time comes from; the machine's own unless given.
+        clock: source of time; the machine's own unless given.
 
     Raises:
-        UsageError: unknown scheme, or an extra that is not installed.
+        UsageError: the scheme is unknown, or an extra is not installed.
         StorageError: the file, table or server cannot be used.
     """
     if not isinstance(url, str):

@@ -443,7 +443,7 @@ def test_run_at_within_a_quarter_of_an_hour_is_a_delay(queue: Queue, fifo: Queue
     assert "soon" in bodies(queue)
     (refused,) = fifo.send([Entry(body="a", group="g", run_at_ms=now_ms + 20 * limits.MINUTE_MS)])
     assert isinstance(refused, Refused)
-    assert "a FIFO queue delays no single message" in refused.message
+    assert "a FIFO queue cannot delay one message" in refused.message
 
 
 def test_an_expired_receipt(fifo: Queue, clock: ManualClock) -> None:

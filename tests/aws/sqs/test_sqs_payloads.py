@@ -161,7 +161,7 @@ def test_a_message_that_is_refused_leaves_nothing_in_s3(session: rig.HookedSessi
     attributes = {"a": Attribute("x" * limits.MESSAGE_BYTES_MAX)}
     (answer,) = queue.send([Entry(body="b", attributes=attributes)])
     assert isinstance(answer, Refused)
-    assert "only a body can lie in S3" in answer.message
+    assert "only a body can be stored in S3" in answer.message
     assert keys(session) == []
 
 

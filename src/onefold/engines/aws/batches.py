@@ -1,8 +1,9 @@
-"""Batches of SQS: cut to ten entries and 1 MiB, one answer per entry, failed entries tried again by themselves.
+"""Batches of SQS: split into ten entries and 1 MiB, one answer per entry, failed entries tried again by themselves.
 
-SQS answers a batch with 200 and two lists, so half of a batch may succeed. An entry that failed for a passing reason is
-tried again at once, without the others, at most `TRIES` times in all; botocore has already waited where whole calls failed.
-A request that is refused as a whole because of one entry (FIFO parameters, for example) is made again entry by entry.
+SQS answers a batch with 200 and two lists, so half of a batch can succeed. An entry that failed for a temporary reason
+is tried again at once, without the others, at most `TRIES` times in all; if whole calls failed, botocore has already
+waited. A request that is refused as a whole because of one entry (FIFO parameters, for example) is made again entry by
+entry.
 
 Never here: what an entry means. Invariant: every entry has exactly one answer, in the order asked, or an error is raised.
 
@@ -20,17 +21,17 @@ from msgspec import Struct
 from onefold import errors, limits
 from onefold.engines.aws.session import code_of
 
-TRIES: Final = 3  # of one entry, the first included
+TRIES: Final = 3  # for one entry, including the first
 BATCH_BYTES_MAX: Final = 1_048_576  # SQS SendMessageBatch: the sum of the entries
 Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 
-# Codes that say an entry is wrong, whatever SenderFault says; emulators set that flag by chance.
+# Codes that mean that an entry is wrong, whatever SenderFault says; emulators set that flag at random.
 _WRONG: Final = frozenset(
     {"InvalidMessageContents", "InvalidParameterValue", "InvalidParameterValueException", "MessageNotInflight",
      "AWS.SimpleQueueService.MessageNotInflight", "MissingParameter", "MissingRequiredParameterException",
      "ReceiptHandleIsInvalid", "InvalidParameterCombination"}
 )  # fmt: skip
-# Codes of a whole request that one of its entries may have caused.
+# Codes for a whole request that one of its entries may have caused.
 _OF_ONE: Final = _WRONG | {
     "BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", "InvalidAttributeValue",
     "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation",
@@ -38,7 +39,7 @@ _OF_ONE: Final = _WRONG | {
 
 
 class FailedEntry(Struct, frozen=True):
-    """An entry that failed for good, or `passing`: it failed at every try and may work later."""
+    """An entry that failed for good; or, if `passing`, one that failed at every try and may work later."""
 
     code: str
     message: str
@@ -46,17 +47,17 @@ class FailedEntry(Struct, frozen=True):
 
 
 def seconds(duration_ms: int) -> int:
-    """A duration in SQS's unit: whole seconds, never shorter than asked."""
+    """A duration in SQS's unit: whole seconds, rounded up."""
     return -(-duration_ms // limits.SECOND_MS)
 
 
 def cut(
     sizes: Sequence[int], indexes: Iterable[int] | None = None, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[int]]:
-    """Indexes of entries, in order, in batches of at most ten and `bytes_max`; one that is larger is a batch of its own.
+    """Indexes of entries, in order, in batches of at most ten and `bytes_max`; a larger entry gets its own batch.
 
     Args:
-        indexes: of the entries to use; all unless given.
+        indexes: indexes of the entries to use; all unless given.
     """
     batch: list[int] = []
     total = 0
@@ -71,14 +72,14 @@ def cut(
 
 
 def carry_out(call: Call, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | FailedEntry]:
-    """Make one batch call; each entry's success or failure, in order.
+    """Make one batch call; returns each entry's success or failure, in order.
 
     Args:
         call: makes the request with these entries, under `aws_errors`.
         entries: at most ten; their `Id` is set here.
 
     Raises:
-        TransientError, UsageError: the whole call failed; entries of an earlier try may have been done.
+        TransientError, UsageError: the whole call failed; entries of an earlier try may have been carried out.
     """
     answers: dict[int, Mapping[str, Any] | FailedEntry] = {}
     waiting = list(range(len(entries)))

@@ -1,13 +1,13 @@
-"""The queues of one region that share a prefix: their URLs, ARNs and settings, and queues made and changed.
+"""The queues of one region that share a prefix: their URLs, ARNs and settings; creating and changing queues.
 
-An app names queues without the prefix; AWS sees them with it. URLs and settings are looked up once and kept. They are
+An app names queues without the prefix; AWS sees them with it. URLs and settings are looked up once and cached. They are
 dropped from the cache when this process changes or drops the queue. A setting that another process changed is noticed when
 SQS refuses a call because of it (`settings(fresh=True)`).
 
 In SQS a queue's settings are attributes and a tag (`queue_attributes.py`). Creating a queue that exists never changes it.
 
-Never here: messages, dropping. Invariant: one name has the same URL for the life of the process; what is refused before the
-first write has changed nothing. Where a later call of a change is refused, its earlier ones were made.
+Never here: messages, dropping. Invariant: a name has the same URL for the life of the process; a change that is refused
+before the first write has changed nothing. If a later call of a change is refused, the earlier ones remain.
 
 Sources: SQS API reference, the operation in each method.
 """
@@ -27,9 +27,9 @@ from onefold.engines.aws import queue_attributes
 from onefold.engines.aws.batches import cause_of
 from onefold.engines.aws.session import Session, aws_errors
 
-_ASKED_AT_ONCE: Final = 8  # threads for the settings of many queues
+_ASKED_AT_ONCE: Final = 8  # threads that ask for the settings of many queues
 _EXISTS: Final = frozenset({"QueueAlreadyExists", "QueueNameExists"})
-# The codes of servers that do not have an action (move tasks, dead-letter sources).
+# The codes of servers that lack an action (move tasks, dead-letter sources).
 UNKNOWN_ACTION: Final = frozenset(
     {"InvalidAction", "UnknownOperation", "UnknownOperationException", "UnsupportedOperation", "NotImplemented",
      "AWS.SimpleQueueService.UnsupportedOperation"}
@@ -41,9 +41,9 @@ class QueueCatalogue:
     """Queues by name. Safe to call from any thread.
 
     Args:
-        session: clients.
+        session: gives the clients.
         prefix: put before every name on AWS.
-        wait_s: the longest wait of a long poll, for the read time-out.
+        wait_s: the longest wait of a long poll in seconds, for the read time-out.
     """
 
     def __init__(self, session: Session, prefix: str = "", *, wait_s: int = 0) -> None:
@@ -66,13 +66,13 @@ class QueueCatalogue:
         return self.name_of_url(self._given[name]) if name in self._given else self.prefix + name
 
     def local(self, on_aws: str) -> str:
-        """A queue's name here; one outside the prefix keeps its own."""
+        """A queue's name in the app; a queue outside the prefix keeps its name."""
         if self.prefix and on_aws.startswith(self.prefix):
             return on_aws[len(self.prefix) :]
         return on_aws
 
     def name_of_arn(self, arn: str) -> str:
-        """The same from an ARN."""
+        """A queue's name in the app, from its ARN."""
         return self.local(arn.rpartition(":")[2])
 
     @staticmethod
@@ -81,21 +81,21 @@ class QueueCatalogue:
         return url.rstrip("/").rpartition("/")[2]
 
     def know(self, url: str) -> str:
-        """Add a queue by its URL, even if onefold did not create it; returns its name here."""
+        """Add a queue by its URL, even if onefold did not create it; returns its name in the app."""
         name = self.local(self.name_of_url(url))
         self._given[name] = url
         return name
 
     def resource(self, name: str) -> str:
-        """A queue as errors name it."""
+        """A queue as errors mention it."""
         return f"queue {self.on_aws(name)} in {self._session.region}"
 
     @contextmanager
     def calling(self, action: str, name: str) -> Iterator[Any]:
-        """The client, for calls of one action on one queue; AWS's errors become ours.
+        """The client, for calls of one action on one queue; AWS's errors are raised as ours.
 
         Raises:
-            NotFoundError, UsageError, TransientError: as `aws_errors`.
+            NotFoundError, UsageError, TransientError: as for `aws_errors`.
         """
         with aws_errors(f"sqs:{action}", self.resource(name)):
             yield self.client
@@ -135,10 +135,10 @@ class QueueCatalogue:
         return found
 
     def settings(self, name: str, *, fresh: bool = False) -> QueueSettings:
-        """A queue's settings without `held`, for which to call `held`: sending and receiving do not need it.
+        """A queue's settings without `held`, which sending and receiving do not need (see the method `held`).
 
         Args:
-            fresh: ask SQS, also when it was asked before.
+            fresh: ask SQS even if it was asked before.
 
         Raises:
             NotFoundError: the queue does not exist.
@@ -152,10 +152,10 @@ class QueueCatalogue:
         return found
 
     def dead_letters_to(self, source: str, queue: str) -> bool:
-        """Whether `queue` is the dead-letter or held queue of `source`: anyone may write an attribute that names another."""
+        """Whether `queue` is the dead-letter or held queue of `source`: a message's attribute can claim anything."""
         try:
             return queue == self.settings(source).dead_letter or queue == self.held(source)
-        except errors.OnefoldError:  # the queue does not exist, or may not be read
+        except errors.OnefoldError:  # the queue does not exist, or must not be read
             return False
 
     def held(self, name: str, *, fresh: bool = False) -> str | None:
@@ -199,7 +199,7 @@ class QueueCatalogue:
         return True
 
     def forget(self, name: str) -> None:
-        """The queue was changed or dropped: ask again."""
+        """Note that the queue was changed or dropped: ask SQS again."""
         for kept in (self._urls, self._arns, self._settings, self._held):
             kept.pop(name, None)
 
@@ -226,17 +226,17 @@ class QueueCatalogue:
                 return sorted(found)
             ask["NextToken"] = answer["NextToken"]
 
-    # -- making and changing ----------------------------------------------------------------------------------------
+    # -- creating and changing --------------------------------------------------------------------------------------
 
     def create(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Create a queue; again with equal settings does nothing. SQS lets a name be used again 60 s after a drop.
+        """Create a queue; if it exists with equal settings, do nothing. SQS allows a name again 60 s after a drop.
 
         Args:
-            advised: refuse too what SQS only advises against (a dead-letter queue with short retention).
+            advised: also refuse what SQS only advises against (a dead-letter queue with short retention).
 
         Raises:
             ConflictError: it exists with other settings; names each difference.
-            UsageError: a setting that SQS does not take or cannot store; not allowed.
+            UsageError: SQS does not accept or cannot store a setting, or the call is not allowed.
             NotFoundError: its dead-letter or held queue does not exist.
         """
         queue_attributes.check(settings)
@@ -256,17 +256,17 @@ class QueueCatalogue:
         except errors.UsageError as error:
             if cause_of(error) not in _EXISTS:
                 raise
-            refuse_differences(self.current(name), settings)  # somebody else made it just now
+            refuse_differences(self.current(name), settings)  # somebody else has just created it
         self.forget(name)
 
     def _tags(self, settings: QueueSettings) -> dict[str, str]:
         return {} if settings.held is None else {queue_attributes.HELD_TAG: self.on_aws(settings.held)}
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """Replace an existing queue's settings; SQS takes up to a minute, for retention up to 15.
+        """Replace an existing queue's settings; SQS applies them within a minute, a retention within 15 minutes.
 
         Raises:
-            UsageError: as for `create`; another type; a source's dead letters would not fit any more.
+            UsageError: as for `create`; or the type would change, or another queue's dead letters would no longer fit.
             NotFoundError: the queue does not exist.
         """
         queue_attributes.check(settings)
@@ -297,7 +297,7 @@ class QueueCatalogue:
         return self.settings(name, fresh=True)
 
     def _written(self, settings: QueueSettings) -> dict[str, str]:
-        """Attributes of settings whose other queues need not exist any more; equal names give equal text."""
+        """Attributes of settings whose other queues may no longer exist; equal names give equal text."""
         return queue_attributes.written(settings, self._arn_of)
 
     def _arn_of(self, name: str) -> str:
@@ -320,7 +320,7 @@ class QueueCatalogue:
             return [found for found in pool.map(one, names) if found is not None]
 
     def current(self, queue: str) -> QueueSettings:
-        """One queue, as SQS has it now; without `held` where sqs:ListQueueTags is not allowed.
+        """One queue's settings as SQS has them now; without `held` if sqs:ListQueueTags is not allowed.
 
         Raises:
             NotFoundError: the queue does not exist.

@@ -1,16 +1,16 @@
 """Looking into queues of SQS, which has no operation for that: messages are received for a short time and then released.
 
-This has effects: every reading counts one receive of each message it sees, hides what it sees from consumers until it is
-released (`SHOWN_S` if this process dies), sees on a FIFO queue only the first ten of each group, and on a queue with a
-maximum receive count brings messages nearer to it. So by default only dead-letter and held queues are searched; another
-queue is read only when somebody names it.
+This has effects. A reading counts one receive of each message that it sees and hides the message from consumers until
+it is released (for `SHOWN_S` if this process dies). On a FIFO queue it sees only the first ten messages of each group,
+and on a queue with a maximum receive count it brings messages nearer to that maximum. So by default only dead-letter
+and held queues are searched; any other queue is read only when somebody names it.
 
-A look stops after `count_max` messages or when a receive gives nothing new. The messages it found are cached for `FRESH_MS`,
-so that paging and repeated questions need only one reading. Copies of one dead-lettering (same `onefold-id`) are shown as
-one message.
+A reading stops after `count_max` messages, or when a receive returns nothing new. The messages that it found are cached
+for `FRESH_MS`, so that paging and repeated questions need only one reading. Copies that dead-lettering one message has
+made (with the same `onefold-id`) are shown as one message.
 
-Never here: moving, deleting for people. Invariant: a reading releases the messages it received before it returns, unless
-it was asked to hold them.
+Never here: moving, deleting for people. Invariant: a reading releases the messages that it received before it returns,
+unless it was asked to hold them.
 
 Sources: SQS API reference, ReceiveMessage; developer guide, "Using the message group ID", on locked groups.
 """
@@ -42,7 +42,7 @@ _REMEMBERED_MAX: Final = 100_000
 
 
 class SeenMessage(Struct, frozen=True):
-    """A message that a reading received: `copies` are all receives of it, by message id and `onefold-id`."""
+    """A message that a reading received: `copies` are all its receives, by message id and `onefold-id`."""
 
     queue: str
     first: Received
@@ -50,7 +50,7 @@ class SeenMessage(Struct, frozen=True):
 
 
 class QueueSnapshot(Struct, frozen=True):
-    """What a reading found in one queue, oldest first; `ended`: there was nothing more."""
+    """The messages that a reading found in one queue, oldest first; `ended`: there were no more."""
 
     at_ms: int
     seen: tuple[SeenMessage, ...]
@@ -58,10 +58,10 @@ class QueueSnapshot(Struct, frozen=True):
 
 
 class QueueInspector:
-    """Reads the queues of one catalogue, and remembers where it saw which message.
+    """Reads the queues of one catalogue, and remembers in which queue it saw each message.
 
     Args:
-        wait_s: seconds of long polling for each receive; with 0 messages may be missed.
+        wait_s: seconds of long polling for each receive; with 0, messages may be missed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class QueueInspector:
         """The messages of a queue: all of them, up to `COUNT_MAX`, or about `count_max`.
 
         Args:
-            fresh: read again even if it was done a moment ago.
+            fresh: read again even if the queue was read a moment ago.
 
         Raises:
             NotFoundError: the queue does not exist. UsageError: not allowed. TransientError: SQS did not answer.
@@ -108,7 +108,7 @@ class QueueInspector:
             return kept
 
     def inspect_all(self, queues: Sequence[str], *, fresh: bool = False) -> list[QueueSnapshot]:
-        """Read several queues, some at a time, because each reading ends with a receive that waits and finds nothing.
+        """Read several queues, a few at a time, because each reading ends with a receive that waits and finds nothing.
 
         Raises:
             as `inspect`.
@@ -148,7 +148,7 @@ class QueueInspector:
         return sorted(found, key=lambda one: (one.first.sent_at_ms, one.first.sequence or "", one.first.message_id))
 
     def receive(self, queue: str, *, wait_s: int = 0, count_max: int = limits.BATCH_ENTRIES_MAX) -> list[Received]:
-        """One receive, hidden for `SHOWN_S`."""
+        """Receive once; the messages are hidden for `SHOWN_S`."""
         url = self._catalogue.url(queue)
         with self._catalogue.calling("ReceiveMessage", queue) as client:
             answer = client.receive_message(
@@ -202,7 +202,7 @@ class QueueInspector:
         return self._queue_by_id.get(message_id)
 
     def is_at(self, message_id: str, queue: str) -> None:
-        """A message was sent to a queue that may be searched."""
+        """Note that a message was sent to a queue that may be searched."""
         with self._lock:
             self._queue_by_id[message_id] = queue
 
@@ -214,7 +214,8 @@ class QueueInspector:
             while len(self._queue_by_id) > _REMEMBERED_MAX:
                 del self._queue_by_id[next(iter(self._queue_by_id))]
 
-    # -- as the contract shows it ----------------------------------------------------------------------------------------
+    # -- as the contract shows messages
+    # ----------------------------------------------------------------------------------
 
     def peeked(self, one: SeenMessage) -> Peeked:
         """A message as an operator sees it. Its receive count includes this reading."""
@@ -242,9 +243,9 @@ class QueueInspector:
         )
 
     def origin(self, one: SeenMessage) -> tuple[str | None, Any]:
-        """The queue that a message was dead-lettered from, and the reason stored with it."""
+        """The queue from which a message was dead-lettered, and the reason that is stored with it."""
         form, moved_from = one.first.form, one.first.moved_from_arn
-        if moved_from is not None:  # set by SQS itself; what the sender wrote does not count
+        if moved_from is not None:  # set by SQS itself; an attribute of the sender does not count
             return self._catalogue.name_of_arn(moved_from), None
         if form.source is not None and form.source != self._catalogue.on_aws(one.queue):
             source = self._catalogue.local(form.source)

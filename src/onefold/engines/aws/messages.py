@@ -1,11 +1,12 @@
-"""Messages as SQS carries them: contract values to entries of a batch request, received messages and Lambda records back.
+"""Messages as SQS carries them: contract values as entries of a batch; received messages and Lambda records as values.
 
-What onefold adds to a message goes into attributes named `onefold-...`. With more than ten attributes in all, the user's are
-packed into one of ours; text that a String attribute may not contain is sent as bytes. onefold's receipt is a JSON array of
-message id, SQS's handle and, where the body is in S3, its key: everything that a delete needs, in any process.
+What onefold adds to a message goes into attributes named `onefold-...`. With more than ten attributes in all, the
+user's are packed into one of ours; text that a String attribute must not contain is sent as bytes. onefold's receipt is
+a JSON array of message id, SQS's handle and, if the body is in S3, its key: everything that a delete needs, in any
+process.
 
-Never here: calls, S3, rules of what SQS accepts (`contracts/entries.py`). Invariant: what `entry_of` writes, `received`
-reads back equal; a message that somebody else wrote is read without an error, whatever it holds.
+Never here: calls, S3, rules about what SQS accepts (`contracts/entries.py`). Invariant: `received` reads back exactly
+what `entry_of` wrote; a message that somebody else wrote is read without an error, whatever it contains.
 
 Sources: SQS API reference, Message, SendMessageBatchRequestEntry; SQS developer guide, "Amazon SQS message quotas"; Lambda
 developer guide, "Using Lambda with Amazon SQS" (the event); the large-payload form is that of AWS's extended client
@@ -34,7 +35,7 @@ OURS: Final = "onefold-"
 KEY: Final = "onefold-key"
 REASON: Final = "onefold-reason"
 SOURCE: Final = "onefold-source"
-SIGNATURE: Final = "onefold-signature"  # of what the attributes claim (`signing.py`)
+SIGNATURE: Final = "onefold-signature"  # signs what the attributes claim (`signing.py`)
 TOKEN: Final = "onefold-id"  # noqa: S105 - an attribute's name
 PACKED: Final = "onefold-attributes"
 STORED_BYTES: Final = "ExtendedPayloadSize"  # AWS's extended clients: the body is a pointer to so many bytes in S3
@@ -45,14 +46,14 @@ class Form(Struct, frozen=True, kw_only=True):
     """A message as it travels.
 
     Args:
-        body: as SQS holds it; a pointer when `stored_bytes` is set.
+        body: as SQS has it; a pointer if `stored_bytes` is set.
         attributes: the user's own.
         key, group, dedup_id, trace: as in `Entry`.
-        reason: why it was dead-lettered or held. source: the queue it was moved from, by its name on AWS.
+        reason: why it was dead-lettered or held. source: the queue from which it was moved, by its name on AWS.
         token: id of that move, the same for every try of it (`dead_letter_token`).
         stored_bytes: size of the body in S3.
         delay_s: 0 to 900.
-        signature: of app, job, claims and body.
+        signature: signature over app, job, claims and body.
     """
 
     body: str
@@ -70,7 +71,7 @@ class Form(Struct, frozen=True, kw_only=True):
 
 
 class Received(Struct, frozen=True, kw_only=True):
-    """One message of a receive; `handle` is SQS's, `source` the queue SQS itself dead-lettered it from (its ARN)."""
+    """One message of a receive; `handle` is SQS's, `source` the ARN of the queue that SQS dead-lettered it from."""
 
     message_id: str
     handle: str
@@ -83,7 +84,7 @@ class Received(Struct, frozen=True, kw_only=True):
 
 
 class SqsReceipt(Struct, frozen=True, array_like=True):
-    """What a receipt holds: the message, SQS's handle of this receive, and the key of its body in S3."""
+    """The contents of a receipt: the message, SQS's handle of this receive, and the key of its body in S3."""
 
     message_id: str
     handle: str
@@ -95,16 +96,16 @@ class SqsReceipt(Struct, frozen=True, array_like=True):
 
 
 def parse_receipt(text: str) -> SqsReceipt:
-    """A receipt that `SqsReceipt.text` wrote.
+    """Parse a receipt that `SqsReceipt.text` wrote.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: it is not such a receipt.
     """
     try:
         found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         found = None
-    match found:  # a typed decoder takes longer to make than a first batch takes to read its receipts
+    match found:  # making a typed decoder takes longer than reading the receipts of a first batch
         case [str(message_id), str(handle), None | str() as stored] if message_id and handle:
             return SqsReceipt(message_id, handle, stored)
     raise errors.UsageError(
@@ -129,7 +130,7 @@ def received(message: Mapping[str, Any]) -> Received:
 
 
 def of_lambda(record: Mapping[str, Any]) -> Received:
-    """A record of the event that Lambda's event source mapping passes; its binary values are base64.
+    """A record of the event that Lambda's event source mapping passes, whose binary values are base64.
 
     Raises:
         PayloadError: it is not an SQS record.
@@ -198,7 +199,7 @@ def _plain(attribute: Attribute) -> str | None:
 
 
 def _unpacked(attribute: Attribute, others: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """The packed attributes; the attribute itself where it was not written by us: no queue would take that unpacked."""
+    """The packed attributes; or the attribute itself if we did not write it: no queue would accept it unpacked."""
     try:
         found = msgspec.json.decode(attribute.value, type=dict[str, tuple[str, str]])
         unpacked = {
@@ -214,7 +215,7 @@ def _unpacked(attribute: Attribute, others: Mapping[str, Attribute]) -> dict[str
 
 
 def read_pointer(form: Form) -> tuple[str, str] | None:
-    """Bucket and key of a message's payload; None when the message carries its own body."""
+    """Bucket and key of a message's payload; None if the message has its own body."""
     if form.stored_bytes is None:
         return None
     try:
@@ -225,7 +226,7 @@ def read_pointer(form: Form) -> tuple[str, str] | None:
 
 
 def body_of(form: Form, payloads: Payloads | None) -> tuple[str, str | None]:
-    """A message's body, and the key of the object in S3 that it is in; errors as `Payloads.get`."""
+    """A message's body, and the key of the S3 object that contains it; errors as for `Payloads.get`."""
     pointer = read_pointer(form)
     if pointer is None or payloads is None or not payloads.is_ours(*pointer):
         return form.body, None
@@ -250,7 +251,7 @@ def entry_of(form: Form, entry_id: str) -> dict[str, Any]:
 
 
 def bytes_of(form: Form) -> int:
-    """The size SQS counts: body and attributes, ours included (SQS developer guide, message quotas)."""
+    """The size that SQS counts: body and attributes, including ours (SQS developer guide, message quotas)."""
     return len(form.body.encode()) + sum(
         len(name.encode())
         + len(one.type.encode())
@@ -281,7 +282,7 @@ def _all_attributes(form: Form) -> Mapping[str, Attribute]:
 
 
 def _text(value: str) -> Attribute:
-    """Any text: what a String may not hold is sent as bytes."""
+    """An attribute for any text: text that a String must not contain is sent as bytes."""
     if all(" " <= char < "\ud800" or char in "\t\n\r" for char in value):
         return Attribute(value)
     return Attribute(value.encode(errors="surrogatepass"), "Binary.utf-8")
@@ -308,5 +309,5 @@ def pointer(bucket: str, key: str) -> str:
 
 
 def dead_letter_token(queue_on_aws: str, message_id: str) -> str:
-    """Id of dead-lettering one message of one queue, the same at every try: 32 hexadecimal digits."""
+    """The id of dead-lettering one message of one queue, the same at every try: 32 hexadecimal digits."""
     return hashlib.sha256(f"{queue_on_aws}{message_id}".encode()).hexdigest()[:32]

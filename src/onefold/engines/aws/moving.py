@@ -1,12 +1,13 @@
 """Messages on their way back from dead-letter queues: by SQS's own move task, or by copy in this process.
 
-SQS's task moves everything, unchanged, and sends a message back only to a queue that SQS itself took it from. A copy
-(receive, send, delete) does the rest: chosen messages, edited ones, messages that were sent to the dead-letter queue
-directly, as all that onefold dead-letters are, and servers without move tasks. A crash in a copy leaves the message in both
-queues; the job's key makes the second run harmless.
+SQS's task moves everything, unchanged, and sends a message back only to a queue from which SQS itself took it. A copy
+(receive, send, delete) does the rest: chosen messages; edited messages; messages that were sent to the dead-letter
+queue directly, as is everything that onefold dead-letters; and servers without move tasks. A crash during a copy leaves
+the message in both queues; the job's key makes the second run harmless.
 
-`start` chooses: with one source, or a named target, SQS's task with that target (which then needs no origin); with several
-sources a copy task, which continues only while `step` is called. A message whose origin is not known stays.
+`start` chooses: with one source, or a named target, SQS's task with that target (which then does not need the origin);
+with several sources a copy task, which continues only while `step` is called. A message whose origin is not known
+stays.
 
 Never here: reading messages for operators (`inspecting.py`). Invariant: a message is deleted only after SQS has accepted
 its copy.
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 LISTED_MAX: Final = 10  # SQS ListMessageMoveTasks, MaxResults: 1 to 10
-_STEP_MAX: Final = 100  # messages of one step, so that a step ends soon
+_STEP_MAX: Final = 100  # messages in one step, so that a step ends soon
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{12}:[A-Za-z0-9_.-]+")
 
 
@@ -89,7 +90,7 @@ class Mover:
         """Begin a move task.
 
         Raises:
-            UsageError: the source is not a dead-letter queue, has a task running, or the rate is out of range.
+            UsageError: the source is not a dead-letter queue or has a task running, or the rate is out of range.
             NotFoundError: the queue does not exist.
         """
         if per_second_max is not None and not 1 <= per_second_max <= limits.MOVE_PER_SECOND_MAX:
@@ -184,7 +185,7 @@ class Mover:
 
     def _task(self, source: str, listed: Mapping[str, Any]) -> MoveTask:
         started_at_ms = int(listed["StartedTimestamp"])
-        if listed.get("TaskHandle"):  # SQS shows it while the task runs only
+        if listed.get("TaskHandle"):  # SQS shows it only while the task runs
             self._handles[source, started_at_ms] = listed["TaskHandle"]
         to = listed.get("DestinationArn")
         status: Any = listed["Status"]
@@ -232,7 +233,7 @@ class Mover:
         return next((task for task in found if task.handle == handle), stopped)
 
     def _source_of(self, handle: str) -> str | None:
-        """The queue a task moves from: known here, or read from its handle (base64 with the source's ARN in it)."""
+        """The queue from which a task moves: remembered, or read from its handle (base64 with the source's ARN)."""
         for (queue, _), one in self._handles.items():
             if one == handle:
                 return queue
@@ -243,7 +244,7 @@ class Mover:
         return None if arn is None else self._catalogue.name_of_arn(arn.group())
 
     def running(self, queues: Sequence[str]) -> bool:
-        """Whether one of these queues, or a copy of this process, is being moved."""
+        """Whether one of these queues is being moved, or this process has a copy task running."""
         return any(one.task.status == "RUNNING" for one in self._copies.values()) or any(
             one["Status"] == "RUNNING" for queue in queues for one in self._listed(queue)[:1]
         )
@@ -258,7 +259,7 @@ class Mover:
     # -- copying -------------------------------------------------------------------------------------------------------
 
     def step(self) -> list[tuple[SeenMessage, str, str]]:
-        """Carry this process's copy tasks forward; each message with its target and new id."""
+        """Continue this process's copy tasks; returns each message that moved, with its target and new id."""
         done: list[tuple[SeenMessage, str, str]] = []
         for copy in self._copies.values():
             if copy.task.status == "RUNNING":
@@ -302,7 +303,7 @@ class Mover:
         return f"{len(copy.left_ids)} messages stay: their origin is not known, or their target refused them. Name a target."
 
     def way_back(self, one: SeenMessage) -> str | None:
-        """The queue a dead letter came from; None if that is not known."""
+        """The queue from which a dead letter came; None if that is not known."""
         source, _ = self._inspector.origin(one)
         if source is not None:
             return source
@@ -312,12 +313,12 @@ class Mover:
     def send_on(
         self, source: str, moves: Sequence[tuple[SeenMessage, str, Edit | None]], *, keep_reason: bool = False
     ) -> list[str | None]:
-        """Send held messages to their targets and delete them where they were; new ids, None where a target refused.
+        """Send held messages to their targets and delete the originals; returns new ids, None where a target refused.
 
-        What was refused stays held: the caller releases it.
+        Refused messages stay held: the caller releases them.
 
         Args:
-            keep_reason: they stay dead letters.
+            keep_reason: they remain dead letters.
 
         Raises:
             NotFoundError: the target does not exist; nothing was moved. TransientError: some were not sent; those stay.
@@ -334,7 +335,7 @@ class Mover:
                     todo="Name a queue of the same type.",
                 )
         found: list[str | None] = [None] * len(moves)
-        copies = [  # what an operator edits is signed after that
+        copies = [  # a message that an operator edited is signed afterwards
             structs.replace(one.first, form=self._signed(one.first)) if edit is None else one.first
             for one, _, edit in moves
         ]

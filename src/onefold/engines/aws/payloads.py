@@ -1,16 +1,16 @@
-"""Bodies that are larger than a queue takes: in S3, with a pointer in the message.
+"""Bodies that are too large for a queue: in S3, with a pointer in the message.
 
-    put, before the message is sent      a crash between leaves an object that no message names
-    get, when the message is received    an object that is gone: the message is delivered with its pointer as the body
-    delete, after the message is deleted a crash between leaves an object that no message names
+    put, before the message is sent      a crash in between leaves an object that no message names
+    get, when the message is received    if the object is gone, the message is delivered with its pointer as the body
+    delete, after the message is deleted a crash in between leaves an object that no message names
 
-So an object may outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left over
-(longer than the queue's and the dead-letter queue's retention together: 28 days at most).
+So an object can outlive its message, never the other way round; a lifecycle rule of the bucket removes what is left
+over (after more than the queue's and the dead-letter queue's retention together: 28 days at most).
 
-Anyone who may send to the queue can write a pointer. So an object is read only if it is in the configured bucket and prefix
-and its name has the form that `put` gives it, which cannot be guessed. And an object is deleted only if it was put for the
-message's own queue, or for a queue whose dead-letter or held queue that is (`QueueCatalogue.dead_letters_to`); objects of
-messages that were moved elsewhere are left to the lifecycle rule.
+Anyone who may send to the queue can write a pointer. So an object is read only if it is in the configured bucket and
+prefix and its name has the form that `put` gives it, which cannot be guessed. And an object is deleted only if it was
+put for the message's own queue, or for a queue that uses this queue as its dead-letter or held queue
+(`QueueCatalogue.dead_letters_to`); objects of messages that were moved elsewhere are left to the lifecycle rule.
 
 Never here: messages, queues. Invariant: no other object is read or deleted.
 
@@ -29,7 +29,7 @@ from onefold.engines.aws.session import Session, aws_errors
 if TYPE_CHECKING:
     from onefold.outside import Entropy
 
-_NAME: Final = r"([A-Za-z0-9_-]{1,80}(?:\.fifo)?)/[0-9a-f]{32}"  # of an object, after the prefix
+_NAME: Final = r"([A-Za-z0-9_-]{1,80}(?:\.fifo)?)/[0-9a-f]{32}"  # an object's name after the prefix
 DELETED_AT_ONCE: Final = 1_000  # S3 API, DeleteObjects
 
 
@@ -37,9 +37,9 @@ class Payloads:
     """Bodies in one bucket.
 
     Args:
-        session: clients.
+        session: gives the clients.
         bucket: its name.
-        prefix: of every object's key, without slashes around it; may be empty.
+        prefix: prefix of every object's key, without slashes around it; can be empty.
         entropy: makes the objects' names; two messages never share an object.
     """
 
@@ -50,7 +50,7 @@ class Payloads:
         self._entropy = entropy
 
     def put(self, queue: str, body: str) -> str:
-        """Store a body; its object's key.
+        """Store a body; returns its object's key.
 
         Raises:
             NotFoundError: the bucket does not exist. UsageError: not allowed. TransientError: S3 did not answer.
@@ -65,12 +65,12 @@ class Payloads:
         return bucket == self.bucket and self.queue_of(key) is not None
 
     def queue_of(self, key: str) -> str | None:
-        """The queue that an object was put for; None: `put` made no object of that name."""
+        """The queue for which an object was put; None if `put` cannot have made an object with that name."""
         found = re.fullmatch(_NAME, key[len(self.prefix) :]) if key.startswith(self.prefix) else None
         return None if found is None else found[1]
 
     def get(self, key: str) -> str | None:
-        """A body; None when the object is gone or holds no text.
+        """A body; None if the object is gone or is not text.
 
         Raises:
             UsageError: not allowed, or the bucket is gone. TransientError: S3 did not answer.
@@ -89,7 +89,7 @@ class Payloads:
         """Delete the objects of a queue's messages, if they were stored for that queue.
 
         Args:
-            dead_letters_to: whether one queue's messages end in the other, its dead-letter or held queue.
+            dead_letters_to: returns whether the second queue is the dead-letter or held queue of the first.
 
         Raises:
             as `delete`.

@@ -1,7 +1,7 @@
 """Conversion of a queue's settings to SQS attributes and back.
 
-SQS has no attribute for a held queue; it is in the tag `onefold:held`. Times that SQS keeps in seconds must be
-whole seconds, and its limit on messages in flight cannot be set.
+SQS has no attribute for a held queue; its name is in the tag `onefold:held`. Times that SQS keeps in seconds must be
+whole seconds, and SQS's limit on messages in flight cannot be set.
 
 Never here: calls to AWS. Invariant: writing back what `read` returned changes nothing.
 

@@ -1,19 +1,19 @@
 """Sending to an SQS queue: entries are checked, turned into messages, and sent in batches until each has its answer.
 
-Entries are checked here against the queue's settings before anything is sent, so that one bad entry never fails a batch;
-SQS's own refusal of an entry is passed on. On a FIFO queue, after an entry that was not taken, later ones of its group are
-not sent either: their order would be lost.
+Entries are checked here against the queue's settings before anything is sent, so that one bad entry never fails a
+batch; SQS's own refusal of an entry is passed on. On a FIFO queue, if an entry was not accepted, later ones of its
+group are not sent either: their order would be lost.
 
-A message that is due later than SQS delays one becomes a one-time schedule of EventBridge Scheduler that sends it and
-deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be sent
-here. Its name is made of queue, instant and message, so a send that is tried again makes no second one; two equal messages
-for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"), tries for a day, and then puts the
-request into the queue's dead-letter queue. Scheduler takes a standard queue only, so messages of FIFO queues go to one of
-their own (`later_dead`). Needs a group and a role that may send (`onefold synth --later` makes both and puts them into the
-engine's URL); without them such a message is refused.
+A message that is due later than SQS can delay it becomes a one-time schedule of EventBridge Scheduler that sends it and
+deletes itself (`Later`). The schedule's target is SQS's SendMessage (universal target) with the message as it would be
+sent here. Its name is made from queue, instant and message, so a send that is tried again does not make a second
+schedule; two equal messages for one instant are one. Scheduler is precise to a minute (user guide, "Schedule types"),
+tries for a day, and then puts the request into the queue's dead-letter queue. Scheduler accepts only a standard queue
+for that, so messages of FIFO queues go to a separate one (`later_dead`). This needs a group and a role that may send
+(`onefold synth --later` makes both and puts them into the engine's URL); without them such a message is refused.
 
-Never here: receiving. Invariant: an entry's answer is `Sent` only when SQS named it as accepted; the body arrives unchanged
-given, and nothing in it is interpreted as a context attribute.
+Never here: receiving. Invariant: an entry's answer is `Sent` only if SQS named it as accepted; the body arrives as it
+was given, and nothing in it is interpreted as a context attribute.
 
 Sources: SQS API reference, SendMessageBatch; developer guide, "Amazon SQS message quotas"; EventBridge Scheduler API
 reference, CreateSchedule; user guide, "Using universal targets", "Deleting a schedule", "Adding context attributes";
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 
 INPUT_BYTES_MAX: Final = 262_144
-ATTEMPTS: Final = 185  # API reference, RetryPolicy: the most
-AGE_S: Final = 86_400  # same
-_CONTEXT: Final = "<aws.scheduler."  # begins what Scheduler fills in
-_LAST_AT_MS: Final = 253_402_300_799_000  # the last second that has four digits of a year
+ATTEMPTS: Final = 185  # API reference, RetryPolicy: the maximum
+AGE_S: Final = 86_400  # the same
+_CONTEXT: Final = "<aws.scheduler."  # the beginning of text that Scheduler replaces
+_LAST_AT_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
 class Later:
     """Makes one-time schedules.
 
     Args:
-        session: clients.
-        group: name of the schedule group. role: ARN of the role that they send with.
-        dead: whole name of the standard queue for what FIFO queues could not be sent; None for none.
+        session: gives the clients.
+        group: name of the schedule group. role: ARN of the role with which the schedules send.
+        dead: full name of the standard queue for messages that could not be sent to a FIFO queue; None for none.
     """
 
     def __init__(self, session: Session, *, group: str, role: str, dead: str | None = None) -> None:
@@ -73,14 +73,15 @@ class Later:
         """Send a message at an instant, rounded up to a second.
 
         Args:
-            form: the message. url, arn: of the queue. dead_letter: name on AWS of a standard queue of the same account; None
-                for none.
+            form: the message. url, arn: the queue's. dead_letter: name on AWS of a standard queue of the same account;
+                None for none.
 
         Returns:
-            `Sent` with the schedule's name for an id: the message has none yet.
+            `Sent` with the schedule's name as the id, because the message has none yet.
 
         Raises:
-            NotFoundError: the schedule group does not exist. UsageError: not allowed. TransientError: for now.
+            NotFoundError: the schedule group does not exist. UsageError: not allowed. TransientError: it failed for
+                now.
         """
         text = _input(form, url)
         if len(text.encode()) > INPUT_BYTES_MAX:
@@ -103,7 +104,7 @@ class Later:
         if dead_letter is not None:
             target["DeadLetterConfig"] = {"Arn": f"arn:{partition}:sqs:{region}:{account}:{dead_letter}"}
         client = self._session.client("scheduler")
-        made_before = client.exceptions.ConflictException  # by an earlier try
+        made_before = client.exceptions.ConflictException  # an earlier try has made it
         with aws_errors("scheduler:CreateSchedule", f"schedule group {self._group}"), suppress(made_before):
             client.create_schedule(
                 Name=name,
@@ -126,21 +127,21 @@ def _input(form: Form, url: str) -> str:
 
 
 def _base64(value: object) -> str:
-    """A binary attribute as JSON has it."""
+    """A binary attribute in the form that it has in JSON."""
     assert isinstance(value, bytes)
     return b64encode(value).decode()
 
 
 def _parts(arn: str) -> tuple[str, str, str]:
-    """Partition, region and account."""
+    """Partition, region and account of an ARN."""
     _, partition, _, region, account, *_ = arn.split(":")
     return partition, region, account
 
 
 _INVALID: Final = "InvalidParameterValue"
-_TRACE_CHARS_MAX: Final = 1_000  # of a reason: an attribute counts for the message's size
-_BEYOND: Final = 1 << 40  # a size limit that no body reaches: the limit is checked with our attributes added
-LATE_BYTES_MAX: Final = 120_000  # of a message: as JSON in JSON it stays below the 256 KB of a schedule's input
+_TRACE_CHARS_MAX: Final = 1_000  # in a reason, because attributes count towards the message's size
+_BEYOND: Final = 1 << 40  # a size limit that no body reaches: the real limit is checked with our attributes added
+LATE_BYTES_MAX: Final = 120_000  # of a message, which as JSON in JSON stays below the 256 KB of a schedule's input
 _BEHIND: Final = "BehindRefused"
 
 
@@ -158,12 +159,12 @@ def send(
     """Send entries to a queue; one answer each, in order.
 
     Args:
-        whole: nothing is sent where one of them is refused here.
-        later: for messages that are due later than SQS delays them; None to refuse those.
+        whole: send nothing if one of them is refused here.
+        later: for messages that are due later than SQS can delay them; None to refuse those.
         signer: used for entries with signed attributes, and for derived deduplication ids.
 
     Raises:
-        TransientError: some were not accepted for now, or no answer came; others may have been accepted.
+        TransientError: some were not accepted for now, or there was no answer; others may have been accepted.
         NotFoundError: the queue does not exist. UsageError: not allowed, no credentials.
     """
     answers: dict[int, Sent | Refused] = {}
@@ -177,9 +178,7 @@ def send(
             late[index] = asked.run_at_ms
             entry = structs.replace(asked, run_at_ms=None)
         made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
-        if (
-            isinstance(made, Refused) and not fresh
-        ):  # by what was known of the queue: it may have been changed elsewhere
+        if isinstance(made, Refused) and not fresh:  # by cached settings: somebody may have changed the queue
             settings, fresh = catalogue.settings(name, fresh=True), True
             made = _form(settings, entry, now_ms, signer, offloads=payloads is not None)
         if isinstance(made, Refused):
@@ -224,14 +223,14 @@ def _send_late(
 
 
 def _is_late(ahead_ms: int, settings: QueueSettings) -> bool:
-    """Whether SQS cannot wait so long: over 15 minutes, or at all for one message of a FIFO queue."""
+    """Whether SQS cannot delay a message for so long: over 15 minutes, or at all if it is in a FIFO queue."""
     return ahead_ms > limits.DELAY_MS_MAX or (settings.fifo and ahead_ms > 0)
 
 
 def _form(
     settings: QueueSettings, entry: Entry, now_ms: int, signer: Callable[[], Signer], *, offloads: bool
 ) -> Form | Refused:
-    """The message of an entry, or why a queue with these settings would not take it."""
+    """The message of an entry, or why a queue with these settings would not accept it."""
     wrong = check_entry(entry, structs.replace(settings, message_bytes_max=_BEYOND))
     if wrong is not None:
         return wrong
@@ -257,13 +256,13 @@ def _form(
     if bytes_of(form) > settings.message_bytes_max:
         if not offloads:
             return _too_large(settings.message_bytes_max, offloads=False)
-        if settings.fifo and dedup_id is None:  # SQS would take it from the pointer, which is new every time
+        if settings.fifo and dedup_id is None:  # SQS would derive it from the pointer, which is new every time
             form = structs.replace(form, dedup_id=hashlib.sha256(entry.body.encode()).hexdigest())
     return form
 
 
 def claims(attributes: Mapping[str, Attribute]) -> bool:
-    """Whether attributes claim what only onefold of the same app may say."""
+    """Whether attributes claim something that only onefold of the same app may claim."""
     return any(name in attributes for name in CLAIMS)
 
 
@@ -272,11 +271,11 @@ def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refuse
     if entry.run_at_ms is not None:
         delay_ms = max(entry.run_at_ms - now_ms, 0)
         if _is_late(delay_ms, settings):
-            kind = "a FIFO queue delays no single message" if settings.fifo else "SQS delays for at most 15 minutes"
+            kind = "a FIFO queue cannot delay one message" if settings.fifo else "SQS delays for at most 15 minutes"
             return Refused(
                 "UnsupportedOperation",
                 f"run_at_ms is {delay_ms:,} ms ahead, and {kind}. A later start needs a one-time schedule: deploy with "
-                "--later, and use the engine's URL that it puts out.",
+                "--later, and use the engine's URL that it prints.",
             )
     if delay_ms is None or settings.fifo:  # a FIFO queue's own delay applies
         return None
@@ -286,14 +285,14 @@ def _delay_s(entry: Entry, settings: QueueSettings, now_ms: int) -> int | Refuse
 def _too_large(limit: int, *, offloads: bool) -> Refused:
     text = f"One or more parameters are invalid. Reason: Message must be shorter than {limit} bytes."
     if offloads:
-        text += " Its attributes alone are larger, and only a body can lie in S3."
+        text += " Its attributes alone are larger, and only a body can be stored in S3."
     elif limit == limits.MESSAGE_BYTES_MAX:
         text += " Larger bodies need a bucket: add payloads=BUCKET/PREFIX to the engine's URL."
     return Refused(_INVALID, text)
 
 
 def store(payloads: Payloads, name: str, form: Form) -> tuple[Form, str]:
-    """Put a message's body in S3: the message with a pointer, and the object's key."""
+    """Put a message's body in S3; returns the message with a pointer, and the object's key."""
     key = payloads.put(name, form.body)
     size = len(form.body.encode())
     return structs.replace(form, body=pointer(payloads.bucket, key), stored_bytes=size), key
@@ -308,7 +307,7 @@ def deliver(
     """Send messages that are ready, in batches; one answer each, in order.
 
     Args:
-        accepted: called with each index as soon as SQS has accepted it, also when an error follows.
+        accepted: called with each index as soon as SQS has accepted the message, even if an error follows.
 
     Raises:
         as `send`.
@@ -385,12 +384,12 @@ def dead_letter_copy(message: Received, reason: Reason, source: str, *, fifo: bo
         token=token,
         dedup_id=token if fifo else None,
         delay_s=None,
-        key=reason.key or message.form.key,  # the sender wrote that one, and only this one has been read from the body
+        key=reason.key or message.form.key,  # the sender wrote the latter; only the former was read from the body
     )
 
 
 def _cut_trace(trace: str) -> str:
-    """The end of a trace, which says most: half of the room for the exception's text, the other half for the last frames."""
+    """The end of a trace, which says most: half of the space for the exception's text, half for the last frames."""
     at = text_at(trace)
     text = trace[at:]
     if at and len(text) > _TRACE_CHARS_MAX // 2:
@@ -404,5 +403,5 @@ def without_trace(form: Form) -> Form:
 
 
 def without_reason(form: Form) -> Form:
-    """The same copy without reason, source and id, for a message that with them is larger than a queue takes."""
+    """The same copy without reason, source and id, for a message that is too large for the queue with them."""
     return structs.replace(form, reason=None, source=None, token=None)

@@ -2,15 +2,18 @@
 
 Time-outs and retries are set on purpose (docs/how-to/deploy-to-aws.md repeats them for users):
 
-- Retry mode `standard`, at most 3 tries for a call that failed in transit, by botocore itself: enough for a dropped
-  connection, short enough that the worker's own policy decides soon. Any later retry is the driver's.
-- 5 s to connect and 10 s to read, to which the caller adds the wait of a long poll (`read_s`): a call must end before the
-  lease of the operation it is made for.
-- Connections are kept alive and as many as threads use them.
+- Retry mode `standard`: botocore itself makes at most 3 tries for a call that failed in transit. That is enough for a
+dropped
+  connection, and short enough that the worker's own policy decides soon. Any later retry is the runner's.
+- 5 s to connect and 10 s to read, to which the caller adds the wait of a long poll (`waits_s`): a call must end before
+the
+  lease of the operation for which it is made.
+- Connections are kept alive; there are as many as threads use.
 
-Errors are classified by code, and by HTTP status. Never here: what a call means, queues, tables, what to do about an error.
-Invariant: no credential is read before a client is asked for; no error of botocore leaves a backend; an error that may pass
-is a TransientError, and no other is.
+Errors are classified by code and by HTTP status. Never here: what a call means, queues, tables, what to do about an
+error.
+Invariant: no credential is read before a client is asked for; no error of botocore leaves a backend; an error is a
+TransientError if and only if it may pass.
 
 Sources: DynamoDB developer guide, "Error handling"; SQS API reference, "Common errors"; botocore, retries/standard.py.
 """
@@ -40,7 +43,7 @@ CONNECT_S: Final = 5
 READ_S: Final = 10
 TRIES: Final = 3
 CONNECTIONS_MAX: Final = 50
-_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # transient: others release what they hold
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # transient: others will release what they hold
 
 Service = str
 """`sqs`, `dynamodb`, `s3`, `cloudformation`, `lambda`, ...: boto3's name."""
@@ -51,10 +54,11 @@ class Session:
 
     Args:
         region: for example `eu-west-1`.
-        endpoints: service name to endpoint URL, for emulators; the name `*` is for all that are not named.
+        endpoints: from service name to endpoint URL, for emulators; the name `*` is for all services that are not
+            named.
         session: a boto3 session with the user's own credentials and profile; boto3's default chain unless given.
         tries: how often botocore sends one call in all, 1 or more; tests that count calls pass 1.
-        read_s: longest wait for an answer in seconds, without a long poll's own time.
+        read_s: longest wait for an answer in seconds, not counting the time of a long poll.
 
     Clients are safe to share between threads (boto3 guide, "Clients: multithreading").
     """
@@ -79,7 +83,7 @@ class Session:
         forks.in_child(self._start_anew)
 
     def _start_anew(self) -> None:
-        """In a forked child: clients of its own; two processes on one connection would read each other's answers."""
+        """In a forked child: use new clients, as two processes on one connection would read each other's answers."""
         forks.keep_for_ever(self._clients)
         self._clients, self._session, self._lock = {}, self._given, threading.Lock()
 
@@ -87,12 +91,12 @@ class Session:
         """The client of a service; the same object at every call with the same arguments.
 
         Args:
-            service: boto3's name of it.
-            waits_s: how long a call may wait on purpose (a long poll), added to the read time-out.
+            service: boto3's name for it.
+            waits_s: how long a call may wait on purpose (a long poll), in seconds; added to the read time-out.
 
         Raises:
-            UsageError: the region is not a region, or the endpoint not a URL.
-            TransientError: no file descriptor or no memory is left to read botocore's descriptions of services.
+            UsageError: the region is not a region, or the endpoint is not a URL.
+            TransientError: there is no file descriptor or memory left to read botocore's descriptions of services.
         """
         with self._lock:
             found = self._clients.get((service, waits_s))
@@ -101,7 +105,7 @@ class Session:
             return found
 
     def _make(self, service: Service, waits_s: float) -> Any:
-        # boto3's own session is not safe to share while it makes clients; the lock of `client` is held here.
+        # boto3's session is not safe to share while it makes clients, so the lock of `client` is held here.
         self._session = self._session or boto3.session.Session()
         config = Config(
             region_name=self.region,
@@ -130,14 +134,14 @@ class Session:
                 f"No client for {service} for now: {error}",
                 todo="Close what handlers open, run fewer at once, or raise the limit (`ulimit -n`).",
             ) from error
-        client.meta.events.register("needs-retry", _not_of_a_signal)  # botocore takes any exception for the network's
+        client.meta.events.register("needs-retry", _not_of_a_signal)  # botocore takes any exception for a network error
         return client
 
     def _endpoint(self, service: Service) -> str | None:
         return self.endpoints.get(service) or self.endpoints.get("*")
 
     def close(self) -> None:
-        """Close all connections; harmless twice."""
+        """Close all connections. Idempotent."""
         with self._lock:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
@@ -145,7 +149,7 @@ class Session:
 
 
 def _not_of_a_signal(caught_exception: BaseException | None = None, **_: object) -> None:
-    """Before botocore tries again: what the handler of a signal has raised goes to the caller."""
+    """Before botocore tries again: pass an exception that a signal handler has raised on to the caller."""
     if caught_exception is not None:
         let_through(caught_exception)
 
@@ -156,13 +160,13 @@ def aws_errors(action: str, resource: str) -> Iterator[None]:
 
     Args:
         action: the IAM action of the calls inside, for example `sqs:SendMessage`.
-        resource: what it is done to, as a person would name it: an ARN, a queue's URL, `table onefold`.
+        resource: what they act on, as a person would name it: an ARN, a queue's URL, `table onefold`.
 
     Raises:
         NotFoundError: the resource does not exist in this region and account.
         UsageError: not allowed (names action and resource), no or unknown credentials, or an input that AWS refuses.
-        TransientError: throttled, timed out, unreachable, 5xx; credentials that could not be renewed this time. The call may
-            have been carried out nevertheless.
+        TransientError: throttled, timed out, unreachable, 5xx, or the credentials could not be renewed this time. The
+            call may have been carried out nevertheless.
     """
     try:
         yield
@@ -174,13 +178,13 @@ def aws_errors(action: str, resource: str) -> Iterator[None]:
 
 
 def _ours(error: Exception, action: str, resource: str) -> errors.OnefoldError | None:
-    """See `aws_errors`; None: an error that is not of AWS."""
+    """See `aws_errors`; None for an error that does not come from AWS."""
     if _is_of_renewal(error):
         let_through(error)
         return errors.TransientError(
             f"The AWS credentials for {action} could not be renewed: {error}",
-            meaning="This process had some, which are over or about to be; it asks for new ones at the next call.",
-            todo="If it lasts, look at what gives them: the host's metadata service, credential_process, STS or SSO.",
+            meaning="The ones that this process had have expired or are about to; the next call asks for new ones.",
+            todo="If it lasts, check their source: the host's metadata service, credential_process, STS or SSO.",
         )
     match error:
         case failures.ClientError():
@@ -205,7 +209,7 @@ def _ours(error: Exception, action: str, resource: str) -> errors.OnefoldError |
 
 
 def _is_of_renewal(error: Exception) -> bool:
-    """Whether it came while botocore asked for new credentials in place of some that it had, whatever kind it is."""
+    """Whether an error, of whatever kind, came while botocore was replacing credentials that it had."""
     return any(
         isinstance(one, RefreshableCredentials) and getattr(one, "_access_key", None) is not None
         for one in _objects_on_the_way(error)
@@ -213,7 +217,7 @@ def _is_of_renewal(error: Exception) -> bool:
 
 
 def _objects_on_the_way(error: Exception) -> Iterator[object]:
-    """Those whose methods it came through."""
+    """The objects through whose methods an error came."""
     trace = error.__traceback__
     while trace is not None:
         yield trace.tb_frame.f_locals.get("self")
@@ -271,8 +275,8 @@ def translated(error: ClientError, action: str, resource: str) -> errors.Onefold
     if code in _EXPIRED and _has_renewable_credentials(error):
         return errors.TransientError(
             f"AWS does not accept the credentials for {action} on {resource} any more ({code}): {said}",
-            meaning="What gives them to this process is late with new ones.",
-            todo="If it lasts, look at what gives them, and at this machine's clock.",
+            meaning="They have expired, and this process has not received new ones in time.",
+            todo="If it lasts, check where they come from, and this machine's clock.",
         )
     if code in _UNKNOWN_CALLER:
         return errors.UsageError(

@@ -1,18 +1,18 @@
 """Messages that this process received: remembering them, and hiding, resending, deleting or dead-lettering them in batches.
 
-SQS never gives a body twice, so the messages that this process holds are remembered (`Holding`), to be copied when they are
-dead-lettered. A message is remembered by its receipt until it is deleted or dead-lettered, or until its visibility has been
-over for `REMEMBERED_MS`. A visibility counts for at most the length of the receive's own: a heartbeat comes within that
-time, and a message that is hidden for longer is waiting for a later receive, not for this process. Receipts of dead-lettered
-messages are remembered for `REMEMBERED_MS`: doing it twice makes one copy.
+SQS does not return a body again outside a receive, so the messages that this process holds are remembered (`Holding`),
+to be copied when they are dead-lettered. A message is remembered by its receipt until it is deleted or dead-lettered,
+or until `REMEMBERED_MS` after the end of its visibility. A visibility counts at most for as long as the receive's own:
+a heartbeat comes within that time, and a message that is hidden for longer is waiting for a later receive, not for this
+process. Receipts of dead-lettered messages are remembered for `REMEMBERED_MS`, so that doing it twice makes one copy.
 
-When a message whose payload is in S3 is deleted, so is the payload. Every receive counts on SQS; so a message that only
-waits, and whose next receive would move it to the dead-letter queue, is replaced by a delayed copy with the same key.
+When a message whose payload is in S3 is deleted, so is the payload. On SQS every receive counts; so a message that only
+waits, and that the next receive would move to the dead-letter queue, is replaced by a delayed copy with the same key.
 
-SQS cannot move a message in one step, so dead-lettering (`move_aside`) is a copy to the dead-letter or held queue, then a
-deletion. A crash between the two leaves both; the message is dead-lettered again later, and both copies carry the same
-`onefold-id`, by which readers recognise them as one message. On a FIFO queue an expired receipt dead-letters nothing: the
-message is first hidden for a while.
+SQS cannot move a message in one step, so dead-lettering (`move_aside`) is a copy to the dead-letter or held queue, then
+a deletion. A crash between the two leaves both; the message is dead-lettered again later, and both copies have the same
+`onefold-id`, by which readers recognise them as one message. On a FIFO queue the message is first hidden for a while,
+so that an expired receipt does not dead-letter anything.
 
 Never here: deciding which message, and why. Invariant: a message is deleted only after its copy was accepted; the answer for
 a receipt is what SQS said about it; the number of remembered messages is bounded by what this process received within a
@@ -51,7 +51,7 @@ _SWEPT_EVERY_MS: Final = 30 * limits.SECOND_MS
 
 
 class HeldMessage:
-    """A message this process holds; `copied` once its copy is in the dead-letter or held queue."""
+    """A message that this process holds; `copied` is True once its copy is in the dead-letter or held queue."""
 
     __slots__ = ("copied", "forgotten_at_ms", "message", "visible_ms")
 
@@ -62,7 +62,7 @@ class HeldMessage:
         self.extend(visible_ms, now_ms)
 
     def extend(self, visible_ms: int, now_ms: int) -> None:
-        """It is hidden for so long from now."""
+        """Note that it is hidden for `visible_ms` from now."""
         self.forgotten_at_ms = now_ms + min(visible_ms, self.visible_ms) + REMEMBERED_MS
 
 
@@ -70,7 +70,7 @@ class Holding:
     """Held messages by receipt. Safe to call from any thread.
 
     Args:
-        clock: monotonic time, for what is forgotten.
+        clock: monotonic time, for when messages are forgotten.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class Holding:
         self._lock = threading.Lock()
 
     def remember(self, receipt: str, message: Received, visible_ms: int) -> None:
-        """A message was received and is hidden for `visible_ms`."""
+        """Remember a message that was received and is hidden for `visible_ms`."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             if now_ms - self._swept_at_ms >= _SWEPT_EVERY_MS:
@@ -91,14 +91,14 @@ class Holding:
             self._held[receipt] = HeldMessage(message, visible_ms, now_ms)
 
     def extend(self, receipt: str, visible_ms: int) -> None:
-        """Its visibility now lasts so long from now."""
+        """Note that a message's visibility lasts `visible_ms` from now."""
         with self._lock:
             held = self._held.get(receipt)
             if held is not None:
                 held.extend(visible_ms, self._clock.monotonic_ms())
 
     def get(self, receipts: Sequence[str]) -> list[HeldMessage | None]:
-        """What is held by each receipt."""
+        """The message held under each receipt; None if there is none."""
         with self._lock:
             return [self._held.get(receipt) for receipt in receipts]
 
@@ -120,7 +120,7 @@ class Holding:
 _METHODS: Final = {
     "DeleteMessage": "delete_message_batch",
     "ChangeMessageVisibility": "change_message_visibility_batch",
-}  # action as IAM names it: boto3's method
+}  # from the action as IAM names it to boto3's method
 
 
 def set_visible_in(
@@ -133,15 +133,15 @@ def set_visible_in(
     delete: Callable[[Sequence[str]], object],
     trusts: Callable[[Form, str, int], bool],
 ) -> list[bool]:
-    """Hide each receipt's message, or replace it; answers and errors as `SqsQueue.set_visible_in`.
+    """Hide each receipt's message, or replace it; answers and errors as for `SqsQueue.set_visible_in`.
 
     Args:
-        name: of the queue. holding: its messages that this process holds. send, delete: the queue's own.
-        trusts: whether a message's claims are onefold's own; the copy of any other is not signed.
+        name: the queue. holding: its messages that this process holds. send, delete: the queue's own.
+        trusts: returns whether a message's claims are onefold's own; copies of other messages are not signed.
     """
     parsed = {
         receipt: parse_receipt(receipt) for receipt, _ in changes
-    }  # a malformed one is refused before anything else
+    }  # a malformed receipt is refused before anything else
     for _, change in changes:
         if not 0 <= change.delay_ms <= limits.VISIBILITY_MS_MAX:
             raise errors.UsageError(
@@ -153,7 +153,7 @@ def set_visible_in(
     sent = send([entry for _, entry in waiting]) if waiting else []
     again = [receipt for (receipt, _), one in zip(waiting, sent, strict=True) if isinstance(one, Sent)]
     if again:
-        delete(again)  # a crash before it leaves two messages with one key
+        delete(again)  # a crash before this leaves two messages with one key
     rest = [one for one in changes if one[0] not in again]
     entries = [
         {
@@ -177,7 +177,7 @@ def _waiting(
     changes: Sequence[tuple[str, RetryIn]],
     trusts: Callable[[Form, str, int], bool],
 ) -> list[tuple[str, Entry]]:
-    """Messages that only wait and have one more receive left: their receipts, and the delayed copies to replace them."""
+    """For messages that only wait and have one receive left: their receipts, and the delayed copies to replace them."""
     if name.endswith(".fifo") or not any(change.uncounted for _, change in changes):
         return []
     receives_max = catalogue.settings(name).receives_max
@@ -205,7 +205,7 @@ def _waiting(
 def delete(
     catalogue: QueueCatalogue, name: str, holding: Holding, receipts: Sequence[str], payloads: Payloads | None
 ) -> list[bool]:
-    """Delete each receipt's message, then its payload in S3; answers and errors as `SqsQueue.delete`."""
+    """Delete each receipt's message, then its payload in S3; answers and errors as for `SqsQueue.delete`."""
     parsed = [parse_receipt(receipt) for receipt in receipts]
     answers = in_batches(catalogue, name, "DeleteMessage", [{"ReceiptHandle": one.handle} for one in parsed])
     stored = [one.stored for one, gone in zip(parsed, answers, strict=True) if gone and one.stored is not None]
@@ -216,13 +216,13 @@ def delete(
 
 
 def in_batches(catalogue: QueueCatalogue, name: str, action: str, entries: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Which entries of a batch operation SQS carried out; temporary failures raise an error at the end.
+    """Make a batch operation; returns which entries SQS carried out. Temporary failures raise an error at the end.
 
     Args:
-        name: of the queue. action: as IAM names it.
+        name: the queue. action: as IAM names it.
 
     Raises:
-        TransientError: SQS did not carry out all of them. NotFoundError, UsageError: as `aws_errors`.
+        TransientError: SQS did not carry out all of them. NotFoundError, UsageError: as for `aws_errors`.
     """
     url = catalogue.url(name)
 
@@ -240,7 +240,7 @@ def in_batches(catalogue: QueueCatalogue, name: str, action: str, entries: Seque
             f"SQS did not carry out {action} for {len(failed)} of {len(answers)} messages of queue {name} "
             f"({failed[0].code}, {batches.TRIES} tries).",
             meaning="The others are done.",
-            todo="Do it again; what was done stays done.",
+            todo="Make the call again; what was done stays done.",
         )
     return [not isinstance(one, batches.FailedEntry) for one in answers]
 
@@ -258,15 +258,15 @@ def move_aside(
 ) -> list[bool]:
     """Copy each receipt's message to its dead-letter or held queue with the reason, then delete it.
 
-    The payload in S3 stays: the copy names it. False where a FIFO queue's receipt has expired; also for a message that this
-    process did not receive, or forgot long after its visibility was over.
+    The payload in S3 stays, because the copy names it. False where a FIFO queue's receipt has expired; also for a
+    message that this process did not receive, or forgot long after the end of its visibility.
 
     Args:
-        name: of the queue it was received from. holding: its messages that this process holds.
-        signed: a message as its copy is sent, signed if its claims are onefold's own.
+        name: the queue from which they were received. holding: its messages that this process holds.
+        signed: returns a message as its copy is sent, signed if its claims are onefold's own.
 
     Raises:
-        UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
+        UsageError: the queue has no dead-letter or held queue, and nothing was changed; or not allowed.
         TransientError: not all were copied and deleted; the same call again does no harm in this process.
     """
     handles = {receipt: parse_receipt(receipt).handle for receipt, _ in moves}
@@ -277,7 +277,7 @@ def move_aside(
     moved = {text for text, done in zip(texts, holding.were_moved(texts), strict=True) if done}
     waiting = [text for text in held if text not in moved]
     fifo = name.endswith(".fifo")
-    if fifo and waiting:  # what has expired is not ours any more
+    if fifo and waiting:  # a message whose receipt has expired is no longer ours
         entries = [{"ReceiptHandle": handles[text], "VisibilityTimeout": _HELD_FOR_S} for text in waiting]
         waiting = _done(waiting, in_batches(catalogue, name, "ChangeMessageVisibility", entries))
     failed: errors.OnefoldError | None = None
@@ -301,7 +301,7 @@ def _done(texts: Sequence[str], answers: Sequence[bool]) -> list[str]:
 
 
 def _target(catalogue: QueueCatalogue, name: str, to: str) -> str:
-    """The name of the dead-letter or held queue; it exists."""
+    """The name of the dead-letter or held queue, which exists."""
     target = _named(catalogue, name, to, fresh=False) or _named(catalogue, name, to, fresh=True)
     problem = ""
     if target is not None:
@@ -342,12 +342,12 @@ def _copy(
     note = partial(_note_copied, [held for held, _ in waiting])
     answers = sending.deliver(catalogue, target, forms, accepted=note)
     refused = [index for index, one in enumerate(answers) if isinstance(one, Refused)]
-    stages = [sending.without_trace, sending.without_reason, None]  # None: as it came, without a new signature
+    stages = [sending.without_trace, sending.without_reason, None]  # None: as it arrived, without a new signature
     if not any(move.reason.trace is not None for _, move in waiting):
         del stages[0]
     left: list[tuple[int, Refused]] = []
     for less in stages:
-        if not refused:  # with what was added it may be larger than the queue takes: rather without than not at all
+        if not refused:  # it may be too large with what was added: then send it without
             return
         bare = [
             less(forms[index])

@@ -1,22 +1,22 @@
-"""Signatures over the attributes of a message that are security-relevant: key, run, amendment (`contracts/queue.CLAIMS`).
+"""Signatures over the security-relevant attributes of a message: key, run, amendment (`contracts/queue.CLAIMS`).
 
-Anyone who may send to a queue can write any attribute. These three decide more than a sender to that queue should be able to
-decide, so a message that carries one also carries `onefold-signature`: an HMAC-SHA256 over app, job, the claims and the
-body's digest. Copied onto another body, job or app it is not valid; copied together with all of them it names the same
-operation, which is answered from its record. Neither queue nor message id is in it: dead letters, redrives (SQS's own too)
-and delayed copies stay valid, and a job runs only from the queue it is declared on anyway.
+Anyone who may send to a queue can write any attribute. These three decide more than a sender to that queue should be
+able to decide, so a message that has one of them also has `onefold-signature`: an HMAC-SHA256 over app, job, the claims
+and the body's digest. Copied onto another body, job or app it is not valid; copied together with all of them it names
+the same operation, which is answered from its record. It does not include queue and message id, so that dead letters,
+redrives (even SQS's own) and delayed copies stay valid; a job runs only from the queue on which it is declared anyway.
 
-The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are accepted,
-so that one can be replaced. Without it, a secret is generated and kept in the record backend's State: anyone who can write
-there can write the records themselves. An unsigned message is trusted only when it was sent before
-ONEFOLD_UNSIGNED_BEFORE (an instant): for messages that the version before this one left in flight. A copy that is
+The secret is the first of ONEFOLD_SECRET, which may list several, separated by commas: the first signs, all are
+accepted, so that a secret can be replaced. Without it, a secret is generated and kept in the record backend's State:
+anyone who can write there can write the records themselves. An unsigned message is trusted only if it was sent before
+ONEFOLD_UNSIGNED_BEFORE (an instant), for messages that the previous version left in flight. A copy that is
 dead-lettered or moved is younger, so it is signed if the message was trusted (`sqs.Sqs.signed`).
 
 FIFO deduplication ids are derived from the same secret, so that nobody can predict them: with a predictable id, somebody
 else could send a message with that id first, and SQS would drop the real one as its duplicate. A process that may not read
 the secret sends the ids without this protection.
 
-Never here: which claims a job accepts unsigned, because its body says the same (`runner/handlers.py`).
+Never here: which claims a job accepts unsigned because the message's body says the same (`runner/handlers.py`).
 Invariant: nothing is signed that onefold of this engine did not send or verify itself.
 """
 
@@ -43,24 +43,22 @@ if TYPE_CHECKING:
 SECRET_VARIABLE: Final = "ONEFOLD_SECRET"  # noqa: S105 - a variable's name
 UNSIGNED_VARIABLE: Final = "ONEFOLD_UNSIGNED_BEFORE"
 SECRET_CHARS_MIN: Final = 32
-PLACE: Final = "secret"  # in State
+PLACE: Final = "secret"  # its name in State
 _FORM: Final = "onefold-1"
 _SIGNED: Final = (APP_ATTRIBUTE, JOB_ATTRIBUTE, *CLAIMS)
-_AGAIN_MS: Final = (
-    limits.MINUTE_MS
-)  # secrets that were read longer ago are read again for a signature that does not hold
-_SKEW_MS: Final = limits.MINUTE_MS  # ours: this host's clock and the server's are not further apart
+_AGAIN_MS: Final = limits.MINUTE_MS  # secrets that were read longer ago are read again when a signature is not valid
+_SKEW_MS: Final = limits.MINUTE_MS  # ours: this host's clock and the server's do not differ by more
 
 
 class Signer:
     """Signs and verifies for one engine. Safe to call from any thread.
 
     Args:
-        state: the record backend's; asked only when a message claims something, and no secret is configured.
+        state: the record backend's; asked only if a message claims something and no secret is configured.
         environment: where the two variables are looked up.
 
     Raises:
-        UsageError: a secret that is too short, a text that is not an instant.
+        UsageError: a secret is too short, or a text is not an instant.
     """
 
     def __init__(
@@ -81,7 +79,8 @@ class Signer:
         """The signature of a message.
 
         Raises:
-            UsageError: the secret cannot be read or made; TransientError: not for now. Nothing may be sent then.
+            UsageError: the secret cannot be read or created. TransientError: it cannot for now. Then nothing must be
+                sent.
         """
         return _signature(self._secrets(make=True)[0], attributes, body)
 
@@ -89,7 +88,8 @@ class Signer:
         """Whether onefold of the same app wrote these attributes.
 
         Args:
-            signature: that came with the message; None: none did. sent_at_ms: the server's own instant of sending.
+            signature: the one that came with the message; None if none did. sent_at_ms: when it was sent, by the
+                server.
 
         Raises:
             as `sign`: then it is not known.
@@ -105,8 +105,8 @@ class Signer:
     def disguised(self, text: str) -> str:
         """A text derived from another one with the secret, so that nobody without the secret can predict it.
 
-        A process that cannot read the secret gets the text unchanged, and warns once: a sender that is refused is one
-        that does not work, and what it sends is as good as before, only easier to predict.
+        A process that cannot read the secret gets the text unchanged, and warns once: refusing would stop a sender
+        whose messages are valid, only easier to predict.
         """
         if self._denied_at_ms is None or self._clock.monotonic_ms() - self._denied_at_ms >= _AGAIN_MS:
             try:
@@ -127,10 +127,10 @@ class Signer:
     # -- secrets -------------------------------------------------------------------------------------------------------
 
     def _may_be_newer(self, sent_at_ms: int) -> bool:
-        """Whether a message may be signed with a secret that was stored after this process last read them.
+        """Whether a message may be signed with a secret that was stored after this process last read the secrets.
 
         So a stranger's made-up signature makes it read them once more, which costs less than dead-lettering the message; and
-        it never keeps the process from seeing a new secret.
+        such signatures never keep the process from seeing a new secret.
         """
         if self._configured or self._read_at_ms is None:
             return False
@@ -160,7 +160,7 @@ class Signer:
         found = state.get([PLACE])[0]
         if found is None and make:
             new = "".join(self._entropy.token() for _ in range(4))
-            state.put([Change(PLACE, msgspec.json.encode([new]), 0)])  # refused: somebody else was first
+            state.put([Change(PLACE, msgspec.json.encode([new]), 0)])  # not applied if somebody else was first
             found = state.get([PLACE])[0]
         return () if found is None else tuple(msgspec.json.decode(found.value, type=list[str]))
 
@@ -172,13 +172,13 @@ def _signature(secret: str, attributes: Mapping[str, Attribute], body: str) -> s
 
 
 def _warn(error: errors.OnefoldError) -> None:
-    import logging  # a cold start has no use for it
+    import logging  # a cold start does not need it
 
     logging.getLogger("onefold").warning(
-        "This process sends to FIFO queues under deduplication ids that can be foretold, because it cannot read the app's "
-        "secret. Whoever else may send to such a queue can send an operation's id first, and SQS then drops the operation's "
-        "own message for five minutes, although send() succeeded. Set %s to the app's secret in this process, or allow "
-        "it to read and write the record backend. %s",
+        "This process sends to FIFO queues with deduplication ids that can be predicted, because it cannot read the "
+        "app's secret. Anyone else who may send to such a queue can send an operation's id first, and SQS then drops "
+        "the operation's own message for five minutes, although send() succeeded. Set %s to the app's secret in this "
+        "process, or allow it to read and write the record backend. %s",
         SECRET_VARIABLE,
         error.what,
     )

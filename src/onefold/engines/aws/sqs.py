@@ -1,21 +1,22 @@
 """SQS in one region, and one queue of it behind the Queue contract.
 
-`Sqs` holds what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. How messages are sent is in
-`sending.py`, how they are hidden, deleted and dead-lettered in `settling.py`, operators' verbs are in `sqs_admin.py`. For a
-function whose messages Lambda received (`adopt`), as long as all goes well, no client of SQS is made and nothing is looked
-up.
+`Sqs` has what all queues of a prefix share, and each queue once; `SqsQueue` has the verbs. Messages are sent by
+`sending.py`, and hidden, deleted and dead-lettered by `settling.py`; operators' verbs are in `sqs_admin.py`. For a
+function whose messages Lambda received (`adopt`), no client of SQS is made and nothing is looked up as long as all goes
+well.
 
 What SQS cannot do is declared in `CAPABILITIES`: a wait always counts as a receive, there is no late `run_at` without
 EventBridge Scheduler, dead-lettering takes two steps, and a queue cannot be read without receiving. A process can
-dead-letter only what it received itself, or adopted.
+dead-letter only messages that it received itself or adopted.
 
 Never here: policy, queues' settings, reading queues for people. Invariant: the answer for a receipt is SQS's own; a
 message that SQS returned is passed on, or becomes visible again after its visibility timeout; an error never hides
 messages that other calls returned.
 
-`EventBusQueue` is EventBridge's PutEvents as a queue that is only sent to: each body is one entry of the request, as JSON.
-Entries go ten at a time and stay below the size of a request; temporary failures are tried again without the others.
-EventBridge delivers each event at least once and has no deduplication: an event that is put twice is two events.
+`EventBusQueue` is EventBridge's PutEvents as a queue that can only be sent to: each body is one entry of the request,
+as JSON. Entries are sent ten at a time, below the size limit of a request; temporary failures are tried again without
+the others. EventBridge delivers each event at least once and has no deduplication: an event that is put twice is two
+events.
 
 Sources: SQS API reference, the operation in each method; developer guide, "Amazon SQS visibility timeout" and "Amazon SQS
 long polling". EventBridge API reference, PutEvents; user guide, "Sending events with PutEvents" (which errors to try again).
@@ -70,15 +71,15 @@ class Sqs:
     """The queues of one region that share a prefix. Safe to call from any thread.
 
     Args:
-        session: clients.
-        clock: of this host, for when messages were received and for what is remembered.
+        session: gives the clients.
+        clock: this host's, for when messages were received and how long they are remembered.
         entropy: makes receive attempt ids (FIFO).
         prefix: put before every queue's name on AWS.
-        payloads: where bodies over the limit go; None to refuse them.
-        later: makes schedules of messages that are due later than SQS delays; None to refuse them.
-        wait_s: long polling, 0 to 20 seconds: the longest time one `receive` waits for a first message. 0 asks a sample of
-            SQS's servers only and may miss messages. A look waits at most one second.
-        state: of the record backend, where the secret of signatures is kept; None if only the environment may have one.
+        payloads: where bodies over the limit are stored; None to refuse them.
+        later: makes schedules for messages that are due later than SQS can delay them; None to refuse them.
+        wait_s: long polling, 0 to 20 seconds: the longest time for which one `receive` waits for a first message. 0
+            asks only a sample of SQS's servers and may miss messages. A reading for people waits at most one second.
+        state: the record backend's, where the secret of signatures is kept; None if only the environment can have one.
     """
 
     def __init__(
@@ -122,14 +123,15 @@ class Sqs:
         return Signer(self._state or _no_state, clock=self.clock, entropy=self.entropy)
 
     def trusts(self, form: Form, body: str, sent_at_ms: int) -> bool:
-        """Whether a message claims something, and onefold of the same app wrote it; errors as `Signer.trusts`."""
+        """Whether a message claims something, and onefold of the same app wrote it; errors as for `Signer.trusts`."""
         claims = any(name in form.attributes for name in CLAIMS)
         return claims and self.signer.trusts(form.attributes, body, form.signature, sent_at_ms)
 
     def signed(self, got: Received) -> Form:
-        """A message as its copy is sent: signed again where onefold in the same app wrote its claims.
+        """A message as its copy is sent: signed again if onefold in the same app wrote its claims.
 
-        What counts by ONEFOLD_UNSIGNED_BEFORE, or by a secret that is replaced, counts in the copy too, which is younger.
+        So a message that is trusted by ONEFOLD_UNSIGNED_BEFORE, or by a secret that is being replaced, stays trusted as
+        a copy, although the copy is younger.
 
         Raises:
             as `Signer.sign`, and as `Payloads.get`.
@@ -144,11 +146,11 @@ class Sqs:
 
     @property
     def admin(self) -> SqsQueues:
-        """The operator's verbs, which also say whether there is a queue."""
+        """The operator's verbs, which also report whether a queue exists."""
         catalogue = self.catalogue
         with self._lock:
             if self._admin is None:
-                from onefold.engines.aws.sqs_admin import SqsQueues  # a Lambda function needs no operator's verbs
+                from onefold.engines.aws.sqs_admin import SqsQueues  # a Lambda function does not need them
 
                 self._admin = SqsQueues(
                     catalogue,
@@ -164,16 +166,16 @@ class Sqs:
             return self._admin
 
     def open(self, name: str) -> Queue:
-        """As `queue`; a bus's place opens EventBridge's PutEvents."""
-        if ":" in name:  # as in no queue's name
+        """As `queue`; the location of a bus opens EventBridge's PutEvents."""
+        if ":" in name:  # no queue's name has a colon
             return open_bus(self.session, name, self.prefix)
         return self.queue(name)
 
     def queue(self, name: str) -> SqsQueue:
-        """One queue, the same object at every call. SQS is not called: if the queue does not exist, its methods raise."""
+        """One queue, the same object at every call. SQS is not asked: if it does not exist, its methods raise."""
         found = self._open.get(name)
         if found is None:
-            found = self._open.setdefault(name, SqsQueue(self, name))  # only the receiver can dead-letter
+            found = self._open.setdefault(name, SqsQueue(self, name))  # one object: only the receiver can dead-letter
         return found
 
 
@@ -185,8 +187,8 @@ class SqsQueue:
     """The Queue contract on one SQS queue. Safe to call from any thread.
 
     Args:
-        sqs: what it shares with others.
-        name: the queue, without the prefix.
+        sqs: what it shares with other queues.
+        name: the queue's name, without the prefix.
     """
 
     capabilities = CAPABILITIES
@@ -201,14 +203,14 @@ class SqsQueue:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, entries: Sequence[Entry], *, whole: bool = False) -> list[Sent | Refused]:
-        """Accept messages; with `whole` none, where one is refused before it is sent.
+        """Accept messages; with `whole`, none of them if one is refused before it is sent.
 
-        A `run_at_ms` up to 15 minutes ahead becomes a delay, what is later a schedule (`later`).
-        Bodies over the queue's limit go to S3 first. `Sent.duplicate` is never set: SQS does not say (on FIFO queues a
-        duplicate has the first one's message id).
+        A `run_at_ms` up to 15 minutes ahead becomes a delay, a later one a schedule (`later`). Bodies over the queue's
+        limit are first stored in S3. `Sent.duplicate` is never set, because SQS does not report it (on FIFO queues a
+        duplicate has the message id of the first message).
 
         Raises:
-            TransientError: SQS did not take all of them for now, or did not answer; some may have been accepted.
+            TransientError: SQS did not accept all of them for now, or did not answer; some may have been accepted.
             NotFoundError: the queue does not exist. UsageError: not allowed, no credentials.
         """
         sqs = self._sqs
@@ -227,13 +229,13 @@ class SqsQueue:
             visible_ms: 0 to 43,200,000, rounded up to whole seconds; None: the queue's setting.
 
         Raises:
-            OverLimitError: standard queue at its in-flight cap.
-            NotFoundError, UsageError, TransientError: as `send`; never when some were received already.
+            OverLimitError: a standard queue has reached its limit of messages in flight.
+            NotFoundError, UsageError, TransientError: as for `send`; never after some messages were received.
         """
         return self._receive(count_max, visible_ms, self._sqs.wait_s)
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `receive`; waits at the server for a first message, whole seconds of `wait_ms` (0 to 20,000).
+        """As `receive`; the server waits for a first message, for the whole seconds of `wait_ms` (0 to 20,000).
 
         Raises:
             as `receive`.
@@ -242,7 +244,7 @@ class SqsQueue:
         return self._receive(count_max, visible_ms, wait_s)
 
     def _receive(self, count_max: int, visible_ms: int | None, wait_s: int) -> list[Delivery]:
-        """Calls of ten messages each, until enough have come or there are no more; an error hides no message."""
+        """Receive ten messages per call until there are enough or no more come; an error does not hide any message."""
         if count_max < 1 or not (visible_ms is None or 0 <= visible_ms <= limits.VISIBILITY_MS_MAX):
             raise errors.UsageError(
                 f"receive(count_max={count_max}, visible_ms={visible_ms}) is out of range.",
@@ -290,7 +292,7 @@ class SqsQueue:
         return self._deliveries(got, asked_at_ms, batches.seconds(visible_ms) * limits.SECOND_MS)
 
     def _deliveries(self, got: Sequence[Received], asked_at_ms: int, visible_ms: int) -> list[Delivery]:
-        """What was received; a message whose payload S3 does not give now comes back after its visibility."""
+        """The deliveries of received messages; those whose payload S3 does not return now will be received again."""
         found: list[Delivery] = []
         failed: errors.TransientError | None = None
         for one in got:
@@ -306,20 +308,21 @@ class SqsQueue:
         """Take over messages that Lambda's event source mapping received, from its event.
 
         Args:
-            records: of the event, unchanged, all from this queue.
+            records: the event's records, unchanged, all from this queue.
             visible_ms: how long the mapping's receive hides them: the queue's visibility.
 
         Raises:
-            PayloadError: a record is not one of SQS. UsageError, TransientError: a payload in S3 could not be read.
+            PayloadError: a record does not come from SQS. UsageError, TransientError: a payload in S3 could not be
+                read.
         """
         asked_at_ms = self._sqs.clock.now_ms()
         return [self._delivery(messages.of_lambda(one), asked_at_ms, visible_ms) for one in records]
 
     def disown(self, receipts: Sequence[str]) -> None:
-        """Lambda deletes these adopted messages: forget them. One whose payload lies in S3 is deleted here, payload and all.
+        """Forget adopted messages, which Lambda deletes. Those with a payload in S3 are deleted here, with the payload.
 
         Raises:
-            UsageError, TransientError: as `delete`.
+            UsageError, TransientError: as for `delete`.
         """
         stored = [receipt for receipt in receipts if parse_receipt(receipt).stored is not None]
         if stored:
@@ -334,7 +337,7 @@ class SqsQueue:
         reason = None
         if form.source is not None:
             catalogue = self._sqs.catalogue
-            if form.source != catalogue.on_aws(self.name):  # if equal, a move task sent it back with its reason
+            if form.source != catalogue.on_aws(self.name):  # otherwise a move task sent it back with its reason
                 source, reason = catalogue.local(form.source), form.reason
         self._holding.remember(receipt, got, visible_ms)
         return Delivery(
@@ -363,12 +366,13 @@ class SqsQueue:
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
         """Hide each receipt's message, rounded up to whole seconds; False where SQS refuses the receipt or the time.
 
-        On SQS every receive counts (capability). A message that only waits (`uncounted`), and that the next receive would
-        give up, is sent again, delayed, with the same key, and then deleted; not on FIFO, where it would lose its place.
+        On SQS every receive counts (capability). A message that only waits (`uncounted`), and that the next receive
+        would dead-letter, is sent again with a delay and the same key, and then deleted; not on FIFO, where it would
+        lose its place.
 
         Raises:
-            UsageError: a malformed receipt, or a delay out of range; nothing was changed.
-            TransientError: SQS did not change all of them; the same call again does no harm.
+            UsageError: a receipt is malformed, or a delay out of range; nothing was changed.
+            TransientError: SQS did not change all of them; repeating the call does no harm.
         """
         return settling.set_visible_in(
             self._sqs.catalogue, self.name, self._holding, changes, send=self.send, delete=self.delete,
@@ -379,8 +383,8 @@ class SqsQueue:
         """Delete each receipt's message, then its payload in S3; False where SQS refuses the receipt.
 
         Raises:
-            UsageError: a malformed receipt; nothing was deleted.
-            TransientError: SQS did not delete all of them; the same call again does no harm.
+            UsageError: a receipt is malformed; nothing was deleted.
+            TransientError: SQS did not delete all of them; repeating the call does no harm.
         """
         return settling.delete(self._sqs.catalogue, self.name, self._holding, receipts, self._sqs.payloads)
 
@@ -388,15 +392,15 @@ class SqsQueue:
         """As `settling.move_aside`: a copy in the dead-letter or held queue, then a deletion.
 
         Raises:
-            UsageError: the queue has no dead-letter queue, or no held queue: nothing was changed. Or not allowed.
-            TransientError: not all were copied and deleted; the same call again does no harm in this process.
+            UsageError: the queue has no dead-letter or held queue, and nothing was changed; or not allowed.
+            TransientError: not all were copied and deleted; repeating the call in this process does no harm.
         """
         return settling.move_aside(self._sqs.catalogue, self.name, self._holding, moves, signed=self._sqs.signed)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def receipt_states(self, receipts: Sequence[str]) -> list[ReceiptState]:
-        """SQS does not say (capability `inspectable`).
+        """Refused: SQS does not report it (capability `inspectable`).
 
         Raises:
             UsageError: always.
@@ -408,7 +412,7 @@ class SqsQueue:
         )
 
     def depth(self) -> Depth:
-        """Approximate numbers, up to a minute old; SQS gives the oldest age to CloudWatch only, so it is None here."""
+        """Approximate numbers, up to a minute old; SQS reports the oldest age only to CloudWatch: None here."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
         found = self._sqs.catalogue.attributes(self.name, *names)
         visible, in_flight, delayed = (int(found.get(name, 0)) for name in names)
@@ -416,16 +420,16 @@ class SqsQueue:
 
 
 PUT_BYTES_MAX: Final = 1_000_000  # user guide: a request is below 1 MB; ours leaves room for what is not counted
-PUT_TRIES: Final = 3  # of one entry, the first included; botocore has waited where a whole call failed
+PUT_TRIES: Final = 3  # for one entry, including the first; if a whole call failed, botocore has waited
 _PASSING: Final = frozenset({"InternalFailure", "InternalException", "ThrottlingException"})
 DEFAULT_BUS: Final = "default"
 
 
 class EventBusQueue:
-    """One bus, to be sent to. Safe from any thread.
+    """One bus, which can only be sent to. Safe to call from any thread.
 
     Args:
-        session: clients. opened_as: the name it was opened by. bus: the bus's name on AWS.
+        session: gives the clients. opened_as: the name with which it was opened. bus: the bus's name on AWS.
     """
 
     capabilities = QueueCapabilities(fifo=False, uncounted=False, run_at=False, atomic_move=False, inspectable=False)
@@ -439,7 +443,8 @@ class EventBusQueue:
         """Put events; a `Sent` names the event's id. EventBridge checks each one separately.
 
         Raises:
-            TransientError: some were not taken for now; others may have been. UsageError: not allowed, no credentials.
+            TransientError: some were not accepted for now; others may have been. UsageError: not allowed, no
+                credentials.
         """
         answers: dict[int, Sent | Refused] = {}
         waiting = list(range(len(entries)))
@@ -475,7 +480,7 @@ class EventBusQueue:
             answer: list[dict[str, str]] = self._session.client("events").put_events(Entries=requests)["Entries"]
         return answer
 
-    # -- what a bus is not -------------------------------------------------------------------------------------------
+    # -- what a bus cannot do ----------------------------------------------------------------------------------------
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - a bus refuses it
         """Refused."""
@@ -503,15 +508,15 @@ class EventBusQueue:
 
     def _refuse(self) -> NoReturn:
         raise errors.UsageError(
-            f"{self._bus} is an event bus, and only sent to.", todo="Receive from the queues of its rules."
+            f"{self._bus} is an event bus; it can only be sent to.", todo="Receive from the queues of its rules."
         )
 
 
 def open_bus(session: Session, opened_as: str, prefix: str) -> EventBusQueue:
-    """The bus that a place names.
+    """The bus that a location names.
 
     Args:
-        prefix: of the app's own buses on AWS.
+        prefix: prefix of the app's own buses on AWS.
 
     Raises:
         NotFoundError: it does not name a bus.
@@ -519,6 +524,6 @@ def open_bus(session: Session, opened_as: str, prefix: str) -> EventBusQueue:
     bus = bus_of(opened_as)
     if bus is None:
         raise errors.NotFoundError(
-            f"{opened_as!r} names neither a queue nor a bus.", todo="The names of queues have no colon."
+            f"{opened_as!r} is neither the name of a queue nor of a bus.", todo="Names of queues have no colon."
         )
     return EventBusQueue(session, opened_as, bus if bus == DEFAULT_BUS else prefix + bus)

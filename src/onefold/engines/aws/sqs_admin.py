@@ -1,12 +1,12 @@
 """The operator's verbs over SQS: queues with their settings, looking, moving, editing, deleting, purging.
 
-What SQS cannot do is described in each method: reading a queue receives its messages (`inspecting.py`), an edit or a chosen
-move is a copy with a new message id (`moving.py`), settings are attributes and a tag (`catalogue.py`), and SQS does not
-report when the next message comes or what it remembers for deduplication.
+What SQS cannot do is described in each method: reading a queue receives its messages (`inspecting.py`), an edit or a
+move of chosen messages is a copy with a new message id (`moving.py`), settings are attributes and a tag
+(`catalogue.py`), and SQS does not report when the next message comes or what it remembers for deduplication.
 
 Messages are searched for in the dead-letter and held queues of the prefix, and in the queue where this process last saw
-them; never in a queue that workers receive from, unless a person named it in a `peek`. A dead letter is also found by the id
-it had before it was moved there, and copies of one move are treated as one.
+them; never in a queue from which workers receive, unless a person named it in a `peek`. A dead letter is also found by
+the id that it had before it was moved there, and copies of one move are treated as one message.
 
 Never here: a worker's verbs (`sqs.py`). Invariant: a message that no call named is not touched, except that reading counts
 as a receive.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from onefold.outside import Clock, Entropy
 
 _FOLLOWED_MAX: Final = 10_000  # messages moved by this process that `find` remembers
-_TRANSFERS_MAX: Final = 1_000  # transfers remembered for a process that never asks
+_TRANSFERS_MAX: Final = 1_000  # transfers remembered if the process never asks for them
 
 
 class SqsQueues:
@@ -51,9 +51,9 @@ class SqsQueues:
         catalogue: names, URLs and settings of the queues.
         opened: opens a queue, or a bus, without asking whether it exists.
         payloads: where bodies over the limit are; None if they are refused.
-        wait_s: long polling of receives, 0 to 20 seconds; readings wait at most one.
-        signer: signs what an operator edits. trusts: whether a message's claims are onefold's own; signed: a message as a
-            copy of it is sent, signed if they are.
+        wait_s: long polling of receives, 0 to 20 seconds; readings wait at most one second.
+        signer: signs what an operator edits. trusts: returns whether a message's claims are onefold's own.
+        signed: returns a message as its copy is sent, signed if its claims are onefold's own.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class SqsQueues:
             catalogue, self._inspector, clock=clock, entropy=entropy, payloads=payloads, signer=signer, signed=signed
         )
         self._transfers: list[Transferred] = []
-        self._sent_on: dict[str, tuple[SeenMessage, str]] = {}  # messages that this process moved: by their new ids
-        self._shown: dict[str, set[str]] = {}  # by queue: the ids on the pages of `peek` so far
+        self._sent_on: dict[str, tuple[SeenMessage, str]] = {}  # messages that this process moved, by their new ids
+        self._shown: dict[str, set[str]] = {}  # for each queue, the ids on the pages of `peek` so far
         self._targets_kept: tuple[int, Mapping[str, Sequence[str]]] | None = None
 
     # -- queues --------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class SqsQueues:
         self._forget(settings.name)
 
     def change(self, settings: QueueSettings, *, advised: bool = True) -> None:
-        """As `QueueCatalogue.change`; SQS takes up to a minute, for retention up to 15."""
+        """As `QueueCatalogue.change`; SQS applies it within a minute, a retention within 15 minutes."""
         try:
             self._catalogue.change(settings, advised=advised)
         finally:
@@ -103,7 +103,7 @@ class SqsQueues:
         return self._catalogue.every()
 
     def setting(self, queue: str) -> QueueSettings:
-        """One queue's settings as SQS has them now; without `held` where sqs:ListQueueTags is not allowed.
+        """One queue's settings as SQS has them now; without `held` if sqs:ListQueueTags is not allowed.
 
         Raises:
             NotFoundError: the queue does not exist.
@@ -136,17 +136,17 @@ class SqsQueues:
         self._targets_kept = None
 
     def open(self, queue: str) -> Queue:
-        """The hot-path object of one queue; the same one at every call. A bus's place opens EventBridge's PutEvents.
+        """The object for sending to and receiving from one queue, the same at every call; or to a bus.
 
         Raises:
             NotFoundError: the queue does not exist.
         """
-        if ":" not in queue:  # as in every bus's place
+        if ":" not in queue:  # every bus's location has a colon
             self._catalogue.url(queue)
         return self._opened(queue)
 
     def know(self, url: str) -> str:
-        """Add a queue by its URL, even one that onefold did not create, or outside the prefix; returns its name here."""
+        """Add a queue by its URL, even one that onefold did not create or outside the prefix; returns its name here."""
         return self._catalogue.know(url)
 
     def depth(self, queue: str) -> Depth:
@@ -154,7 +154,7 @@ class SqsQueues:
         return self.open(queue).depth()
 
     def depths(self, queues: Sequence[str]) -> list[Depth | None]:
-        """The depth of each queue, one call of SQS for each; None if the queue does not exist."""
+        """The depth of each queue, with one call to SQS for each; None if the queue does not exist."""
         found: list[Depth | None] = []
         for name in queues:
             try:
@@ -181,7 +181,7 @@ class SqsQueues:
         self._inspector.forget(queue)
         return depth.visible + depth.in_flight + depth.delayed
 
-    # -- what SQS does not say -----------------------------------------------------------------------------------------
+    # -- what SQS does not report --------------------------------------------------------------------------------------
 
     def next_ready_ms(self, queue: str) -> int | None:
         """Not known on SQS: None."""
@@ -194,7 +194,7 @@ class SqsQueues:
         return []
 
     def take_transfers(self) -> list[Transferred]:
-        """What this process moved since the last call; SQS does not say which messages its receives dead-lettered."""
+        """Messages that this process moved since the last call; SQS does not report those that it dead-lettered."""
         found, self._transfers = self._transfers, []
         return found
 
@@ -202,20 +202,21 @@ class SqsQueues:
         """The message id in each receipt.
 
         Raises:
-            UsageError: a malformed receipt.
+            UsageError: a receipt is malformed.
         """
         return [parse_receipt(receipt).message_id for receipt in receipts]
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def peek(self, queue: str, *, limit: int = 100, after: str | None = None) -> list[Peeked]:
-        """Messages from the oldest on, by receiving them for a moment: each reading counts a receive (see `inspecting.py`).
+        """Messages, oldest first, by receiving them for a moment: each reading counts a receive (see `inspecting.py`).
 
         Args:
-            after: the last message id of the page before; what was not on a page yet comes next.
+            after: the last message id of the previous page; messages that were not on any page yet come next.
 
         Raises:
-            NotFoundError: the queue does not exist. UsageError: `after` was on no page of this process.
+            NotFoundError: the queue does not exist. UsageError: `after` was not on any page that this process has
+                shown.
         """
         if after is None:
             shown: set[str] = set()
@@ -224,7 +225,8 @@ class SqsQueues:
             shown = self._shown.get(queue, set())
             if after not in shown:
                 raise errors.UsageError(
-                    f"{after!r} was not shown of {queue!r} by this process.", todo="Begin again with the first page."
+                    f"{after!r} is not on a page of {queue!r} that this process has shown.",
+                    todo="Begin again with the first page.",
                 )
             kept = self._inspector.kept(queue)
             inspect = kept if kept is not None and kept.ended else self._inspector.inspect(queue, fresh=True)
@@ -233,22 +235,22 @@ class SqsQueues:
         return [self._inspector.peeked(one) for one in page]
 
     def of_group(self, queue: str, group: str, *, limit: int | None = None) -> list[Peeked]:
-        """What a reading can see of a FIFO group: its first ten messages, none while a consumer holds one of them."""
+        """What a reading can see of a FIFO group: its first ten messages, or none while a consumer holds one."""
         found = [self._inspector.peeked(one) for one in self._inspector.inspect(queue, fresh=True).seen]
         return sorted((one for one in found if one.group == group), key=lambda one: one.sequence or "")[:limit]
 
     def find(self, message_ids: Sequence[str]) -> list[Peeked | None]:
-        """Each message in the dead-letter and held queues, also when it was moved there under a new id.
+        """Each message if it is in a dead-letter or held queue, even if it was moved there under a new id.
 
-        One that waits in a working queue is not found: reading it there would take it from the workers. But one that this
-        process sent there counts as being there, received or not, until that queue is empty.
+        A message that waits in a queue of workers is not found, because reading it there would take it from them. But a
+        message that this process sent there counts as being there, received or not, until that queue is empty.
         """
         found = self._look_for(set(message_ids), fresh=False)
         followed = {one for one in message_ids if one not in found and one in self._sent_on}
         depths = {queue: self.depth(queue) for queue in {self._sent_on[one][1] for one in followed}}
         empty = {queue for queue, depth in depths.items() if not depth.visible + depth.in_flight + depth.delayed}
         over = {one for one in followed if self._sent_on[one][1] in empty}
-        if over:  # they are done, or dead-lettered since the last reading
+        if over:  # they were processed, or dead-lettered since the last reading
             found |= self._look_for(over, fresh=True)
         for one in followed - over:
             found[one] = self._follow(one, depths[self._sent_on[one][1]])
@@ -272,7 +274,7 @@ class SqsQueues:
         return found
 
     def _follow(self, message_id: str, depth: Depth) -> Peeked:
-        """A message that was moved to a working queue, as far as the queue's numbers show."""
+        """A message that was moved to a queue of workers, as far as the queue's numbers show."""
         seen, queue = self._sent_on[message_id]
         received = depth.in_flight > 0 or not depth.visible
         return structs.replace(
@@ -292,7 +294,7 @@ class SqsQueues:
         return [self._inspector.peeked(one) for one in fitting[:limit]]
 
     def _searched(self, message_ids: Iterable[str]) -> Mapping[str, Sequence[str]]:
-        """Queues to search, each with the queues whose messages are dead-lettered or held there."""
+        """The queues to search, each with the queues whose messages are dead-lettered or held there."""
         found: dict[str, list[str]] = {}
         for message_id in message_ids:
             queue = self._inspector.queue_of(message_id)
@@ -303,7 +305,7 @@ class SqsQueues:
         return found
 
     def _dead_letter_targets(self) -> Mapping[str, Sequence[str]]:
-        """Dead-letter and held queues that exist, with the queues that name them; asked again after a few seconds."""
+        """The existing dead-letter and held queues, with the queues that name them; asked again after a few seconds."""
         now_ms = self._clock.monotonic_ms()
         if self._targets_kept is None or now_ms - self._targets_kept[0] >= FRESH_MS:
             found: dict[str, list[str]] = {}
@@ -319,14 +321,14 @@ class SqsQueues:
     # -- moving chosen messages ----------------------------------------------------------------------------------------
 
     def move(self, moves: Sequence[tuple[str, str | None, Edit | None]]) -> list[Moved | None]:
-        """Send messages on by copy (id, target or None for where each came from, edit or None); None: not found.
+        """Move messages by copy, each given as id, target (None: the queue it came from) and edit (None: none).
 
-        A message that is not found is gone, in flight, or beyond the first ten of its FIFO group. It never pauses: the
-        caller keeps to a rate.
+        Returns None for a message that was not found: it is gone, in flight, or beyond the first ten of its FIFO group.
+        The call does not limit its rate; the caller does.
 
         Raises:
-            UsageError: no source to go back to, or a target of the other type. Nothing was moved.
-            NotFoundError: the target does not exist. TransientError: not all were sent; what was not stays.
+            UsageError: a message has no source to return to, or the target is of the other type. Nothing was moved.
+            NotFoundError: the target does not exist. TransientError: not all were sent; the others stay.
         """
         asked = {message_id: (target, edit) for message_id, target, edit in moves}
         found: dict[str, Moved] = {}
@@ -351,7 +353,7 @@ class SqsQueues:
             raise errors.UsageError(
                 f"It is not known which queue message {seen.first.message_id} of {seen.queue!r} came from.",
                 meaning="Nothing was moved.",
-                todo="Name the queue it is to go to.",
+                todo="Name the queue it should go to.",
             )
         return target
 
@@ -365,7 +367,7 @@ class SqsQueues:
         del self._transfers[:-_TRANSFERS_MAX]
 
     def _taken(self, message_ids: Sequence[str]) -> dict[str, dict[str, SeenMessage]]:
-        """Messages taken for this call, by queue and the id they were asked by."""
+        """Messages received for this call, by queue and by the id with which they were asked for."""
         missing = set(message_ids)
         found: dict[str, dict[str, SeenMessage]] = {}
         for queue in self._queues_of(message_ids):
@@ -379,7 +381,7 @@ class SqsQueues:
         return found
 
     def _queues_of(self, message_ids: Sequence[str]) -> list[str]:
-        """Where to take them from: where they were seen; the rest of the queues only for what was seen nowhere."""
+        """Where to look for messages: in the queues where they were seen, and in all if one was not seen anywhere."""
         known = {one: self._inspector.queue_of(one) for one in message_ids}
         queues = list(dict.fromkeys(queue for queue in known.values() if queue is not None))
         if None in known.values():
@@ -387,7 +389,7 @@ class SqsQueues:
         return queues
 
     def _with_copies(self, queue: str, wanted: set[str]) -> set[str]:
-        """The wanted ids, and the ids of all other copies of the same messages that were seen."""
+        """The wanted ids, and the ids of all other copies of the same messages that a reading saw."""
         kept = self._inspector.kept(queue)
         found = set(wanted)
         for one in () if kept is None else kept.seen:
@@ -397,7 +399,7 @@ class SqsQueues:
         return found
 
     def edit(self, message_id: str, edit: Edit) -> bool:
-        """Replace a waiting message's body by sending an edited copy to the same queue, with a new id; False: not found.
+        """Replace a waiting message by an edited copy in the same queue, with a new id; False if it was not found.
 
         Raises:
             UsageError: the queue would not accept it. TransientError: nothing was changed.
@@ -413,7 +415,7 @@ class SqsQueues:
         return False
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        """Delete messages by id, with their payloads; False: not found."""
+        """Delete messages by id, with their payloads; False if not found."""
         removed: set[str] = set()
         for queue, taken in self._taken(message_ids).items():
             copies = [copy for seen in taken.values() for copy in seen.copies]
@@ -426,16 +428,16 @@ class SqsQueues:
         return [one in removed for one in message_ids]
 
     def wake(self, message_ids: Sequence[str]) -> list[bool]:
-        """False for all: SQS changes a visibility by receipt only."""
+        """False for all: SQS changes a visibility only by receipt."""
         return [False] * len(message_ids)
 
     # -- move tasks ----------------------------------------------------------------------------------------------------
 
     def start_move(self, source: str, to: str | None = None, per_second_max: int | None = None) -> MoveTask:
-        """Begin a move task: SQS's own where it can do it, else a copy that `step_moves` carries out.
+        """Begin a move task: SQS's own if SQS can do it, otherwise a copy that `step_moves` carries out.
 
         Raises:
-            UsageError: as SQS: the source is not a dead-letter queue, or has a task running.
+            UsageError: as on SQS, the source is not a dead-letter queue, or has a task running.
             NotFoundError: the queue does not exist.
         """
         try:
@@ -461,7 +463,7 @@ class SqsQueues:
         return self._mover.tasks(source)
 
     def cancel_move(self, handle: str) -> MoveTask:
-        """Stop a running task; what moved stays moved.
+        """Stop a running task; messages that have moved are not moved back.
 
         Raises:
             NotFoundError: the task does not exist. UsageError: it is not running.
@@ -470,7 +472,7 @@ class SqsQueues:
 
 
 def _named(seen: SeenMessage, wanted: set[str], tokens: Mapping[str, str]) -> str | None:
-    """Which of the wanted ids is this message: its own, one of its copies', or the one from before it was dead-lettered."""
+    """Which wanted id names this message: its own, one of its copies', or the one from before it was dead-lettered."""
     for copy in seen.copies:
         if copy.message_id in wanted:
             return copy.message_id
