@@ -324,7 +324,7 @@ def test_who_stops_following_is_told_that_cloudformation_goes_on(shop: Shop, mon
     monkeypatch.setattr(apply.LiveStack, "execute", interrupted)
     code, _, err = shop.deploy("--yes")
     assert code == 130
-    assert "CloudFormation goes on without us" in err
+    assert "CloudFormation continues by itself" in err
     assert f"--stack-name {shop.prefix}shop" in err
 
 

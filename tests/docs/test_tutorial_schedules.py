@@ -33,7 +33,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     said = shell(by_hand, tmp_path)
     assert re.search(r"Sent monthly_billing/[\dT:-]+Z to billing-schedules", said)
     assert "monthly_billing is paused." in said
-    assert "monthly_billing goes on." in said
+    assert "monthly_billing is resumed." in said
     written = shell(synth, tmp_path)
     assert re.search(r"2 .*AWS::Scheduler::Schedule\b", written)
     assert "aws.scheduler.scheduled-time" in written

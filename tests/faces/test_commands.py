@@ -389,7 +389,7 @@ def test_an_edit_in_the_editor(shell: Shell, monkeypatch: pytest.MonkeyPatch) ->
     assert "changed city" in shell("dlq", "edit", "shop:app", "--key", "a")
     assert '"city": "Oslo"' in shell("dlq", "show", "shop:app", "--key", "a")
     monkeypatch.setenv("EDITOR", "true")
-    assert "left without saving" in shell.fails("dlq", "edit", "shop:app", "--key", "a")
+    assert "closed without saving" in shell.fails("dlq", "edit", "shop:app", "--key", "a")
 
 
 def test_a_held_outcome_from_doubt_to_settled(shell: Shell) -> None:
@@ -645,7 +645,7 @@ def test_a_stopped_group_without_dead_letters_goes_on_by_a_redrive_of_it(shell: 
     assert "onefold dlq redrive --group Rome" in shell("status", "shop:app")
     assert "No dead letter matches" in shell.fails("dlq", "redrive", "--group", "Rome", "--dry-run", "shop:app")
     assert shell("dlq", "redrive", "--group", "Rome", "shop:app") == (
-        "Group Rome of lines.fifo goes on: none of its dead letters is left.\n"
+        "Group Rome of lines.fifo continues: none of its dead letters is left.\n"
     )
     assert "No dead letter matches" in shell.fails("dlq", "redrive", "--group", "Rome", "shop:app")
     shell.work()

@@ -122,7 +122,7 @@ def test_an_interrupt_ends_the_watching_and_not_the_run(shell: Shell, monkeypatc
         interrupted_at(3, patch)
         said = shell("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, code=130)
     assert said.splitlines() == [
-        f"{RUN}: no longer watched. It goes on, and workers do its items.",
+        f"{RUN}: no longer watched. It continues, and workers do its items.",
         f"  onefold map show {RUN} mill:app   (to look again)",
         f"  onefold map stop {RUN} mill:app   (to send no more items)",
     ]
@@ -143,7 +143,7 @@ def test_an_interrupt_of_who_drives_it_says_how_it_goes_on(shell: Shell, monkeyp
         words = ("map", "start", "grind", "mill:app", "--items", "in.csv", "--name", RUN, "--here")
         said = shell(*words, code=130)
     assert f"{RUN}: no longer driven here. Items that were sent are still done; no more are sent." in said
-    assert f"  onefold map resume {RUN} mill:app   (to go on)" in said
+    assert f"  onefold map resume {RUN} mill:app   (to continue)" in said
     shell.work()
     assert not (shell.folder / "done.txt").exists()
     shell("map", "resume", RUN, "mill:app", "--detach")

@@ -72,7 +72,7 @@ def test_a_renamed_job_with_another_payload_is_tried_before_it_runs(shell: Shell
     assert (found["looked_at"], found["unfit_count"], found["jobs"][0]["upgraded"]) == (1, 0, 1)
     shell("send", "till:app", "sell", '{"id": "0", "cents": 500}')
     work(shell, "till:app")
-    assert "No message is there." in shell("check-payloads", "till:app")
+    assert "There are no messages." in shell("check-payloads", "till:app")
     assert "Done" in shell("why", "1", "till:app")
     assert "uplicate" in shell("why", "0", "till:app")
 

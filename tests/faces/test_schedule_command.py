@@ -23,7 +23,7 @@ def test_a_schedule_is_listed_paused_and_goes_on(shell: Shell) -> None:
     assert shell("schedule", "pause", "monthly_billing", "billing:app") == "monthly_billing is paused.\n"
     assert shell("schedule", "pause", "monthly_billing", "billing:app") == "monthly_billing was paused already.\n"
     assert "paused, " in shell("schedule", "list", "billing:app")
-    assert shell("schedule", "resume", "monthly_billing", "billing:app") == "monthly_billing goes on.\n"
+    assert shell("schedule", "resume", "monthly_billing", "billing:app") == "monthly_billing is resumed.\n"
     assert shell.json("schedule", "resume", "monthly_billing", "billing:app")["changed"] is False
 
 

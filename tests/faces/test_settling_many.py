@@ -161,7 +161,7 @@ def test_as_typed(shell: Shell) -> None:
     assert "job is given twice" in shell.fails("dlq", "list", "shop:app", "--job", "a", "--where", "job=b", code=2)
 
     assert len(shell.json("held", "list", "shop:app", "--job", "charge")["held"]) == 2
-    assert "Nothing that is held fits." in shell("held", "list", "shop:app", "--where", "job=book")
+    assert "Nothing that is held matches." in shell("held", "list", "shop:app", "--where", "job=book")
 
     every = ("held", "settle", "shop:app", "--all", "--where", "error=OutcomeUnknown", "--not-done")
     said = shell(*every)
@@ -170,9 +170,7 @@ def test_as_typed(shell: Shell) -> None:
     digest = shell.json(*every)["plan"]["digest"]
     assert f"--digest {digest} --reason-text TEXT" in said
     assert "needs --reason-text" in shell.fails(*every, "--yes", code=2)
-    assert "What would be settled is not what digest abc names" in shell.fails(
-        *every, "--digest", "abc", "--reason-text", "no"
-    )
+    assert "The digest abc is out of date" in shell.fails(*every, "--digest", "abc", "--reason-text", "no")
     assert "Conditions, --yes and --digest go with --all" in shell.fails(
         "held", "settle", "c-1", "shop:app", "--done", "--where", "job=charge", "--yes", code=2
     )

@@ -1,1 +1,1 @@
-"""Private: the commands, which call `admin` and print. May change with any release."""
+"""Private: the commands, which call `admin` and print. Can change with any release."""

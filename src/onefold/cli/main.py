@@ -28,14 +28,14 @@ _ISSUES = "the project's issue tracker"
 
 def main() -> None:
     """Run the command in `sys.argv` and end the process with its exit code."""
-    while (missing := os.open(os.devnull, os.O_RDWR)) <= 2:  # or a socket could get the number of a closed stream
+    while (missing := os.open(os.devnull, os.O_RDWR)) <= 2:  # else a socket could get the number of a closed stream
         pass
     os.close(missing)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code.
+    """Run one command, and return its exit code.
 
     Args:
         arguments: without the program's name.
@@ -75,7 +75,7 @@ def _run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-# -- saying it -------------------------------------------------------------------------------------------------------
+# -- printing errors -------------------------------------------------------------------------------------------------
 
 
 def text_of(error: errors.OnefoldError) -> str:

@@ -24,18 +24,20 @@ from onefold.runner.worker import Worker
 from onefold.runtime.events import Sink
 from onefold.threads import thread_beside
 
-_READY_MS: Final = limits.MINUTE_MS  # beyond the longest timeout: a worker with work and no progress is not ready
+_READY_MS: Final = (
+    limits.MINUTE_MS
+)  # a worker with work is not ready if it makes no progress for the longest timeout and this
 
 
 class Measures:
     """What one worker measures.
 
     Args:
-        queues: that it works on. address: where Prometheus is served, as `--metrics` has it; None: nowhere.
+        queues: those it works on. address: where to serve Prometheus, in the form of `--metrics`; None: nowhere.
         emf: whether lines for CloudWatch are written.
 
     Attributes:
-        sinks: that count; to be given to the worker.
+        sinks: they do the counting; pass them to the worker.
 
     Raises:
         UsageError: not an address.
@@ -121,7 +123,7 @@ class Measures:
             write()
 
     def _gauges(self, worker: Worker) -> list[Sample]:
-        """Of this moment: of the worker, and of its engine where that answers."""
+        """The present gauges of the worker, and of its engine if that answers."""
         snapshot = worker.snapshot()
         own = [
             Sample(METRICS["onefold.worker.progress.age"], (), snapshot.progress_age_ms / limits.SECOND_MS),

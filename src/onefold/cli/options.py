@@ -36,7 +36,7 @@ class DurationType(click.ParamType[int]):
 
 
 class RateType(click.ParamType[int]):
-    """Messages per time, as messages per second of at least one: `10/s`, `300/m`, or a bare number for `/s`."""
+    """A rate in messages per second, at least one: `10/s`, `300/m`, or a bare number for `/s`."""
 
     name = "rate"
 
@@ -49,7 +49,7 @@ class RateType(click.ParamType[int]):
             self.fail(f"{value!r} is not a rate; write for example 10/s or 300/m.", param, ctx)
         per_second = int(found[1]) * limits.SECOND_MS / _PER_MS[found[2] or "s"]
         if not 1 <= per_second <= limits.MOVE_PER_SECOND_MAX:
-            self.fail(f"{value!r} is out of range: 1 to {limits.MOVE_PER_SECOND_MAX} a second.", param, ctx)
+            self.fail(f"{value!r} is out of range: 1 to {limits.MOVE_PER_SECOND_MAX} per second.", param, ctx)
         return int(per_second)
 
 
@@ -65,7 +65,7 @@ def reason_text(function: F) -> F:
 
 def idle(function: F) -> F:
     """Add --idle, for stopped groups on SQS."""
-    text = "Confirm that nobody sends to a stopped group's queue and no worker receives from it. Its order on SQS needs it."
+    text = "Confirm that nobody sends to a stopped group's queue and no worker receives from it; SQS needs it to keep order."
     return click.option("--idle", is_flag=True, help=text)(function)
 
 

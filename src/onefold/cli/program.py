@@ -30,7 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "relay": ("onefold.cli.commands.outbox", "relay_command", "Pass on the messages of an app's outbox table."),
     "outbox": ("onefold.cli.commands.outbox", "command", "The outbox table in your own database: create."),
     "calendar": ("onefold.cli.commands.calendar", "command", "What schedules will fire, and with which keys."),
-    "workers": ("onefold.cli.commands.workers", "command", "Workers: which are there and what each runs; drain one."),
+    "workers": ("onefold.cli.commands.workers", "command", "Workers: list them and what each runs; drain them."),
     "schedule": ("onefold.cli.commands.schedule", "command", "Schedules: list, run-now, pause, resume."),
     "send": ("onefold.cli.commands.jobs", "send", "Send one message to a job."),
     "status": (
@@ -90,8 +90,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
         "An app's infrastructure as CloudFormation or Terraform.",
     ),
     "package": ("onefold.cli.commands.deploy", "package_command", "The functions' zip, the same bytes every time."),
-    "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS by a change set, shown and followed."),
-    "destroy": ("onefold.cli.commands.destroy", "command", "Delete an app's stack, and say what it holds first."),
+    "deploy": ("onefold.cli.commands.deploy", "command", "Put an app on AWS with a change set, shown and followed."),
+    "destroy": ("onefold.cli.commands.destroy", "command", "Delete an app's stack, after showing what it holds."),
     "diff": ("onefold.cli.commands.deploy", "diff_command", "What a deployment would change in the template."),
     "cost": ("onefold.cli.commands.cost", "command", "What messages cost on AWS: calls, units, dollars."),
     "completion": ("onefold.cli.program", "completion", "Shell completion for bash, zsh or fish."),
@@ -103,9 +103,9 @@ class Answer(Struct, frozen=True):
 
     Args:
         value: plain, for JSON.
-        draw: renders it as text; None where there is nothing to render, or it was printed as it came.
+        draw: renders it as text; None if there is nothing to render, or if it was printed already.
         code: exit code.
-        said: with --json, its one document was printed before the command ended.
+        said: with --json, the one document was printed before the command ended.
     """
 
     value: Any
@@ -233,7 +233,7 @@ program = Program(
     "onefold",
     help="Background jobs that take effect once, however often they are delivered.\n\n"
     "Most commands take an APP as module:attribute (or ONEFOLD_APP), or --url with an engine (or ONEFOLD_URL); with "
-    "neither, the only database in ./.onefold is meant.",
+    "neither, the only database in ./.onefold is used.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     params=[
         click.Option(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 _NO_WIDTH = 100_000  # a pipe has no width: each row is one line, so that grep finds a whole key and its row
-_WIDTH = 80  # where COLUMNS is 0, as on some CI terminals
+_WIDTH = 80  # if COLUMNS is 0, as on some CI terminals
 _LEAST_CHARACTERS = 8  # least width of a column whose text folds: narrower ones are hard to read
 
 Style = Literal["", "dim", "bold", "red", "yellow", "green", "cyan"]
@@ -70,9 +70,9 @@ def console(*, stderr: bool = False, folds: bool = True) -> Console:
 
 
 class Drawn:
-    """A table that fits the available width: long text folds, and where that is not enough each row becomes a block.
+    """A table that fits the available width: long text folds, and if that is not enough each row becomes a block.
 
-    Nothing is ever cut off: every head and every cell is there at any width.
+    Nothing is ever cut off: every head and every cell is shown at any width.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -270,14 +270,14 @@ def hanging(text: str, first: str, following: str, style: Style = "") -> Text:
 
     folded = TextWrapper(
         console().width - 1, initial_indent=first, subsequent_indent=following, break_on_hyphens=False
-    )  # a word that is longer than a line is broken here, or the terminal would do it
+    )  # a word that is longer than a line is broken here; otherwise the terminal would break it
     return Text("\n".join(folded.wrap(one_line(text))), style=style)
 
 
 def note(text: str) -> None:
     """Print something on standard error that is not part of the result; a closed pipe does not end the work."""
     try:
-        # Not `click.echo`, which writes past the stream that keeps lines above a live picture.
+        # Not `click.echo`, which bypasses the stream that keeps lines above a live picture.
         sys.stderr.write(f"{shown(text)}\n")
         sys.stderr.flush()
     except BrokenPipeError:  # as with `2>&1 | head`: what is running continues, and further lines are lost
@@ -288,7 +288,7 @@ def confirm(question: str, otherwise: str = "--yes") -> None:
     """Ask on standard error, and end the command unless the answer is yes.
 
     Args:
-        otherwise: the option that answers where nobody can.
+        otherwise: the option that answers if nobody can.
 
     Raises:
         UsageError: of click; nobody can answer. Abort: the answer was no, or an interrupt.
@@ -341,12 +341,12 @@ def copyable(text: str, target: str) -> str:
 
 
 def ago(ms: int | None) -> str:
-    """An age for a table; a dash where there is none."""
+    """An age for a table; a dash if there is none."""
     return NOTHING if ms is None else age(ms)
 
 
 def number(count: float | None) -> str:
-    """A count with separators; a dash where there is none."""
+    """A count with separators; a dash if there is none."""
     return NOTHING if count is None else f"{count:,.0f}"
 
 

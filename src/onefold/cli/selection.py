@@ -90,14 +90,12 @@ def _shared_options() -> list[Callable[[F], F]]:
     return [
         click.option("--run", metavar="RUN", help="Of this run; * and ? match anything."),
         click.option("--tenant", metavar="NAME", help="Of this tenant; * and ? match anything."),
-        click.option(
-            "--fingerprint", metavar="ID", help="Whose failure has this fingerprint, or this beginning of it."
-        ),
+        click.option("--fingerprint", metavar="ID", help="Whose failure has a fingerprint that begins with this."),
         click.option(
             "--where",
             metavar="FIELD=VALUE",
             multiple=True,
-            help="The same as an option: --where job=pay --where older=2h. Several must all hold.",
+            help="Same as the option: --where job=pay --where older=2h. All conditions must hold.",
         ),
     ]
 
@@ -123,7 +121,7 @@ def _with(select: S, conditions: tuple[str, ...]) -> S:
                 f"--where {condition!r} is not a condition.{meant} Write FIELD=VALUE; fields: {', '.join(fields)}."
             )
         if field in found or getattr(select, field) is not None:
-            raise click.UsageError(f"{name.strip()} is given twice; one value is possible.")
+            raise click.UsageError(f"{name.strip()} is given twice; only one value is possible.")
         found[field] = options.DURATION.convert(value, None, None) if field in _IN_MS.values() else value
     return msgspec.structs.replace(select, **found)
 
@@ -145,8 +143,8 @@ def selecting_held(function: F) -> F:
             click.option("--queue", metavar="NAME", help="Of this queue, or in this held queue."),
             click.option("--error", metavar="CLASS", help="Class of the exception; * and ? match anything."),
             click.option("--job", metavar="NAME", help="Of this job."),
-            click.option("--older", "older_ms", type=options.DURATION, help="Held at least so long, for example 2h."),
-            click.option("--newer", "newer_ms", type=options.DURATION, help="Held at most so long."),
+            click.option("--older", "older_ms", type=options.DURATION, help="Held at least this long, for example 2h."),
+            click.option("--newer", "newer_ms", type=options.DURATION, help="Held at most this long."),
             *_shared_options(),
         ]
     ):

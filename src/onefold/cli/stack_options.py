@@ -1,6 +1,6 @@
-"""Options of the commands that write or carry out an app's infrastructure, and the plan behind them.
+"""Options of the commands that write or deploy an app's infrastructure, and the plan behind them.
 
-An app's URL may make some of the choices (`aws://...?prefix=...`); an option on the command line overrides it. The app is
+An app's URL can make some of the choices (`aws://...?prefix=...`); an option on the command line overrides it. The app is
 imported and nothing is opened: no AWS call is made, no credentials are read.
 Never here: sizes and names (`deploy/plan.py`), files, uploads.
 Invariant: given the same options, all these commands work on the same plan.
@@ -34,34 +34,32 @@ Choices = dict[str, Any]
 """The options given on the command line, by the names of Stack's fields; None or empty: not given."""
 
 _OPTIONS = (
-    click.option("--prefix", metavar="TEXT", help="Before every name on AWS, for example prod-."),
-    click.option("--table", metavar="NAME", help="The record table; prefix and app unless given."),
+    click.option("--prefix", metavar="TEXT", help="Prefix of every name on AWS, for example prod-."),
+    click.option("--table", metavar="NAME", help="Name of the record table; by default prefix and app."),
     click.option(
-        "--layout", type=click.Choice(["1", "2"]), help="Of a table's records: 2 for new tables; 1 unless given."
+        "--layout", type=click.Choice(["1", "2"]), help="Layout of a table's records: 2 for new tables; by default 1."
     ),
     click.option("--records", metavar="URL", help="Records elsewhere (redis://, postgresql://) instead of a table."),
     click.option("--payloads", metavar="BUCKET/PREFIX", help="Where bodies over the queue's limit go."),
-    click.option("--kms-key", metavar="ARN", help="A key of yours for queues, table, logs and variables."),
-    click.option("--log-days", type=int, metavar="DAYS", help="How long logs are kept; 30 unless given."),
-    click.option("--deletion-protection", is_flag=True, help="The table cannot be deleted until this is taken back."),
+    click.option("--kms-key", metavar="ARN", help="Your own key for queues, table, logs and variables."),
+    click.option("--log-days", type=int, metavar="DAYS", help="How long logs are kept; by default 30."),
+    click.option("--deletion-protection", is_flag=True, help="The table cannot be deleted until this is turned off."),
     click.option(
         "--disposable", is_flag=True, help="Queues and table are deleted with the stack; for tests and stages."
     ),
-    click.option("--later", is_flag=True, help="Messages due later than SQS delays become one-time schedules."),
+    click.option("--later", is_flag=True, help="Messages due later than SQS can delay become one-time schedules."),
     click.option(
         "--alarms",
         type=click.Choice(ALARMS),
-        help="all unless given; few: the most important; jobs: all, and one for each job, which notifies instead; none.",
+        help="By default all; few: the most important; jobs: all, and one for each job, which notifies instead; none.",
     ),
     click.option(
         "--slack", metavar="WORKSPACE/CHANNEL", help="Ids in Slack; Amazon Q Developer posts the alarms there."
     ),
-    click.option(
-        "--topic", is_flag=True, help="An SNS topic of the stack's own, which alarms notify: subscribe to it."
-    ),
-    click.option("--permissions-boundary", "boundary", metavar="ARN", help="Of every role that is made."),
-    click.option("--role-path", metavar="/PATH/", help="Of every role that is made."),
-    click.option("--override", "overrides", metavar="FILE", help="JSON: what is merged into single resources."),
+    click.option("--topic", is_flag=True, help="Make an SNS topic in the stack that alarms notify: subscribe to it."),
+    click.option("--permissions-boundary", "boundary", metavar="ARN", help="For every role that is made."),
+    click.option("--role-path", metavar="/PATH/", help="For every role that is made."),
+    click.option("--override", "overrides", metavar="FILE", help="JSON that is merged into single resources."),
     click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="On every resource; it may be repeated."),
 )
 
@@ -119,9 +117,9 @@ def rollout_options(function: F) -> F:
     for option in (
         click.option(
             "--stack-policy", "policy", metavar="keep|FILE",
-            help="keep: nothing that holds something may be replaced; or a file with a policy of yours.",
+            help="keep: nothing that holds data may be replaced; or a file with your own policy.",
         ),
-        click.option("--protect/--no-protect", default=None, help="Termination protection; as it is unless given."),
+        click.option("--protect/--no-protect", default=None, help="Termination protection; by default unchanged."),
         click.option("--notify", metavar="ARN", multiple=True, help="SNS topic for the stack's events; repeatable."),
         role_option,
     ):  # fmt: skip
@@ -131,9 +129,9 @@ def rollout_options(function: F) -> F:
 
 
 def role_option(function: F) -> F:
-    """Add the option for the role that CloudFormation works as."""
+    """Add the option for the role that CloudFormation assumes."""
     made: F = click.option(
-        "--role-arn", metavar="ARN", help="Role that CloudFormation works as, instead of with your rights."
+        "--role-arn", metavar="ARN", help="Role that CloudFormation assumes, instead of your permissions."
     )(function)
     return made
 
@@ -153,9 +151,9 @@ def _policy(word: str | None) -> str | None:
 def placing(function: F) -> F:
     """Add the options for the location of a stack."""
     for option in (
-        click.option("--endpoint", metavar="URL", help="Of an emulator, instead of AWS."),
-        click.option("--region", metavar="NAME", help="Unless given: of the app's URL, AWS_REGION, or your profile."),
-        click.option("--stack", metavar="NAME", help="Of CloudFormation; prefix and app unless given."),
+        click.option("--endpoint", metavar="URL", help="URL of an emulator, instead of AWS."),
+        click.option("--region", metavar="NAME", help="By default that of the app's URL, AWS_REGION or your profile."),
+        click.option("--stack", metavar="NAME", help="CloudFormation stack; by default prefix and app."),
     ):
         function = option(function)
     return function
@@ -231,7 +229,9 @@ def _overrides(word: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--override {word}: {error}.") from error
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-        raise click.UsageError(f"--override {word}: it is an object with an object for each resource, by its name.")
+        raise click.UsageError(
+            f"--override {word}: it must be an object with an object for each resource, by its name."
+        )
     return found
 
 
@@ -246,7 +246,7 @@ def _tags(words: Iterable[str]) -> dict[str, str]:
 
 
 def _check_url(app: App, found: DeployPlan) -> None:
-    """Refuse an app that names another engine than the one that is deployed, and would use it in Lambda."""
+    """Refuse an app that names an engine other than the one that is deployed, and would use it in Lambda."""
     if app.url == os.environ.get("ONEFOLD_URL") or app.url == f"sqlite:///.onefold/{app.name}.db":
         return
     own = stack_of(app.url) if app.url.startswith("aws://") else None
@@ -260,7 +260,7 @@ def _check_url(app: App, found: DeployPlan) -> None:
         made.later,
     ):
         raise errors.UsageError(
-            f"App {app.name} names its own engine, {app.url}; its functions would work on that one.",
+            f"App {app.name} names its own engine, {app.url}; its functions would use that one.",
             meaning=f"What is made here is {found.url.replace('{region}', 'REGION')}, which they get as ONEFOLD_URL.",
             todo="Leave url= out of App(...), and set ONEFOLD_URL where you develop.",
         )

@@ -170,7 +170,7 @@ class Target:
     """The target of a command.
 
     Attributes:
-        app: None where only a URL is known.
+        app: None if only a URL is known.
         words: the target's form on a command line; empty if it comes from the environment or the folder.
         unfinished: handlers still run in this process when the command ends.
     """
@@ -222,7 +222,7 @@ def find(app: str | None, url: str | None = None, *, records: bool = False) -> T
         raise not_a_target(url)
     words = app or (f"--url {url}" if url is not None else "")
     if masked(words) != words:
-        words = "--url URL"  # as given: commands are copied into tickets
+        words = "--url URL"  # the one given has a secret, and commands are copied into tickets
     elif words:
         words = f"--url {shlex.quote(url)}" if url is not None else shlex.quote(words)
     click.get_current_context().meta[render.TARGET] = words
@@ -366,7 +366,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else name
     if isinstance(error, SyntaxError) and error.filename is not None:
         where = f"{error.filename}, line {error.lineno}"
-    if isinstance(error, OnefoldError):  # the error of a declaration that onefold refused says best what to do
+    if isinstance(error, OnefoldError):  # onefold refused a declaration: its own error says best what to do
         return UsageError(f"{name} ({where}): {error.what}", meaning=error.meaning, todo=error.todo)
     line = f": {own[-1].line}" if own and own[-1].line and not isinstance(error, SyntaxError) else ""
     return UsageError(

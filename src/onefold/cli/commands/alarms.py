@@ -1,6 +1,6 @@
 """`onefold alarms`: which are on, which were, silencing and testing them; `onefold watch`: evaluate them. Drawing only.
 
-What an alarm means says `observe/alarms.py`, what a test does `testing/alarm_drills.py`.
+`observe/alarms.py` defines what an alarm means, `testing/alarm_drills.py` what a test does.
 Invariants: `list` and `history` evaluate nothing; a test touches no engine but its own, and what it sends is marked as a
     test.
 """
@@ -38,11 +38,11 @@ command = Group("alarms", help="Alarms: list, history, silence, test.", no_args_
 @declared("list", read_only=True, example="onefold alarms list shop:app\nonefold alarms list shop:app --table")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
-@click.option("--table", is_flag=True, help="All alarms there are, with their thresholds, instead.")
+@click.option("--table", is_flag=True, help="Instead, all existing alarms with their thresholds.")
 def list_alarms(words: tuple[str, ...], url: str | None, table: bool) -> Answer:
     """Which alarms are on or wait, and what is silenced.
 
-    A worker that receives from the queue of alarms evaluates them, or `onefold watch`.
+    They are evaluated by a worker that receives from the queue of alarms, or by `onefold watch`.
     """
     if table:
         every = list(ALARMS.values())
@@ -87,7 +87,7 @@ def _draw_now(now: admin.AlarmsNow, words: str) -> None:
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def show_history(words: tuple[str, ...], url: str | None) -> Answer:
-    """What was reported of alarms lately, oldest first."""
+    """What was recently reported about alarms, oldest first."""
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
     reports = history(found.session.engine.state)
@@ -120,9 +120,9 @@ def _draw_reports(reports: Sequence[Report]) -> None:
 @click.option("--lift", is_flag=True, help="End its silence now.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; kept in the history with your name.")
 def silence(words: tuple[str, ...], url: str | None, for_ms: int | None, lift: bool, reason: str) -> Answer:
-    """Send nothing of an alarm for a while: NAME, NAME/SUBJECT, or * for all of them.
+    """Send no reports of an alarm for a while: NAME, NAME/SUBJECT, or * for all of them.
 
-    It is evaluated and kept in the history meanwhile. One that is still on when the silence ends is reported then.
+    Meanwhile it is evaluated and kept in the history. If it is still on when the silence ends, it is reported then.
     """
     if lift == (for_ms is not None):
         raise click.UsageError("Say for how long (--for 2h), or --lift. Nothing was changed.")
@@ -137,9 +137,9 @@ def silence(words: tuple[str, ...], url: str | None, for_ms: int | None, lift: b
 @click.argument("words", metavar="[NAME] [APP]", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every alarm that is evaluated here.")
 def test(words: tuple[str, ...], every: bool) -> Answer:
-    """Make an alarm's condition true on an engine of its own, wait for the alarm and for its end, and report both.
+    """Make an alarm's condition true on a separate engine, wait for the alarm and for its end, and report both.
 
-    Time is not waited for. With an APP the reports go to its targets, marked as a test, so that you see them arrive.
+    Time is simulated. With an APP the reports go to its targets, marked as a test, so that you see them arrive.
     """
     app, rest = target.split(words, 0 if every else 1, names="" if every else "NAME")
     targets = target.load(app).registry.alarms if app is not None else None
@@ -169,7 +169,7 @@ def _draw_tests(results: Sequence[DrillResult], where: Sequence[str]) -> None:
 def rules(words: tuple[str, ...], prometheus: bool) -> Answer:
     """Write an app's alarms for another evaluator; thresholds come from the app's own numbers.
 
-    They are over the metrics of `onefold worker --metrics`.
+    The rules use the metrics of `onefold worker --metrics`.
     """
     del prometheus  # no other kind exists yet
     name, _ = target.split(words, 0, names="")
@@ -195,8 +195,8 @@ for each in (list_alarms, show_history, silence, test, rules):
 def watch(words: tuple[str, ...], once: bool) -> Answer:
     """Evaluate an app's alarms, and send reports to the targets of app.alarms(...).
 
-    Workers that receive from the queue of alarms do the same; one of all these processes evaluates, and another one takes
-    over when it ends. SIGTERM or Ctrl-C ends it.
+    Workers that receive from the queue of alarms do the same; only one of all these processes evaluates, and another
+    takes over when it ends. SIGTERM or Ctrl-C ends it.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)

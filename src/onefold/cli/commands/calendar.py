@@ -1,6 +1,6 @@
 """`onefold calendar`: what schedules will fire, in local time and UTC, with the key of each tick.
 
-Parsing and drawing; the rows are `admin/calendars.py`'s. Never here: expressions, zones.
+Parsing and drawing; the rows come from `admin/calendars.py`. Never here: expressions, zones.
 Invariant: a time without an offset is read in --tz, or else in UTC, never in the machine's own zone.
 """
 
@@ -36,16 +36,19 @@ _LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # years end with 2199 in cron
 @click.argument("app", required=False)
 @click.option("--expression", metavar="TEXT", help="A bare expression instead of an app: cron, rate or at.")
 @click.option(
-    "--from", "begin", metavar="TIME", help="First instant, for example 2027-03-01 or 2027-03-01T03:00Z; else now."
+    "--from",
+    "begin",
+    metavar="TIME",
+    help="First instant, for example 2027-03-01 or 2027-03-01T03:00Z; by default now.",
 )
 @click.option(
-    "--to", "end", metavar="TIME", help="End, not included: a time, or a duration such as 90d; else 31d later."
+    "--to", "end", metavar="TIME", help="End, not included: a time, or a duration such as 90d; by default 31d."
 )
-@click.option("--tz", metavar="ZONE", help="Zone of the local times; of a bare expression also its own, else UTC.")
+@click.option("--tz", metavar="ZONE", help="Zone of the local times, and of a bare expression (by default UTC).")
 @click.option(
     "--dst",
     type=click.Choice(["eventbridge", "next-valid"]),
-    help="What a clock change does to a bare expression; else eventbridge.",
+    help="What a clock change does to a bare expression; by default eventbridge.",
 )
 @click.option("--rows", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Show at most this many.")
 def command(
@@ -57,11 +60,11 @@ def command(
     dst: Dst | None,
     rows: int,
 ) -> Answer:
-    """Print what an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
+    """Print when an app's schedules, or one expression, will fire: local time, UTC and the key of each tick.
 
     The embedded scheduler and EventBridge Scheduler use the same keys and instants. Local times that the clocks skip
     are listed as skipped. A rate without a start counts from when a scheduler first saw it, which is read from the app's
-    file if it exists. What was sent already is in `onefold runs`.
+    file if it exists. `onefold runs` shows what was already sent.
     """
     if tz is not None:
         zone_of(tz)
@@ -85,7 +88,7 @@ def command(
 
 
 def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, int]]:
-    """The app's schedules, and from when on their rates count, as its file says; on AWS EventBridge counts on its own."""
+    """The app's schedules, and by its file the instants from which their rates count; on AWS, EventBridge counts."""
     name = app or os.environ.get("ONEFOLD_APP")
     if name is None:
         raise click.UsageError("Name the app as module:attribute, for example shop:app, or give --expression.")
@@ -97,7 +100,7 @@ def _of_app(app: str | None) -> tuple[dict[str, Schedule], dict[str | None, int]
         return schedules, {}
     try:
         session = open_session(found.url, actor=target.actor(), read_only=True)
-    except errors.OnefoldError:  # no file yet, or none that this user may read: the times that are declared are shown
+    except errors.OnefoldError:  # no file yet, or this user may not read it: show the declared times
         return schedules, {}
     try:
         return schedules, calendars.anchors_of(session, schedules)

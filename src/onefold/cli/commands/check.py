@@ -1,6 +1,6 @@
 """`onefold check`: what would duplicate, lose or stop work in CloudFormation and SAM templates. Drawing and files only.
 
-What is wrong say the rules (`check/rules.py`). Invariant: nothing is written without --fix, and nothing asks AWS.
+The rules (`check/rules.py`) say what is wrong. Invariant: nothing is written without --fix, and AWS is never called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
     "onefold check template.yaml --fix\nonefold check --explain DUP002",
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins so, such as DUP or LOS004.")
+@click.option("--select", multiple=True, metavar="PREFIX", help="Only rules whose id begins with this, such as DUP.")
 @click.option("--ignore", multiple=True, metavar="PREFIX", help="Not these rules.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="A template parameter's value.")
 @click.option(
@@ -44,11 +44,11 @@ _STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "info": "cyan"
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True,
-    help="Exit with 1 when there is a finding at least as severe.",
+    help="Exit with 1 if there is a finding at least this severe.",
 )  # fmt: skip
 @click.option("--fix", is_flag=True, help="Write the safe fixes into the files, after showing them.")
 @click.option("--diff", is_flag=True, help="Show what --fix would write, and write nothing.")
-@click.option("--unsafe", is_flag=True, help="With --fix or --diff: fixes too that may change what you meant.")
+@click.option("--unsafe", is_flag=True, help="With --fix or --diff: also fixes that may change what you meant.")
 @click.option("--explain", metavar="ID", help="Print the page of a rule.")
 @click.option("--list-rules", is_flag=True, help="List the rules.")
 def command(
@@ -57,8 +57,8 @@ def command(
 ) -> Answer:  # fmt: skip
     """Find what makes queues and functions work twice, lose messages or stop, in CloudFormation and SAM templates.
 
-    PATHS are templates, or directories that have some. Exit code 1: a finding as severe as --fail-on. 2: a file that was
-    named could not be read.
+    PATHS are templates, or directories that contain some. Exit code 1: a finding as severe as --fail-on. 2: a file that
+    was named could not be read.
     """
     if explain is not None:
         rule = rule_named(explain)
@@ -68,7 +68,7 @@ def command(
     if list_rules:
         return Answer([{"id": one.id, "title": one.title} for one in RULES], draw=_draw_rules)
     if not paths:
-        raise click.UsageError("Name a template, or a directory that has some.")
+        raise click.UsageError("Name a template, or a directory that contains some.")
     if fix and diff:
         raise click.UsageError("--fix writes and --diff does not: give one of them.")
     rules, today = chosen(select, ignore), datetime.fromtimestamp(SystemClock().now_ms() / 1_000, UTC).date()
@@ -151,7 +151,7 @@ def _draw_finding(one: Finding) -> None:
 
 
 def _draw_frame(source: Source, text: str, resource: str) -> None:
-    """The line, and under it a mark with what is to be said of it."""
+    """Draw the line of a finding, and below it a mark with the finding's text."""
     line(f"  --> {source}  {resource}", "dim")
     try:
         lines = Path(source.file).read_text(encoding="utf-8", errors="replace").splitlines()

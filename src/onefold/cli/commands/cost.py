@@ -1,6 +1,6 @@
-"""`onefold cost`: calls, capacity units and dollars per thousand messages, and of a month.
+"""`onefold cost`: calls, capacity units and dollars per thousand messages, and per month.
 
-Drawing only; the figures are `admin/costing.py`'s. Never here: AWS calls; nothing is asked of any account.
+Drawing only; the figures come from `admin/costing.py`. Never here: AWS calls; no account is asked for anything.
 Invariant: every figure is shown with the assumptions and the date of the prices it rests on.
 """
 
@@ -29,7 +29,7 @@ _PATTERN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)")
 
 
 class _Scaled(click.ParamType[float]):
-    """A number with one of these units."""
+    """A number with one of the given units."""
 
     def __init__(self, name: str, units: dict[str, float], example: str) -> None:
         self.name = name
@@ -56,15 +56,15 @@ PART: Final = _Scaled("part", {"%": 0.01}, "1% or 0.5%")
     example="onefold cost shop:app --messages 1M\nonefold cost shop:app --messages 20M --batch 4 --run 250ms --json",
 )
 @click.argument("app", required=False)
-@click.option("--messages", type=COUNT, default="1M", show_default=True, help="Of each queue in a month.")
-@click.option("--duplicates", type=PART, default="1%", show_default=True, help="Delivered again after they were done.")
-@click.option("--failures", type=PART, default="1%", show_default=True, help="That fail once and then succeed.")
-@click.option("--batch", type=float, help="Messages received together; the mapping's maximum unless given.")
-@click.option("--send-batch", type=int, default=1, show_default=True, help="Messages of one send call, 1 to 10.")
+@click.option("--messages", type=COUNT, default="1M", show_default=True, help="Messages per queue and month.")
+@click.option("--duplicates", type=PART, default="1%", show_default=True, help="Share delivered again once done.")
+@click.option("--failures", type=PART, default="1%", show_default=True, help="Share that fails once, then succeeds.")
+@click.option("--batch", type=float, help="Messages received together; by default the mapping's maximum.")
+@click.option("--send-batch", type=int, default=1, show_default=True, help="Messages per send call, 1 to 10.")
 @click.option("--body", type=BYTES, default="1KB", show_default=True, help="Size of a message.")
 @click.option("--result", type=BYTES, default="200B", show_default=True, help="Size of what a job returns.")
 @click.option("--run", type=options.DURATION, default="100ms", show_default=True, help="Of one handler.")
-@click.option("--region", default=costing.REGION_DEFAULT, show_default=True, help="Of the price table.")
+@click.option("--region", default=costing.REGION_DEFAULT, show_default=True, help="Region of the price table.")
 @click.option("--prices", metavar="FILE", help="Your own table, in the form of onefold/observe/prices.json.")
 @stack_options.stack_options
 def command(

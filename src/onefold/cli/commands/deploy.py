@@ -1,11 +1,11 @@
 """`onefold package`, `deploy`, `synth`, `diff`, `records`: an app's zip, template, stack and table.
 
 Output and questions only: `deploy/package.py` makes the zip, the writers make templates, and every step of a
-deployment is in `admin/deploying.py`. Never here: what a change or failure means. Invariants: the printed hash is that
-of the existing file; `deploy` carries out nothing that was not shown, and replaces or deletes nothing that holds
-messages or records without explicit consent; `synth` makes no AWS call, and without --output nothing but the template goes
-to standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error;
-`records migrate` writes nothing without --yes.
+deployment is in `admin/deploying.py`. Never here: what a change or failure means. Invariants: the printed hash is the
+hash of the file that exists; `deploy` does nothing that was not shown, and replaces or deletes nothing that holds
+messages or records without explicit consent; `synth` makes no AWS call, and without --output only the template goes to
+standard output; exit code 0 of `diff` means no difference, 1 differences, 2 an error; `records migrate` writes nothing
+without --yes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def packing_options(function: F) -> F:
             "--bytecode", is_flag=True, help="Also compile, for faster cold starts; needs the functions' Python."
         ),
         click.option("-r", "--requirements", metavar="FILE", help="The app's own dependencies, for pip."),
-        click.option("--include", multiple=True, metavar="PATH", help="A file or folder beside the app; repeatable."),
+        click.option("--include", multiple=True, metavar="PATH", help="A file or folder next to the app; repeatable."),
     ):
         made = option(made)
     result: F = made
@@ -79,7 +79,7 @@ def packing_options(function: F) -> F:
     "package", example="onefold package shop:app\nonefold package shop:app -r requirements.txt --include templates"
 )
 @click.argument("app", required=False)
-@click.option("-o", "--output", metavar="FILE", help="The zip to write; .onefold/build/<app>.zip unless given.")
+@click.option("-o", "--output", metavar="FILE", help="The zip to write; by default .onefold/build/<app>.zip.")
 @click.option(
     "--extra", "extras", multiple=True, type=click.Choice(sorted(packing.EXTRAS)), help="A record store's client."
 )
@@ -87,7 +87,7 @@ def packing_options(function: F) -> F:
 def package_command(app: str | None, output: str | None, extras: tuple[str, ...], wanted: Wanted) -> Answer:
     """Pack the functions' zip: the app, onefold, and pinned dependencies for Lambda's platform.
 
-    It contains the app's module (a package with its whole folder), every module beside it that these import, what --include
+    It contains the app's module (a package with its whole folder), the modules next to it that they import, what --include
     names, onefold itself, msgspec as installed here, and --requirements as pip resolves them. boto3 comes with Lambda.
     Hidden files and folders called tests are left out. The same input gives the same bytes.
     """
@@ -104,7 +104,7 @@ def build(
     """Pack an app, reporting each step on standard error.
 
     Args:
-        word: `module:attribute`. records: URL of a store beside DynamoDB; taken from the app's URL unless given.
+        word: `module:attribute`. records: URL of a store other than DynamoDB; None: from the app's URL.
     """
     found = target.load(word)
     module = word.partition(":")[0]
@@ -126,7 +126,7 @@ def build(
 
 
 def _platform(app: App) -> tuple[str, str]:
-    """Python and processor that the app's functions share; one zip serves them all."""
+    """The Python version and processor that the app's functions share; one zip serves them all."""
     platforms = {
         (queue.function.runtime.removeprefix("python"), queue.function.architecture)
         for queue in app.queues.values()
@@ -189,7 +189,7 @@ _ACTIONS: Final[Mapping[str, tuple[str, Style]]] = {
 @click.option("--bucket", metavar="NAME", envvar="ONEFOLD_BUCKET", help="In S3, for the package (or ONEFOLD_BUCKET).")
 @click.option("--package", "package", metavar="FILE", help="A zip made by onefold package, instead of packing now.")
 @packing_options
-@click.option("--alarm-topic", metavar="ARN", help="SNS topic that alarms notify; '' for none. Kept unless given.")
+@click.option("--alarm-topic", metavar="ARN", help="SNS topic that alarms notify; '' for none. By default unchanged.")
 @click.option("--dry-run", is_flag=True, help="Show the change set, then remove it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--accept-loss", is_flag=True, help="With --yes: also if messages or records are lost.")
@@ -211,10 +211,10 @@ def command(
     rollout: Rollout,
     choices: stack_options.Choices,
 ) -> Answer:
-    """Deploy an app to AWS by a CloudFormation change set.
+    """Deploy an app to AWS with a CloudFormation change set.
 
     Packs the functions' zip (or takes --package), uploads it under its hash, makes a change set and shows it: what is added,
-    modified, replaced, removed, and what would be lost. After a yes it is carried out and followed. If something fails,
+    modified, replaced, removed, and what would be lost. If you agree, it is executed and followed. If something fails,
     CloudFormation rolls back; the first failure is named, with what to do.
     """
     if render.is_quiet() and not (yes or dry_run):
@@ -256,7 +256,7 @@ def command(
         done = deployment.execute(change_set, _follower(change_set))
     except KeyboardInterrupt:
         render.note(
-            f"CloudFormation goes on without us. To see how it ends: aws cloudformation describe-stack-events"
+            f"CloudFormation continues by itself. To see how it ends: aws cloudformation describe-stack-events"
             f" --stack-name {location.stack}"
         )
         raise
@@ -338,7 +338,7 @@ def _word(one: ResourceChange) -> tuple[str, str]:
 
 
 def _follower(change_set: ChangeSet) -> Any:
-    """Draws each event on one line, with how many of the resources are done."""
+    """Returns what draws each event on one line, with how many of the resources are done."""
     wanted = {one.logical_id for one in change_set.changes}
     done: set[str] = set()
     quiet = render.is_quiet()
@@ -410,8 +410,8 @@ _WRITERS = {
 def synth_command(app: str | None, form: str, output: Path | None, choices: dict[str, Any]) -> Answer:
     """Write an app's queues, functions, record table, roles and alarms as a template.
 
-    The same app gives the same bytes. Sizes are computed: a queue's visibility timeout from its function's timeout, that
-    from its jobs' timeouts. Standard error names declarations that AWS will not honour. Nothing is created;
+    The same app gives the same bytes. Sizes are computed: a queue's visibility timeout from its function's timeout, and
+    that from its jobs' timeouts. Standard error names declarations that AWS will not honour. Nothing is created;
     `onefold deploy` does that.
     """
     plan = stack_options.planned(app, choices)
@@ -483,8 +483,8 @@ def diff_command(
 ) -> Answer:
     """Show what differs between the deployed template and the one the app would be deployed with.
 
-    By resource and property, both values. Nothing is changed, not even a change set is made; whether a resource would be
-    replaced is shown by onefold deploy --dry-run. Exit codes here: 0 no difference, 1 differences, 2 an error.
+    Shows both values by resource and property. Nothing is changed, and no change set is made; onefold deploy --dry-run
+    shows whether a resource would be replaced. Exit codes here: 0 no difference, 1 differences, 2 an error.
     """
     try:
         plan = stack_options.planned(app, choices)
@@ -499,7 +499,7 @@ def diff_command(
 
 
 def _diff_failed(error: OnefoldError) -> Answer:
-    """An error with this command's exit code 2: here 1 means a difference."""
+    """An error with exit code 2, because for this command 1 means a difference."""
     parts = {"code": error.code, "what": error.what, "meaning": error.meaning, "todo": error.todo}
     render.note(text_of(error))
     return Answer({"error": parts}, code=DIFF_FAILED)
@@ -568,7 +568,7 @@ def migrate(url: str, yes: bool) -> Answer:
     """Move the records of a table from layout 1 to layout 2, in which roles can be limited to their own jobs.
 
     Stop all workers and functions of the app first. Each record gets a copy where layout 2 reads it; the old ones stay.
-    The command may be interrupted and run again: it continues. When it has ended, processes of
+    The command can be interrupted and run again: it continues. When it has ended, processes with
     layout 1 cannot use the table any more: add layout=2 to the URL, and deploy with --layout 2.
     """
     table, migration = urls.layout_migration(url, clock=SystemClock(), entropy=SystemEntropy())

@@ -1,7 +1,7 @@
-"""`onefold destroy`: deletes an app's stack; what holds something is shown first, and stays unless disposable.
+"""`onefold destroy`: deletes an app's stack; what holds data is shown first, and is kept unless it is disposable.
 
 Never here: what is in a stack (`deploy/existing.py`), following it (`deploy/apply.py`). Invariant: nothing is deleted that
-was not shown, and nothing that holds messages, records or events without a yes to just that.
+was not shown, and nothing that holds messages, records or events without explicit consent to that loss.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def command(
 ) -> Answer:
     """Delete an app's stack.
 
-    Says first which queues, tables and archives it has, how much each holds, and whether it is deleted or kept: they are
-    kept unless the stack was deployed with --disposable. Where something would be lost it refuses without --accept-loss.
-    What is kept is in no stack any more; a later onefold deploy of the same names takes it in again.
+    First shows which queues, tables and archives it has, how much each holds, and whether it is deleted or kept: they are
+    kept unless the stack was deployed with --disposable. If something would be lost, it refuses without --accept-loss.
+    What is kept no longer belongs to a stack; a later onefold deploy with the same names imports it again.
     """
     if render.is_quiet() and not yes:
         raise click.UsageError("--json asks nothing: add --yes.")

@@ -33,7 +33,7 @@ from onefold.observe.wording import counted, instant
 
 command = Group("dlq", help="Dead letters: list, show, edit, redrive, purge.", no_args_is_help=True)
 
-_LISTED = 100  # single messages that are drawn unless --limit says otherwise
+_LISTED = 100  # single messages that are shown unless --limit is given
 
 
 # -- list ------------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _LISTED = 100  # single messages that are drawn unless --limit says otherwise
 @target.by_url
 @selection.selecting
 @click.option("--all", "singly", is_flag=True, help="Every message instead of the groups of failures.")
-@click.option("--by-text", is_flag=True, help="Groups apart by the text of the error too, each with its fingerprint.")
+@click.option("--by-text", is_flag=True, help="Group by the text of the error too, each group with its fingerprint.")
 @click.option(
     "--limit", type=click.IntRange(1), default=_LISTED, show_default=True, help="With --all: show at most this many."
 )
@@ -86,7 +86,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
         Column("owner", folds=True),
         *(
             [Column("queue", folds=True)] if len(queues) > 1 else []
-        ),  # for a single one it is shown below: so rows fit 80 columns
+        ),  # a single one is shown below, so that rows fit into 80 columns
     ]
     rows = [
         (
@@ -105,7 +105,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
     line()
     for one in failures:
         line(render.joined(f"{number(one.count):>5}  ", render.cause(one.error, one.summary)))
-        if one.texts > 1:  # two causes may have one class
+        if one.texts > 1:  # two causes can have one class
             way = "--all --json" if one.fingerprint is not None else "--by-text"
             line(f"       (the newest of {one.texts} different texts; onefold dlq list {way} has each)")
         if by_text and one.fingerprint is not None:
@@ -123,7 +123,7 @@ def _draw_failures(failures: list[admin.FailureGroup], select: Select, found: ta
 
 
 def _first_step(one: admin.FailureGroup) -> str:
-    """What to try of a kind of failure, without doing it yet."""
+    """What to try first for one kind of failure; it sends nothing yet."""
     if one.reason == "conflict":  # unchanged, it would be refused again
         return f"onefold dlq edit {one.message_id} --set field=value"
     return both(one.redrive)[0]
@@ -234,7 +234,7 @@ def _next_of(detail: admin.Detail) -> list[str]:
 
 
 def _foreseen(forecast: Forecast, way_back: str) -> str:
-    """What a redrive would do, and of how much."""
+    """What a redrive would do, and whether with one message or a whole group."""
     if way_back.startswith("onefold map redrive"):
         return "is done with its map run, which does the item again."
     if not way_back.startswith("onefold dlq redrive"):
@@ -262,7 +262,7 @@ def _is_json(body: str) -> bool:
 
 
 def _draw_body(body: str) -> None:
-    """A body that is not JSON has a mark before each line: it may hold lines that look like what is printed here."""
+    """Draw a body; if it is not JSON, with a mark before each line, because its lines can look like our own output."""
     render.block(pretty(body), "" if _is_json(body) else "  | ")
 
 
@@ -325,7 +325,7 @@ def _in_editor(message: Peeked) -> str:
     changed = click.edit(pretty(message.body), extension=".json", require_save=True)
     if changed is None:
         raise UsageError(
-            "The editor was left without saving.", meaning="Nothing was changed.", todo="Edit and save it."
+            "The editor was closed without saving.", meaning="Nothing was changed.", todo="Edit and save it."
         )
     try:
         return msgspec.json.format(changed, indent=-1)
@@ -350,7 +350,7 @@ def _draw_edited(edited: editing.Edited, found: target.Target) -> None:
 # -- purge -----------------------------------------------------------------------------------------------------------
 
 
-_ASKED_ABOUT = 10  # messages that are listed before it is asked whether to delete them
+_ASKED_ABOUT = 10  # messages that are listed before the question whether to delete them
 
 
 @declared(
@@ -397,7 +397,7 @@ def purge(
 @target.by_url
 @selection.selecting
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
-@click.option("--dry-run", is_flag=True, help="Say what each message would do, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what each message would do, and send nothing.")
 @click.option(
     "--rate",
     type=options.RATE,
@@ -429,8 +429,8 @@ def redrive(
 ) -> Answer:
     """Send dead letters back to the queues they came from.
 
-    Watches how they end while it sends, in growing waves, and stops when they fail again. That needs running
-    workers; without any, use --no-watch. A stopped FIFO group goes back as a whole, in order, and goes on.
+    Sends in growing waves, watches their outcome meanwhile, and stops if messages fail again. That needs running
+    workers; without any, use --no-watch. A stopped FIFO group goes back as a whole, in order, and continues.
     """
     try:
         found, messages, wanted = selection.chosen(words, url, select, everything=everything)
@@ -462,7 +462,7 @@ def _resume_expired(words: tuple[str, ...], url: str | None, group: str, reason_
     queues = groups.resume_expired(target.find(target.split_ids(words)[0], url).session, group, reason_text=reason_text)
     if not queues:
         return None
-    text = f"Group {redact.one_line(group)} of {', '.join(queues)} goes on: none of its dead letters is left."
+    text = f"Group {redact.one_line(group)} of {', '.join(queues)} continues: none of its dead letters is left."
     return Answer({"resumed": [{"queue": queue, "group": group} for queue in queues]}, draw=lambda: line(text))
 
 
@@ -505,7 +505,7 @@ _WOULD: Final[dict[ExpectedOutcome, str]] = {
 
 
 def _run(work: redriving.Redrive, total: int) -> redriving.Tally:
-    """Carry a redrive out, with a bar on a terminal; an interrupt does not undo what was sent."""
+    """Carry out a redrive, with a progress bar on a terminal; an interrupt does not undo what was sent."""
     if render.is_quiet() or not render.console(stderr=True).is_terminal:
         try:
             return work.run(lambda _: None)

@@ -1,4 +1,4 @@
-"""`onefold events`: put, rules, why a pattern does not match, archives and replays. Drawing; `admin/events.py` does it.
+"""`onefold events`: put, rules, why a pattern does not match, archives, replays. Drawing only; see `admin/events.py`.
 
 Invariant: only `put`, `replay`, `cancel` and `redeliver` change anything.
 """
@@ -26,7 +26,7 @@ command = Group(
     no_args_is_help=True,
 )
 
-_bus = click.option("--bus", metavar="NAME", help="Which bus; the app's only one unless given.")
+_bus = click.option("--bus", metavar="NAME", help="Which bus; by default the app's only one.")
 
 
 def _target(words: tuple[str, ...], names: str = "") -> tuple[target.Target, list[str]]:
@@ -60,8 +60,8 @@ def _text(word: str) -> str:
 def put(words: tuple[str, ...], bus: str | None) -> Answer:
     """Put events on a bus.
 
-    ENTRIES is JSON, a file, or - for standard input: an entry as PutEvents has it, a list of them, or {"Entries": [...]}.
-    What was taken is durable, in queues and archives, when the command returns. Exit code 1 when an entry was not taken.
+    ENTRIES is JSON, a file, or - for standard input: an entry in PutEvents' form, a list of them, or {"Entries": [...]}.
+    When the command returns, accepted events are durable in queues and archives. Exit code 1: an entry was refused.
     """
     app, (entries,) = _app(words, "ENTRIES")
     answers = admin.put(admin.bus_of(app, bus), _text(entries))
@@ -83,7 +83,7 @@ def _draw_put(answers: list[PutAnswer]) -> None:
 @declared("rules", example="onefold events rules shop:app\nonefold events rules shop:app --event event.json")
 @click.argument("words", metavar="[APP]", nargs=-1)
 @_bus
-@click.option("--event", metavar="FILE", help="Say which rules match this event, whole as it travels.")
+@click.option("--event", metavar="FILE", help="Show which rules match this event, given with its envelope.")
 def rules(words: tuple[str, ...], bus: str | None, event: str | None) -> Answer:
     """The declared rules with their patterns and targets."""
     app, _ = _app(words)
@@ -113,9 +113,9 @@ def _draw_rules(found: list[admin.RuleLine], *, asked: bool) -> None:
 
 @declared("test", example="onefold events test --pattern pattern.json --event event.json")
 @click.option("--pattern", metavar="FILE", required=True, help="A file, - or the JSON itself.")
-@click.option("--event", metavar="FILE", required=True, help="A file, - or the JSON itself; whole as it travels.")
+@click.option("--event", metavar="FILE", required=True, help="A file, - or the JSON itself; with its envelope.")
 def test(pattern: str, event: str) -> Answer:
-    """Whether a pattern matches an event; if not, which fields say no. Exit code 1 when it does not match."""
+    """Whether a pattern matches an event; if not, which fields do not match, and exit code 1."""
     found = admin.tested(_text(pattern), _text(event))
     return Answer(found, draw=lambda: _draw_test(found), code=0 if found.matches else 1)
 
@@ -190,11 +190,11 @@ def archive(words: tuple[str, ...], bus: str | None, start: str | None, end: str
 )
 @click.argument("words", metavar="ARCHIVE [APP]", nargs=-1)
 @_bus
-@click.option("--name", required=True, help="Of the replay; every event carries it as replay-name.")
+@click.option("--name", required=True, help="Name of the replay; every event carries it as replay-name.")
 @click.option("--from", "start", metavar="INSTANT", required=True, help="Events of this time or later.")
 @click.option("--to", "end", metavar="INSTANT", required=True, help="Events before this time.")
 @click.option("--rule", "only", metavar="RULE", multiple=True, help="Only this rule; may be given several times.")
-@click.option("--dry-run", is_flag=True, help="Say how many events it would be; send nothing.")
+@click.option("--dry-run", is_flag=True, help="Show how many events would be sent; send nothing.")
 def replay(
     words: tuple[str, ...],
     bus: str | None,
@@ -207,7 +207,7 @@ def replay(
     """Send the archived events of a time range through the rules once more.
 
     They keep id, time and detail: a job whose key is in the detail answers them from its record. After an interruption the
-    same command goes on where it was.
+    same command continues where it stopped.
     """
     app, (archived,) = _app(words, "ARCHIVE")
     one = admin.bus_of(app, bus)
@@ -230,7 +230,7 @@ def _draw_replay(one: Replay) -> None:
 @click.argument("words", metavar="[APP]", nargs=-1)
 @_bus
 def replays(words: tuple[str, ...], bus: str | None) -> Answer:
-    """All replays, oldest first; a running one is carried on by giving its command again."""
+    """All replays, oldest first; repeat the command of a running one to continue it."""
     app, _ = _app(words)
     found = admin.all_replays(app, bus)
 
@@ -247,13 +247,13 @@ def replays(words: tuple[str, ...], bus: str | None) -> Answer:
 @click.argument("words", metavar="REPLAY [APP]", nargs=-1)
 @_bus
 def cancel(words: tuple[str, ...], bus: str | None) -> Answer:
-    """End a replay that is not over; what it has delivered stays."""
+    """End a running replay; what it has delivered stays."""
     app, (name,) = _app(words, "REPLAY")
     ended, was_running = admin.cancel(app, admin.bus_of(app, bus), name)
 
     def draw() -> None:
         if not was_running:
-            line(f"Nothing was cancelled: the replay was {ended.state} before.", "yellow")
+            line(f"Nothing was cancelled: the replay was already {ended.state}.", "yellow")
         _draw_replay(ended)
 
     return Answer(ended, draw=draw)
@@ -261,7 +261,7 @@ def cancel(words: tuple[str, ...], bus: str | None) -> Answer:
 
 # -- what targets refused --------------------------------------------------------------------------------------------
 
-_rule = click.option("--rule", metavar="RULE", help="Only of rules of this name.")
+_rule = click.option("--rule", metavar="RULE", help="Only of rules with this name.")
 
 
 @declared("undelivered", example="onefold events undelivered shop:app")
@@ -269,7 +269,7 @@ _rule = click.option("--rule", metavar="RULE", help="Only of rules of this name.
 @_bus
 @_rule
 def list_undelivered(words: tuple[str, ...], bus: str | None, rule: str | None) -> Answer:
-    """Events that a rule's target refused, with the reason; they lie in the rule's dead-letter queue."""
+    """Events that a rule's target refused, with the reason; they are in the rule's dead-letter queue."""
     found, _ = _target(words)
     assert found.app is not None
     lines = admin.undelivered(found.session, admin.buses(found.app, bus), rule)
@@ -292,7 +292,7 @@ def _draw_undelivered(lines: list[admin.UndeliveredEvent]) -> None:
 @_rule
 @options.reason_text
 def redeliver(words: tuple[str, ...], bus: str | None, rule: str | None, reason_text: str | None) -> Answer:
-    """Deliver again what targets refused: all of it, or these messages. Exit code 1 when something is refused again."""
+    """Deliver again what targets refused: all of it, or these messages. Exit code 1: something was refused again."""
     app, ids = target.split_ids(words)
     found = target.find_app(app)
     assert found.app is not None

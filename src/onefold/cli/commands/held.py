@@ -1,4 +1,4 @@
-"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; settling is `admin/held.py`'s.
+"""`onefold held`: unknown outcomes that wait for a person. Drawing and asking; `admin/held.py` settles.
 
 Invariant: nothing is settled without --done or --not-done.
 """
@@ -41,7 +41,7 @@ def list_held(words: tuple[str, ...], url: str | None, select: HeldSelect) -> An
 
 def _draw_list(held: list[admin.HeldOperation], found: target.Target, *, is_all: bool = True) -> None:
     if not held:
-        line("Nothing is held." if is_all else "Nothing that is held fits.")
+        line("Nothing is held." if is_all else "Nothing that is held matches.")
         return
     tenants, keys = any(one.tenant for one in held), {one.key for one in held}
     columns = [
@@ -122,7 +122,7 @@ def _draw_details(
 
 
 def _facts(one: admin.HeldOperation, now_ms: int) -> list[str]:
-    """Lines that say which operation is held, and what is known of its run."""
+    """Lines with the held operation, and what is known of its run."""
     known = _KNOWN if one.took_effect else ""
     process = "their worker process" if one.queue is not None else "the process that called"
     crashed = f", {one.crashes} of which died with {process}" if one.crashes else ""
@@ -177,8 +177,8 @@ def _draw_settled(settled: admin.SettledOperation) -> None:
 @click.option("--done", is_flag=True, help="The effect happened.")
 @click.option("--not-done", is_flag=True, help="The effect did not happen.")
 @click.option("--result", metavar="JSON", help="With --done: what the call or job returned; it answers duplicates.")
-@click.option("--hold", metavar="HOLD", help="Only if it is still this hold, `hold` of `list --json`; nobody is asked.")
-@click.option("--yes", is_flag=True, help="With --all: settle them, and do not ask.")
+@click.option("--hold", metavar="HOLD", help="Only if this is still its hold (`hold` in `list --json`); does not ask.")
+@click.option("--yes", is_flag=True, help="With --all: settle them without asking.")
 @click.option("--digest", metavar="DIGEST", help="With --all: settle them if they are still those that were shown.")
 @selection.selecting_held
 @options.idle
@@ -201,16 +201,17 @@ def settle(
 
     --done: its record is completed with the result, and its held messages are deleted. --not-done: its record is released,
     one message is sent back to its queue and runs again; the duplicates are deleted. On a terminal it is shown first, unless
-    --hold says which hold was looked at.
+    --hold names the hold that you have seen.
 
-    With --all, and no KEY, many are settled alike: it shows which, and asks. Where nobody can be asked it changes nothing
-    without --yes or --digest, the digest that it has shown. An operation that ran again meanwhile is left, and said.
+    With --all and no KEY, many are settled in the same way: the command shows them and asks. If nobody can be asked, it
+    changes nothing without --yes, or --digest with the digest that it has shown. An operation that ran again meanwhile is
+    left alone and reported.
     """
     if done and not_done:
         raise click.UsageError("--done and --not-done exclude each other. Nothing was changed.")
     if everything:
         if hold is not None:
-            raise click.UsageError("--hold is of one operation. Nothing was changed.")
+            raise click.UsageError("--hold is for one operation. Nothing was changed.")
         return _settle_many(
             _target(words, url, 0)[0], select, done=done, not_done=not_done, result=result, yes=yes, digest=digest,
             idle=idle, reason_text=reason_text,
@@ -251,15 +252,15 @@ def _settle_many(
     idle: bool,
     reason_text: str | None,
 ) -> Answer:
-    """Show what would be settled; settle it when somebody said so, to this plan."""
+    """Show what would be settled; settle it if a person has agreed to this plan."""
     if not done and not not_done:
         raise click.UsageError("Say whether the effects happened: --done or --not-done.")
     plan = settling.plan(found.session, select, done=done, result=result)
     if digest is not None and digest != plan.digest:
         raise ConflictError(
-            f"What would be settled is not what digest {digest:.40} names: it is {plan.digest} now.",
+            f"The digest {digest:.40} is out of date: what would be settled has the digest {plan.digest} now.",
             meaning="Something was settled, ran again, or was held since. Nothing was changed.",
-            todo="Look at it again, without --digest.",
+            todo="Run it again without --digest to see what would be settled.",
         )
     if not plan.operations or (not yes and digest is None and (render.is_quiet() or not sys.stdin.isatty())):
         return Answer({"plan": plan}, draw=lambda: _draw_plan(plan, found, reason_text=reason_text))
@@ -275,7 +276,7 @@ def _settle_many(
     return Answer(many, draw=lambda: _draw_many(many, plan), code=int(bool(many.left)))
 
 
-_PLANNED = 50  # operations that are drawn; --json has all
+_PLANNED = 50  # operations that are shown; --json has all
 
 
 def _plan_lines(plan: settling.SettlePlan, now_ms: int) -> list[str]:
@@ -296,7 +297,7 @@ def _draw_plan(plan: settling.SettlePlan, found: target.Target, *, reason_text: 
     for text in _plan_lines(plan, found.session.now_ms()):
         line(text)
     if not plan.operations:
-        line("Nothing that is held fits." if not plan.refused else "Nothing else that is held fits.")
+        line("Nothing that is held matches." if not plan.refused else "Nothing else that is held matches.")
         return
     word = "done" if plan.done else "not done"
     line(f"{counted(len(plan.operations), 'operation')} would be settled as {word}. Nothing was changed.")
@@ -319,7 +320,7 @@ def _draw_many(many: settling.SettledMany, plan: settling.SettlePlan) -> None:
 
 
 def _asked(one: admin.HeldOperation, found: target.Target, *, done: bool) -> str:
-    """Show what would be settled; the hold that the person at the terminal has agreed to settle."""
+    """Show what would be settled, and ask; returns the hold that the person at the terminal has agreed to settle."""
     for text in _facts(one, found.session.now_ms()):
         render.note(redact.one_line(text))
     render.confirm(f"Settle it as {'done' if done else 'not done'}?", otherwise=f"--hold {one.hold}")

@@ -1,4 +1,4 @@
-"""`onefold send`, `onefold resume`, `onefold names`: one message to one job, a paused job, and whose the names are.
+"""`onefold send`, `resume`, `check-payloads`, `names`: send to a job, resume one, check what waits, and who owns names.
 
 Parsing and drawing; `admin/jobs.py` does the work. Never here: making messages, when a job pauses (`record/breaker.py`).
 Invariants: what `send` prints was accepted durably, and checked against the job's type before; a job that was not paused is
@@ -43,8 +43,10 @@ def _draw_receipt(receipt: Receipt, *, has_commit: bool) -> None:
 )
 @click.argument("words", metavar="[APP] JOB PAYLOAD", nargs=-1)
 @click.option("--delay", metavar="DURATION", help="Deliver it no sooner than this from now, for example 10m.")
-@click.option("--run-at", metavar="INSTANT", help="Not before that instant, for example 2026-12-24T06:00:00+01:00.")
-@click.option("--key", metavar="KEY", help="Instead of the key that the job's rule gives.")
+@click.option(
+    "--run-at", metavar="INSTANT", help="Deliver it no sooner than this, for example 2026-12-24T06:00:00+01:00."
+)
+@click.option("--key", metavar="KEY", help="Use this key, not the one from the job's rule.")
 def send(words: tuple[str, ...], delay: str | None, run_at: str | None, key: str | None) -> Answer:
     """Send one message to a job.
 
@@ -81,7 +83,9 @@ def read_file(name: str) -> str:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise NotFoundError(f"The file {name} cannot be read: {why}.", todo="Check its name and rights.") from error
+        raise NotFoundError(
+            f"The file {name} cannot be read: {why}.", todo="Check its name and permissions."
+        ) from error
 
 
 @declared("resume", example="onefold resume book_courier shop:app --reason-text 'new API key is in'")
@@ -92,8 +96,8 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
     """Resume a paused job now.
 
     A job pauses when its dependency refuses everything (a rotated key, a closed account); no attempts are used up meanwhile.
-    Messages that are hidden until its next try, or until a retry, come back at once; on SQS, which cannot do that, when they
-    were due.
+    Messages that are hidden until its next try, or until a retry, become visible at once; on SQS, which cannot do that,
+    when they are due.
     """
     app, (job,) = target.split(words, 1, names="JOB", url=url)
     found = target.find(app, url)
@@ -111,14 +115,19 @@ def resume(words: tuple[str, ...], url: str | None, reason_text: str | None) -> 
 )
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option(
-    "--limit", type=click.IntRange(1), default=payloads.LOOKED_AT, show_default=True, help="At most how many messages."
+    "--limit",
+    type=click.IntRange(1),
+    default=payloads.LOOKED_AT,
+    show_default=True,
+    help="Read at most this many messages.",
 )
 def check_payloads(words: tuple[str, ...], limit: int) -> Answer:
-    """Say which messages this release could not run: what waits, lies in dead-letter queues and is held.
+    """Show which messages this release could not run, among those that wait, are dead letters or are held.
 
-    Each message is upgraded, validated and its key made, as a worker of this release would do; nothing is written, and no
-    handler runs. Shown are ids, fields and types, never values. Queues on SQS whose messages only a receive shows are named
-    and left alone. Exit code 1: a message does not fit or has no job, or the app no longer has a name that it worked under.
+    Each message is upgraded and validated, and its key made, as a worker of this release would do; nothing is written, and
+    no handler runs. The output has ids, fields and types, never values. Queues on SQS that cannot be read without
+    receiving are named and left alone. Exit code 1: a message does not fit or has no job, or the app no longer has a name
+    that it worked under.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
@@ -127,7 +136,7 @@ def check_payloads(words: tuple[str, ...], limit: int) -> Answer:
 
 
 def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
-    """Draw what a release would make of the messages that are there."""
+    """Draw what a release would do with the messages in the queues."""
     if survey.jobs:
         columns = [Column("job"), Column("queue"), Column("messages", right=True), Column("upgraded", right=True)]
         rows = [
@@ -136,7 +145,7 @@ def draw_survey(survey: PayloadSurvey, found: target.Target) -> None:
         ]
         draw(table([*columns, Column("would not run", right=True)], rows))
     else:
-        line("No message is there.")
+        line("There are no messages.")
     if survey.unfit:
         line()
         columns = [Column("message"), Column("queue"), Column("key"), Column("why", folds=True)]
@@ -169,7 +178,7 @@ def _named(one: JobMessages) -> str:
 
 
 def _looked_up(survey: PayloadSurvey) -> list[tuple[str, str]]:
-    """One command for the first unfit message of each place."""
+    """For the first unfit dead letter and held message: the command group that shows it, and its id or key."""
     first = {one.place: one for one in reversed(survey.unfit)}
     found = [("dlq", first["dead"].message_id)] if "dead" in first else []
     return found + ([("held", first["held"].key)] if "held" in first and first["held"].key is not None else [])
@@ -182,7 +191,7 @@ names_command = Group("names", help="Which app owns which job name: list, give."
 @click.argument("words", metavar="[APP]", nargs=-1)
 @target.by_store_url
 def list_names(words: tuple[str, ...], url: str | None) -> Answer:
-    """All names of operations on a store, and which app's jobs, or guarded calls, have them."""
+    """All names of operations on a store, and which app's jobs or guarded calls own them."""
     app, _ = target.split(words, 0, names="", url=url)
     found = target.find(app, url, records=True)
     taken = jobs.taken_names(found.session)
@@ -206,7 +215,7 @@ def _draw_names(taken: list[Taken], now_ms: int) -> None:
 @click.option("--to", metavar="APP", required=True, help="Name of the app that gets them.")
 @click.option("--of", metavar="APP", help="All names of that app, instead of single ones.")
 @click.option("--share", is_flag=True, help="The app that has them now keeps them too.")
-@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The APP, where a NAME looks like one.")
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="The APP, if a NAME looks like one.")
 @target.by_store_url
 @options.reason_text
 def give(
@@ -220,8 +229,8 @@ def give(
 ) -> Answer:
     """Give names of operations to another app: after it was renamed, or when a job moved.
 
-    Stop the workers of the app that had them. With --share both have them: while an app is being renamed, or where the keys
-    of two apps never meet; if they do meet, each is answered with what the other has done.
+    Stop the workers of the app that had them. With --share both apps have them: while an app is being renamed, or for
+    apps that never use the same keys; if they do, each is answered with what the other has done.
     """
     names = words
     if app is None and url is None:

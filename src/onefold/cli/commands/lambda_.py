@@ -1,9 +1,9 @@
-"""`onefold lambda`: a Lambda function on a queue, with an event source mapping as AWS has it, until stopped.
+"""`onefold lambda`: run a Lambda function on a queue, with an event source mapping as on AWS, until stopped.
 
 The function's log goes to standard error: what the handler writes, each line with the start of its request id, and around it
-the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, the second one ends them.
+the lines that Lambda writes. SIGTERM or Ctrl-C finishes the invocations in flight, a second one ends them.
 Never here: how it is built (`local/run_function.py`), how batches are made (`local/batching.py`).
-Invariant: standard output has the answer only.
+Invariant: standard output has only the answer.
 """
 
 from __future__ import annotations
@@ -48,20 +48,27 @@ _MAPPING = MappingSettings(uuid="-", queue="-", function="-")
 @click.option("--queue", required=True, metavar="NAME", help="The queue it works on.")
 @click.option("--data", default=serving.DATA, show_default=True, metavar="FILE", help="The file that holds the queue.")
 @click.option("--create-queue", is_flag=True, help="Create the queue if it does not exist.")
-@click.option("--name", metavar="NAME", help="The function's name; made from the handler unless given.")
+@click.option("--name", metavar="NAME", help="The function's name; by default made from the handler.")
 @click.option("--code-dir", default=".", show_default=True, metavar="DIR", help="The folder of the handler's module.")
-@click.option("--timeout", type=options.DURATION, default="3s", show_default=True, help="An invocation is killed then.")
 @click.option(
-    "--memory", "memory_mib", type=int, default=_FUNCTION.memory_mib, show_default=True, help="MB; more is killed."
+    "--timeout", type=options.DURATION, default="3s", show_default=True, help="After this, an invocation is killed."
+)
+@click.option(
+    "--memory",
+    "memory_mib",
+    type=int,
+    default=_FUNCTION.memory_mib,
+    show_default=True,
+    help="MB; an invocation that uses more is killed.",
 )
 @click.option("--env", metavar="KEY=VALUE", multiple=True, help="An environment variable; it may be repeated.")
-@click.option("--env-file", metavar="FILE", help="Environment variables, one KEY=VALUE a line.")
+@click.option("--env-file", metavar="FILE", help="Environment variables, one KEY=VALUE per line.")
 @click.option("--reload", is_flag=True, help="Take new code as soon as a .py file in the folder is saved.")
-@click.option("--batch-size", type=int, default=_MAPPING.batch_size, show_default=True, help="Messages of one event.")
+@click.option("--batch-size", type=int, default=_MAPPING.batch_size, show_default=True, help="Messages per event.")
 @click.option("--window", type=options.DURATION, default="0s", show_default=True, help="How long a batch is collected.")
-@click.option("--max-concurrency", type=int, help="Invocations at a time; as AWS scales them unless given.")
+@click.option("--max-concurrency", type=int, help="Invocations at a time; by default scaled as on AWS.")
 @click.option("--filter", "filters", metavar="JSON", multiple=True, help='A pattern such as {"body": {"kind": ["a"]}}.')
-@click.option("--report-batch-item-failures", is_flag=True, help="The answer's batchItemFailures count.")
+@click.option("--report-batch-item-failures", is_flag=True, help="Use the answer's batchItemFailures.")
 @click.option("--region", default=serving.REGION, show_default=True, help="Region in ARNs.")
 @click.option("--account", default=serving.ACCOUNT, show_default=True, help="Account id in ARNs.")
 @click.option(
@@ -102,8 +109,8 @@ def command(
 ) -> Answer:
     """Run a Lambda function on a queue, as an event source mapping does.
 
-    Every concurrent invocation has a process of its own, which is killed at the timeout. What AWS would refuse is refused;
-    `onefold serve` may serve the queue at the same time.
+    Every concurrent invocation has its own process, which is killed at the timeout. What AWS would refuse is refused;
+    `onefold serve` can serve the queue at the same time.
     """
     entropy = SystemEntropy()
     function = FunctionSettings(
@@ -149,7 +156,7 @@ def command(
 
 
 def _name_of(handler: str) -> str:
-    """A function's name made from its handler: `orders-handler` of `src/orders.handler`."""
+    """A function's name made from its handler: `orders-handler` from `src/orders.handler`."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", handler.rpartition("/")[2])[-_NAME_CHARS_MAX:]
 
 
@@ -163,7 +170,7 @@ def _working(settings: RunSettings, queue: QueueSettings) -> str:
 
 
 def _log_writer(log: str, say: Callable[[str], None]) -> Callable[[LogLine], None]:
-    """What is done with each line of the function's log; escape sequences reach terminals only."""
+    """Returns what writes each line of the function's log; escape sequences reach only terminals."""
     if log == "none":
         return lambda _line: None
     if log == "json":

@@ -30,7 +30,7 @@ command = Group("map", help="Map runs: start, list, show, resume, redrive, stop.
 
 _LOOK_MS = 250
 _INTERRUPTED = 130
-_IDLE_MS = 5_000  # so long nothing has begun: perhaps no worker runs
+_IDLE_MS = 5_000  # if nothing has begun for this long, perhaps no worker runs
 
 _HERE = click.option("--here", is_flag=True, help="Drive the run in this process; workers still process its items.")
 _DETACH = click.option("--detach", is_flag=True, help="Do not wait for its end.")
@@ -46,15 +46,15 @@ def _app(words: tuple[str, ...], names: str) -> tuple[App, str, str]:
 
 @declared("start", example="onefold map start enrich shop:app --items nightly.csv --name nightly/2026-06-01")
 @click.argument("words", metavar="MAP [APP]", nargs=-1)
-@click.option("--items", metavar="FILE", help="File, directory or s3:// URL; the declared source unless given.")
-@click.option("--name", "run", metavar="RUN", required=True, help="Of the run; keys of its items begin with it.")
+@click.option("--items", metavar="FILE", help="File, directory or s3:// URL; by default the declared source.")
+@click.option("--name", "run", metavar="RUN", required=True, help="Name of the run; keys of its items begin with it.")
 @_HERE
 @_DETACH
 def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detach: bool) -> Answer:
     """Start a run over the items of a file, and watch it.
 
-    Workers of the app process its items, and one of them drives the run; any of them may be killed. The file is read through
-    once before anything is sent: a fault of the file as a whole is found before anything has changed.
+    Workers of the app process its items, and one of them drives the run; any of them can be killed. The whole file is
+    read once before anything is sent, so that a fault of the file as a whole is found before anything has changed.
     """
     app, name, again = _app(words, "MAP")
 
@@ -71,7 +71,7 @@ def start(words: tuple[str, ...], items: str | None, run: str, here: bool, detac
 def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
     """Continue a run that halted, or whose --here process has ended.
 
-    Its file is compared with what it was; one that has changed is refused.
+    A file that has changed since is refused.
     """
     app, run, again = _app(words, "RUN")
     return _watched(app, run, again, lambda: admin.resume(app, run, turns=not here), here=here, detach=detach)
@@ -83,13 +83,13 @@ def resume(words: tuple[str, ...], here: bool, detach: bool) -> Answer:
     "onefold map redrive nightly/2026-06-01 shop:app --items nightly-repaired.csv",
 )
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
-@click.option("--items", metavar="FILE", help="The whole file, repaired; the run's own unless given.")
+@click.option("--items", metavar="FILE", help="The whole file, repaired; by default the run's own.")
 @_HERE
 @_DETACH
 def redrive(words: tuple[str, ...], items: str | None, here: bool, detach: bool) -> Answer:
-    """Do again what failed, and do what was not sent; what is done stays done.
+    """Run again what failed, and send what was not sent; what is done stays done.
 
-    With a repaired file, rows that were malformed become items, and items that failed are done with their new contents.
+    With a repaired file, rows that were malformed become items, and items that failed run with their new contents.
     """
     app, run, again = _app(words, "RUN")
 
@@ -114,7 +114,9 @@ def list_runs(words: tuple[str, ...], url: str | None, limit: int) -> Answer:
 @declared("show", read_only=True, example="onefold map show nightly/2026-06-01 shop:app --quarantine 5")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
-@click.option("--quarantine", type=click.IntRange(0), default=0, metavar="N", help="With N rows that are not items.")
+@click.option(
+    "--quarantine", type=click.IntRange(0), default=0, metavar="N", help="Also show N rows that are not items."
+)
 def show(words: tuple[str, ...], url: str | None, quarantine: int) -> Answer:
     """The state of a run, what ended it, and where its results are."""
     name, (run,) = target.split(words, 1, names="RUN", url=url)
@@ -128,7 +130,7 @@ def show(words: tuple[str, ...], url: str | None, quarantine: int) -> Answer:
 @declared("stop", example="onefold map stop nightly/2026-06-01 shop:app")
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 def stop(words: tuple[str, ...]) -> Answer:
-    """Send no more items of a run; what was sent may finish. `onefold map redrive` does the rest."""
+    """Send no more items of a run; what was sent can finish. `onefold map redrive` does the rest."""
     app, run, again = _app(words, "RUN")
     found = admin.stop(app, run)
     return Answer(found, draw=lambda: _draw(found, [], again))
@@ -142,7 +144,7 @@ for _one in (start, list_runs, show, resume, redrive, stop):
 
 
 def _watched(app: App, run: str, again: str, begin: Callable[[], MapProgress], *, here: bool, detach: bool) -> Answer:
-    """The answer when the run that `begin` resumes has ended, or at once."""
+    """Begin a run and watch it; the answer comes when it has ended, or at once with `detach`."""
     try:
         begin()
         found = admin.progress(app, run)
@@ -153,7 +155,7 @@ def _watched(app: App, run: str, again: str, begin: Callable[[], MapProgress], *
         try:
             found = admin.progress(app, run)
         except errors.NotFoundError:
-            raise KeyboardInterrupt from None  # before it had begun
+            raise KeyboardInterrupt from None  # interrupted before it had begun
         if not found.over:
             return Answer(found, draw=lambda: _draw_left(run, again, here=here), code=_INTERRUPTED)
     code = 0 if not found.over or found.status == "succeeded" else 1
@@ -164,9 +166,9 @@ def _draw_left(run: str, again: str, *, here: bool) -> None:
     """The last lines after a run was shown or driven."""
     if here:
         line(render.joined(f"{run}: ", "no longer driven here. Items that were sent are still done; no more are sent."))
-        steps = [f"onefold map resume {run}   (to go on)"]
+        steps = [f"onefold map resume {run}   (to continue)"]
     else:
-        line(render.joined(f"{run}: ", "no longer watched. It goes on, and workers do its items."))
+        line(render.joined(f"{run}: ", "no longer watched. It continues, and workers do its items."))
         steps = [f"onefold map show {run}   (to look again)", f"onefold map stop {run}   (to send no more items)"]
     render.todo(steps, again)
 
@@ -183,7 +185,7 @@ def _driven(app: App, run: str, report: Callable[[MapProgress], None]) -> MapPro
 
 
 def _followed(app: App, run: str, report: Callable[[MapProgress], None], again: str) -> MapProgress:
-    """Poll until it ends; if nothing begins for a while, say what it may be waiting for."""
+    """Poll until the run ends; if nothing begins for a while, say what it may be waiting for."""
     opened = app.runtime()
     never: Waiter = opened.never()
     first = found = admin.progress(app, run)
@@ -204,7 +206,7 @@ def _followed(app: App, run: str, report: Callable[[MapProgress], None], again: 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[MapProgress], None]]:
-    """Draws progress with rate and time left on a terminal; elsewhere nothing."""
+    """Draws progress with rate and time left on a terminal; draws nothing elsewhere."""
     console = render.console(stderr=True)
     if render.is_quiet() or not console.is_terminal:
         yield lambda _: None

@@ -1,6 +1,6 @@
 """`onefold mcp`: an app's operations as tools for an agent, over standard input and output. `agents/` has them.
 
-Invariant: it looks only, unless --allow-changes says otherwise.
+Invariant: it only reads, unless --allow-changes is given.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from onefold.web.hiding import Hiding
 @click.argument("words", metavar="[APP]", nargs=-1)
 @click.option("--allow-changes", is_flag=True, help="Offer redrive and settle: by a plan's digest, with a reason.")
 @click.option("--show-payloads", is_flag=True, help="Show the payloads of single dead letters.")
-@click.option(
-    "--hide-fields", metavar="NAMES", default="", help="With --show-payloads: not these, with commas between."
-)
+@click.option("--hide-fields", metavar="NAMES", default="", help="With --show-payloads: hide these, comma-separated.")
 def command(words: tuple[str, ...], allow_changes: bool, show_payloads: bool, hide_fields: str) -> Answer:
-    """Serve an app's operations to an agent, by the Model Context Protocol on standard input and output.
+    """Serve an app's operations to an agent, over the Model Context Protocol on standard input and output.
 
-    It looks only: status, why, dead letters, held operations, runs, alarms, queues, and plans that change nothing. Without
+    It only reads: status, why, dead letters, held operations, runs, alarms, queues, and plans that change nothing. Without
     --allow-changes it opens the engine for reading. Payloads are hidden. What others wrote is bounded and marked as data.
     """
     name, _ = target.split(words, 0, names="")

@@ -1,7 +1,7 @@
 """`onefold outbox create`: the tables of an outbox; `onefold relay`: pass on what is in one.
 
-A worker does what `relay` does for its app; the command is for apps whose workers are functions of Lambda, and for a relay
-of its own. SIGTERM or Ctrl-C ends it after the batch under way.
+A worker does what `relay` does for its app; the command is for apps whose workers are Lambda functions, and for a
+separate relay process. SIGTERM or Ctrl-C ends it after the current batch.
 Never here: the relay (`runtime/relay.py`). Invariant: a signal handler only sets a flag.
 """
 
@@ -45,7 +45,7 @@ class Relayed(Struct, frozen=True):
 
 
 class _Voice:
-    """A sink that says on standard error what a relay cannot do."""
+    """A sink that reports on standard error what a relay cannot do."""
 
     def emit(self, event: Event) -> None:
         """Say it."""
@@ -59,7 +59,7 @@ class _Voice:
 def relay_command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     """Pass on the messages of an app's outbox table to their queues, until stopped.
 
-    Each worker of the app does so too; any number may run. The table is where the app's `outbox=` says, or ONEFOLD_OUTBOX.
+    Each worker of the app does this too; any number can run. The app's `outbox=`, or ONEFOLD_OUTBOX, names the database.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
@@ -85,7 +85,7 @@ def relay_command(words: tuple[str, ...], once: bool, log: str | None) -> Answer
 
 
 def relay_of(app: App, sinks: Sequence[Sink]) -> Relay | None:
-    """The relay of an app's outbox; None where it names none."""
+    """The relay of an app's outbox; None if it names none."""
     if app.outbox is None:
         return None
     runtime = app.runtime()
@@ -94,7 +94,7 @@ def relay_of(app: App, sinks: Sequence[Sink]) -> Relay | None:
 
 
 def relaying(app: App, sinks: Sequence[Sink], *, until_empty: bool) -> AbstractContextManager[None]:
-    """A relay beside a worker. `until_empty`: what waits in the outbox now is passed on before."""
+    """A relay beside a worker. `until_empty`: what waits in the outbox now is passed on first."""
     relay = relay_of(app, sinks)
     if relay is None:
         return nullcontext()
@@ -103,9 +103,7 @@ def relaying(app: App, sinks: Sequence[Sink], *, until_empty: bool) -> AbstractC
     return beside(relay)
 
 
-@click.group(
-    "outbox", cls=Group, help="The table in your own database through which sends with connection= leave: create."
-)
+@click.group("outbox", cls=Group, help="The table in your own database for sends with connection=: create.")
 def command() -> None:
     """Only a group."""
 
@@ -116,12 +114,12 @@ def command() -> None:
     "onefold outbox create postgresql://localhost/shop --print > migrations/0007_outbox.sql",
 )
 @click.argument("url", metavar="URL")
-@click.option("--print", "prints", is_flag=True, help="Only show the SQL (of DynamoDB: CreateTable's arguments).")
+@click.option("--print", "prints", is_flag=True, help="Only show the SQL (for DynamoDB, CreateTable's arguments).")
 def create(url: str, prints: bool) -> Answer:
     """Make the outbox tables that do not exist in PostgreSQL, a SQLite file or DynamoDB.
 
     On PostgreSQL they are made in the first schema of the role's search_path. A role that sends needs SELECT and INSERT on
-    both, one whose workers pass messages on UPDATE and DELETE too.
+    both; one whose workers pass messages on needs UPDATE and DELETE too.
     """
     made = admin.create(url, run=not prints)
 

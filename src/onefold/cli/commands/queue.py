@@ -1,4 +1,4 @@
-"""`onefold queue`: queues as such: list, look, empty, move as a whole, bring settings up to date.
+"""`onefold queue`: queues themselves: list, look, empty, move as a whole, bring settings up to date.
 
 Parsing, asking and drawing; `admin/queues.py` does the work. Never here: receiving messages.
 Invariant: nothing is emptied or changed without --yes or a person's answer.
@@ -136,7 +136,7 @@ def purge(words: tuple[str, ...], url: str | None, yes: bool, reason_text: str |
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.reason_text
 def apply(words: tuple[str, ...], yes: bool, reason_text: str | None) -> Answer:
-    """Bring the engine's queues to the settings that the app declares, after showing what differs."""
+    """Give the engine's queues the settings that the app declares, after showing what differs."""
     app, _ = target.split(words, 0, names="")
     found = target.find_app(app)
     assert found.app is not None
@@ -167,9 +167,9 @@ def _draw_drift(changed: list[admin.Drift]) -> None:
 @declared("start", example="onefold queue move start orders-dead shop:app --rate 10/s")
 @click.argument("words", metavar="QUEUE [APP]", nargs=-1)
 @target.by_url
-@click.option("--to", metavar="QUEUE", help="Where to; each message's own source unless given.")
-@click.option("--rate", type=options.RATE, help="Messages a second, for example 10/s.")
-@click.option("--no-wait", is_flag=True, help="Only begin; running workers carry it on.")
+@click.option("--to", metavar="QUEUE", help="Where to; by default each message's own source.")
+@click.option("--rate", type=options.RATE, help="Messages per second, for example 10/s.")
+@click.option("--no-wait", is_flag=True, help="Only begin; running workers continue it.")
 @options.reason_text
 def start(
     words: tuple[str, ...],

@@ -1,6 +1,6 @@
-"""`onefold reconcile`: look at a run by hand, and repair what is missing of it. Parsing and drawing.
+"""`onefold reconcile`: check a run by hand, and send again what is missing. Parsing and drawing.
 
-Both are done by `admin/reconcile.py`.
+`admin/reconcile.py` does both.
 Invariant: nothing is sent without --repair and --yes.
 """
 
@@ -18,7 +18,7 @@ from onefold.maps import state as map_state
 from onefold.observe.wording import counted
 from onefold.reconcile.findings import ReconcileOutcome
 
-_SHOWN = 20  # planned messages that are drawn; --json has them all
+_SHOWN = 20  # planned messages that are shown; --json has them all
 
 
 @declared(
@@ -28,17 +28,17 @@ _SHOWN = 20  # planned messages that are drawn; --json has them all
 )
 @click.argument("words", metavar="[APP] RUN", nargs=-1)
 @target.by_url
-@click.option("--repair", is_flag=True, help="Say which missing messages would be sent again; send none.")
+@click.option("--repair", is_flag=True, help="Show which missing messages would be sent again; send none.")
 @click.option("--yes", is_flag=True, help="With --repair: send them.")
 @options.reason_text
 def command(words: tuple[str, ...], url: str | None, repair: bool, yes: bool, reason_text: str | None) -> Answer:
     """Check that everything a run dispatched exists, exactly once.
 
-    The keys that it dispatched are compared with records and queues, and with what the app's own check counts, where it
-    declares one (`app.reconcile`). RUN is a run's name, or its beginning if no other's begins so. The finding is recorded in
+    The keys that it dispatched are compared with records and queues, and with what the app's own check counts, if it
+    declares one (`app.reconcile`). RUN is a run's name, or a beginning that no other run has. The finding is recorded in
     the run's history and reported as an event, with and without --repair: a run that is not complete raises its alarm.
 
-    --repair asks the dispatcher again for the messages that are missing, and sends them under their own keys: what has
+    --repair runs the dispatcher again to get the messages that are missing, and sends them under their own keys: what has
     taken effect in the meantime is not run again. Exit code 1: the run is not complete; with --yes: something is left to do.
     """
     if yes and not repair:

@@ -1,7 +1,7 @@
-"""`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what is left of it, or live.
+"""`onefold runs`: runs of schedules, dispatchers and map jobs: a page of them, one with what is left of it, or one live.
 
-Drawing only; what is counted is `admin/runs.py`'s. Invariant: while a run is watched the picture is replaced, never
-scrolled; where output is not a terminal: one line per look that saw something new.
+Drawing only; `admin/runs.py` counts. Invariant: while a run is watched the picture is replaced, never scrolled; if output
+is not a terminal, each poll that finds something new prints one line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _target(words: tuple[str, ...], url: str | None, wanted: int) -> tuple[targe
 @click.option("--of", "title", metavar="NAME", help="Only runs of this schedule or map job.")
 @click.option("--unfinished", is_flag=True, help="Only runs that are not over.")
 @click.option("--limit", metavar="N", default=admin.PAGE, show_default=True, help="How many.")
-@click.option("--after", metavar="RUN", help="The page after this run, as the page before ends with it.")
+@click.option("--after", metavar="RUN", help="Show the page after this run, the last one of the page before.")
 def list_runs(
     words: tuple[str, ...], url: str | None, title: str | None, unfinished: bool, limit: int, after: str | None
 ) -> Answer:
@@ -89,11 +89,11 @@ def _draw_page(page: admin.RunPage, found: target.Target) -> None:
 @click.argument("words", metavar="RUN [APP]", nargs=-1)
 @target.by_url
 @click.option("--limit", metavar="N", default=admin.PAGE, show_default=True, help="How many operations to list.")
-@click.option("--skip", metavar="N", default=0, help="Pass over the first N of them.")
+@click.option("--skip", metavar="N", default=0, help="Skip the first N of them.")
 def show_run(words: tuple[str, ...], url: str | None, limit: int, skip: int) -> Answer:
-    """One run, and its operations that are not done: those for a person first.
+    """One run, and its operations that are not done: those that need a person first.
 
-    RUN may be the beginning of a name that no other run has.
+    RUN can be the beginning of a name, if no other run begins like that.
     """
     found, (name,) = _target(words, url, 1)
     shown = admin.show(found.session, name, limit=limit, after=skip)
@@ -113,7 +113,7 @@ def _draw_shown(shown: admin.RunDetail, skip: int, found: target.Target) -> None
     line(f"  {_said(run)}", _COLOURS.get(run.stand, ""))
     if shown.restarts:
         again = "once" if shown.restarts == 1 else f"{shown.restarts} times"
-        line(f"  its dispatcher yielded others than before, and was begun again {again}, under the same keys")
+        line(f"  its dispatcher yielded other messages than before, and was begun again {again}, under the same keys")
     if shown.malformed:
         are = "is" if shown.malformed == 1 else "are"
         line(f"  {counted(shown.malformed, 'row')} of its source {are} malformed, and no operations of it", "yellow")
@@ -145,9 +145,9 @@ def _draw_open(shown: admin.RunDetail, now_ms: int) -> None:
 
 
 def _steps(shown: admin.RunDetail, *, has_app: bool) -> list[str]:
-    """What to do next, for what is for a person."""
+    """The next steps of a person, for what only a person can do."""
     run = shown.run
-    is_map = run.kind == "map"  # its items are redriven with it, so that its figures and results follow
+    is_map = run.kind == "map"  # its items are redriven with it, so that its figures and results are updated
     steps = ["onefold held list"] if run.unknown else []
     refused = sum(one.event == "conflict" for one in shown.open)
     if run.dead > refused:
@@ -190,8 +190,8 @@ def _said(run: admin.RunView) -> str:
 def watch_run(words: tuple[str, ...], url: str | None) -> Answer:
     """Follow a run until nothing is left to do, with its rate and the time left; with --json, answer then.
 
-    Exits with 0 when all of it is done, with 1 when some of it is left to a person, and with 130 when it is interrupted
-    before. A dispatcher whose tick is dead-lettered or held is left to a person too.
+    Exits with 0 when all of it is done, with 1 when some of it is left to a person, and with 130 if interrupted before
+    that. A dispatcher whose tick is dead-lettered or held is left to a person too.
     """
     found, (name,) = _target(words, url, 1)
     session = found.session

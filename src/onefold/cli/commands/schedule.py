@@ -1,6 +1,6 @@
 """`onefold schedule`: what an app's schedules have sent and send next, a tick now, pausing. Drawing and asking only.
 
-What it does is `admin/schedules.py`'s; sending what is due is `onefold scheduler`'s.
+`admin/schedules.py` does the work; `onefold scheduler` sends what is due.
 Invariant: a tick is sent only under its own key, and never a second time.
 """
 
@@ -66,7 +66,7 @@ def _draw(found: list[admin.ScheduleView], now_ms: int) -> None:
 @click.option(
     "--tick",
     metavar="TIME",
-    help="Planned time of the tick, as in its key; the next one that was not sent unless given.",
+    help="Planned time of the tick, as in its key; by default the next one that was not sent.",
 )
 @options.reason_text
 def run_now(words: tuple[str, ...], tick: str | None, reason_text: str | None) -> Answer:
@@ -83,7 +83,7 @@ def run_now(words: tuple[str, ...], tick: str | None, reason_text: str | None) -
 @click.argument("words", metavar="SCHEDULE [APP]", nargs=-1)
 @options.reason_text
 def pause(words: tuple[str, ...], reason_text: str | None) -> Answer:
-    """Have a schedule send no ticks until it is resumed. What was sent goes on."""
+    """Have a schedule send no ticks until it is resumed. What was sent still runs."""
     session, app, (name,) = _found(words, 1)
     done = admin.pause(session, app, name, reason_text=reason_text)
     said = f"{name} is paused." if done else f"{name} was paused already."
@@ -96,11 +96,11 @@ def pause(words: tuple[str, ...], reason_text: str | None) -> Answer:
 def resume(words: tuple[str, ...], reason_text: str | None) -> Answer:
     """Resume a paused schedule with its next tick; ticks of the pause are skipped.
 
-    Running schedulers see it within ten seconds. A tick of the pause is sent by `run-now --tick`.
+    Running schedulers notice within ten seconds. `run-now --tick` sends a tick of the pause.
     """
     session, app, (name,) = _found(words, 1)
     done = admin.resume(session, app, name, reason_text=reason_text)
-    said = f"{name} goes on." if done else f"{name} was not paused."
+    said = f"{name} is resumed." if done else f"{name} was not paused."
     return Answer({"schedule": name, "paused": False, "changed": done}, draw=lambda: line(said))
 
 

@@ -1,7 +1,7 @@
 """`onefold scheduler`: send an app's ticks as they become due, and show what comes next.
 
-SIGTERM or SIGINT ends it after the transaction under way; the second one ends the process. Nothing is lost either way.
-Never here: the loop (`schedules/scheduler.py`), how one is built (`schedules/scheduler.py`).
+SIGTERM or SIGINT ends it after the current transaction; a second one ends the process. Nothing is lost either way.
+Never here: the loop, and how a scheduler is built (`schedules/scheduler.py`).
 Invariant: a signal handler only sets the scheduler's flag.
 """
 
@@ -31,14 +31,14 @@ from onefold.schedules.scheduler import Ended, Scheduler, Upcoming
 if TYPE_CHECKING:
     from onefold.runtime.events import Sink
 
-_SAID = 5  # of what comes next
+_SAID = 5  # ticks or schedules that are listed at the start
 
 
 class Report(Struct, frozen=True, kw_only=True):
     """What a scheduler did.
 
     Args:
-        sent: how many ticks. runs: their names, of a single pass; next: what comes then.
+        sent: how many ticks. runs: their names, with --once. next: what comes next.
         ended: schedules that have no further tick.
     """
 
@@ -49,7 +49,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class _Voice:
-    """A sink that says on standard error what happens, and keeps the names of what was sent."""
+    """A sink that reports on standard error what happens, and keeps the names of what was sent."""
 
     def __init__(self, *, says: bool, keeps: bool) -> None:
         self._says = says
@@ -57,7 +57,7 @@ class _Voice:
         self.runs: list[str] = []
 
     def emit(self, event: Event) -> None:
-        """Say it, or keep it."""
+        """Print an event, or keep its run."""
         if event.name == "ticked" and event.run is not None and self._keeps:
             self.runs.append(event.run)
         if not self._says or event.severity == "debug":
@@ -72,7 +72,7 @@ class _Voice:
 
 
 def _detail_text(name: str, value: object) -> str:
-    """A detail of an event; an instant as people read it."""
+    """A detail of an event as text; instants as date and time."""
     if name in ("from_ms", "to_ms") and isinstance(value, int):
         return f"{name.removesuffix('_ms')}={instant(value)}"
     return f"{name}={value}"
@@ -88,8 +88,8 @@ def _detail_text(name: str, value: object) -> str:
 def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
     """Send the ticks of an app's schedules as they become due, until stopped.
 
-    Any number of schedulers may run: each tick is sent once, and one that ends is not missed. The ticks' work is done by
-    `onefold worker`. SIGTERM or Ctrl-C ends it; what is due later is sent by the others, or when one runs again.
+    Any number of schedulers can run: each tick is sent once, and if one ends, the others send its ticks. `onefold worker`
+    does the ticks' work. SIGTERM or Ctrl-C ends it; what is due later is sent by the others, or when one runs again.
     """
     name, _ = target.split(words, 0, names="")
     found = target.find_app(name)
@@ -115,7 +115,7 @@ def command(words: tuple[str, ...], once: bool, log: str | None) -> Answer:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, the second one ends the process as if nothing were installed."""
+    """SIGTERM and SIGINT call `stop`; a second one ends the process as if no handler were installed."""
     caught = (signal.SIGTERM, signal.SIGINT)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -132,7 +132,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class _Next:
-    """Says what comes next whenever that is something else."""
+    """Reports what comes next whenever that has changed."""
 
     def __init__(self, app: App, scheduler: Scheduler) -> None:
         self._app = app
@@ -140,7 +140,7 @@ class _Next:
         self._said: list[tuple[str, str]] | None = None
 
     def say(self) -> None:
-        """At the first time all that comes soon, then one line."""
+        """List what comes soon the first time; later print one line, if what comes next has changed."""
         count = _SAID if self._said is None else 1
         comes = schedulers.upcoming(self._scheduler, self._app.schedules, self._app.runtime().now_ms(), count)
         said = [(one.schedule, one.at) for one in comes]

@@ -1,6 +1,6 @@
 """`onefold serve`: a local SQS for any AWS SDK, until stopped.
 
-Prints where it listens, how to point a client at it, and where what is sent is kept; with --json one line once it answers.
+Prints where it listens, how to point a client at it, and where messages are kept; with --json one line once it answers.
 Never here: how it is built (`local/serving.py`), what it answers (`local/`).
 Invariant: nothing is printed as running before the first request can come.
 """
@@ -37,19 +37,19 @@ from onefold.local.serving import ServeSettings, Serving
 @click.option("--memory", is_flag=True, help="Keep the queues in memory; they end with the server.")
 @click.option("--account", default=serving.ACCOUNT, show_default=True, help="Account id in URLs and ARNs.")
 @click.option("--region", default=serving.REGION, show_default=True, help="Region of unsigned requests.")
-@click.option("--access-key", metavar="ID", help="Take only requests signed with this key.")
+@click.option("--access-key", metavar="ID", help="Accept only requests signed with this key.")
 @click.option(
-    "--secret-key", metavar="SECRET", help="Its secret; better set ONEFOLD_SECRET_KEY.", envvar="ONEFOLD_SECRET_KEY"
+    "--secret-key", metavar="SECRET", help="Its secret; ONEFOLD_SECRET_KEY is safer.", envvar="ONEFOLD_SECRET_KEY"
 )
 @click.option(
     "--admin-token",
     metavar="TOKEN",
     envvar="ONEFOLD_ADMIN_TOKEN",
-    help="Ask for it under /_onefold; needed there when --host lets others in.",
+    help="Require it under /_onefold; needed there if --host admits other machines.",
 )
 @click.option("--no-recreate-wait", is_flag=True, help="A deleted queue's name is free at once, not after 60 s.")
 @click.option("--function", "functions", metavar="NAME=MODULE:FUNCTION", multiple=True, help="A Lambda function.")
-@click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="Of the template; repeatable.")
+@click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="For the template; repeatable.")
 @click.option("--fault", "faults", metavar="KEY=VALUE", multiple=True, help="Inject a fault, for example lose-ack=0.1.")
 @click.option("--seed", type=click.IntRange(0), help="Inject the same faults again.")
 @click.option(
@@ -137,7 +137,7 @@ def _parameters(words: tuple[str, ...], template: str | None) -> dict[str, str]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------------- saying it
+# --------------------------------------------------------------------------------------------------------- what it says
 
 
 def _say_json(running: Serving) -> None:

@@ -1,4 +1,4 @@
-"""`onefold status`: once, or again and again; `stuck`: runs that went silent; `counts`: outcome counters.
+"""`onefold status`: once, or repeated; `stuck`: runs that went silent; `counts`: outcome counters.
 
 Drawing only; what is counted and warned about is decided in `admin/status.py`, `admin/stuck.py` and `admin/counts.py`.
 Invariants: with --watch the screen is replaced, never scrolled; every line of `stuck` says what happens next, and whether
@@ -38,9 +38,9 @@ _AGAIN_MS = 2_000
 def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: bool) -> Answer:
     """What waits, how fast it is done, and what needs a person.
 
-    Per queue: messages that wait, that a worker has received, that are delayed; the age of the oldest; dead letters and when
-    the first of them expires; held messages. Per job: how many runs completed in the last minute and hour. Below: what needs
-    a person, each with the command that shows or resolves it.
+    Per queue: messages that wait, that a worker has received, and that are delayed; the age of the oldest; dead letters
+    and when the first of them expires; held messages. Per job: how many runs completed in the last minute and hour. Below:
+    what needs a person, each with the command that shows or resolves it.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)
@@ -52,7 +52,7 @@ def command(words: tuple[str, ...], url: str | None, queue: str | None, watch: b
 
 
 def _draw(status: admin.Status, words: str) -> None:
-    render.line(_head(status), "dim")  # never broken: a path is copied
+    render.line(_head(status), "dim")  # never wrapped, so that a path can be copied
     render.draw(picture(status, words))
 
 
@@ -79,7 +79,7 @@ def _watch(found: target.Target, queue: str | None) -> None:
 
 
 def picture(status: admin.Status, words: str = "") -> RenderableType:
-    """The whole status as one drawing, but for its head."""
+    """The whole status except its head, as one drawing."""
     from rich.console import Group
     from rich.text import Text
 
@@ -164,8 +164,7 @@ def stuck(words: tuple[str, ...], url: str | None) -> Answer:
 
     The death of a worker on this machine is noticed within about a second, elsewhere when its lease ends; the next delivery
     then takes the run over. The list contains runs for which that has not happened yet, or for which no message is left
-    that could bring it about. Runs past their timeout are listed where the app is named. Messages that no worker takes
-    come first.
+    that could cause it. Runs past their timeout are listed if the app is named. Messages that no worker takes come first.
     """
     app, _ = target.split(words, 0, names="")
     found = target.find(app, url, records=True)

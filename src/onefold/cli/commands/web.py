@@ -34,16 +34,14 @@ from onefold.web.safety import ROLES, Access, Role
     "--port", type=click.IntRange(0, 65_535), default=serving.PORT, show_default=True, help="0 takes a free one."
 )
 @click.option("--read-only", is_flag=True, help="Nothing can be changed on the page.")
-@click.option("--hide-payloads", is_flag=True, help="Show no bodies, attributes and results.")
+@click.option("--hide-payloads", is_flag=True, help="Show no bodies, attributes or results.")
 @click.option(
     "--hide-fields",
     metavar="NAMES",
-    help="Show none of these fields of payloads, with commas between: email,card.number",
+    help="Hide these fields of payloads, separated by commas: email,card.number",
 )
-@click.option("--base-path", metavar="PATH", default="", help="What its addresses begin with, behind a proxy: /ops")
-@click.option(
-    "--allow-host", "hosts", metavar="NAME", multiple=True, help="Answer to this name in the Host header, too."
-)
+@click.option("--base-path", metavar="PATH", default="", help="What its URLs begin with behind a proxy: /ops")
+@click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help="Also accept this name in the Host header.")
 @click.option(
     "--trust-header",
     metavar="NAME",
@@ -52,20 +50,20 @@ from onefold.web.safety import ROLES, Access, Role
 @click.option(
     "--roles-header",
     metavar="NAME",
-    help="The proxy's header with the groups of that person, for example X-Forwarded-Groups; else everybody is an admin.",
+    help="The proxy's header with the groups of that person, for example X-Forwarded-Groups; without it everybody is admin.",
 )
 @click.option(
     "--role",
     "roles",
     metavar="ROLE=GROUP",
     multiple=True,
-    help="What a group may do: viewer, operator or admin. A group that is called like a role has it anyway.",
+    help="What a group may do: viewer, operator or admin. A group that has the name of a role has that role anyway.",
 )
 @click.option(
     "--token",
     metavar="TOKEN",
     envvar="ONEFOLD_WEB_TOKEN",
-    help="What opens it; better set ONEFOLD_WEB_TOKEN. Drawn if not given.",
+    help="The token that opens it; ONEFOLD_WEB_TOKEN is safer. Random by default.",
 )
 def command(words: tuple[str, ...], url: str | None, port: int, token: str | None, **given: Any) -> Answer:
     """Queues, dead letters, held operations, runs and single operations as a page, until stopped.
@@ -109,7 +107,7 @@ def command(words: tuple[str, ...], url: str | None, port: int, token: str | Non
             lines.append(f"  admits the user that the header {header} names; only the proxy may reach this port")
         if not is_loopback(host):
             lines.append(
-                "  warning it can be reached from other machines, without encryption: put a proxy with TLS before it"
+                "  warning it can be reached from other machines, without encryption: put a proxy with TLS in front of it"
             )
         click.echo(redact.printable("\n".join([*lines, "Ctrl-C stops it."])))
 

@@ -1,10 +1,10 @@
 """`onefold why`: what happened to a key, or what a schedule did on a date. Drawing only.
 
-What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month or
-a day from `admin/days.py`. One run of a schedule is shown in full; several get one line each, and those that are not
-as they should be follow in full. Never here: finding or wording anything that is known.
+What happened to a key and what decided each step comes from `observe/timeline.py`; what a schedule did in a year, a month
+or on a day from `admin/days.py`. One run of a schedule is shown in full; several get one line each, and those that have a
+problem follow in full. Never here: finding or wording anything that is known.
 Invariants: the answer about an unknown key says what that can mean, and ends with exit code 0. Instants of a key
-are in the reader's own zone, a schedule's in its own zone; --json has them in UTC.
+are in the reader's own zone, those of a schedule in the schedule's zone; --json has them in UTC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESULT_CHARACTERS = 200
 @click.option(
     "--receive",
     is_flag=True,
-    help="On SQS, search the working queues for the key's message, too. That receives their messages: each search counts "
+    help="On SQS, also search the working queues for the key's message. That receives their messages: each search counts "
     "towards their dead-letter queues, and hides what it sees from workers for up to a minute.",
 )
 def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: str | None, receive: bool) -> Answer:
@@ -47,7 +47,7 @@ def command(words: tuple[str, ...], url: str | None, job: str | None, tenant: st
 
     SCHEDULE DATE asks about a schedule, a dispatcher or a map job in 2026, 2026-06, on 2026-06-01, or at an instant: did it
     fire, when, how many times; what was dispatched; what took effect once; what did not, where its payload is, and who owns
-    the fix. Exit code 1 then: something of it is not as it should be.
+    the fix. Exit code 1 then means that something is not as it should be.
     """
     if sum(not target.is_app(word) for word in words) == 2:
         return _of_day(words, url, job, tenant)
@@ -128,9 +128,9 @@ def _draw_unseen(answer: why.WhyAnswer, words: str) -> None:
         render.todo([redact.command("onefold why", key) for key in answer.near], words)
 
 
-_TROUBLES_MAX = 3  # runs shown in full where there are several
-_OTHERS_MAX = 5  # runs that are named beside them
-_DEAD_MAX = 2  # dead letters that are named; more of them are a list
+_TROUBLES_MAX = 3  # runs shown in full if there are several
+_OTHERS_MAX = 5  # other runs that are named
+_DEAD_MAX = 2  # dead letters that are named; if there are more, a command lists them
 _PLACES = (
     ("done", "took effect once"),
     ("twice", "completed twice"),
@@ -184,7 +184,7 @@ def _draw_day(day: Day, words: str) -> None:
 def _why_of_day(day: Day, one: DayRun) -> str:
     """The command that shows one run of several in full."""
     if _is_map(one):
-        return f"onefold runs show {one.run}"  # its name is a person's, and holds no instant
+        return f"onefold runs show {one.run}"  # a person chose its name, which contains no instant
     return f"onefold why {day.schedule} {one.run.rpartition('/')[2]}"
 
 
@@ -216,11 +216,11 @@ def _draw_table(day: Day) -> None:
     if day.wrong_not_shown:
         line(f"  and {day.wrong_not_shown:,} more that are NOT as they should be; ask about a shorter time.", "red")
     if day.unjudged:
-        line(f"  {day.unjudged:,} more were not looked at; ask about a shorter time.", "red")
+        line(f"  {day.unjudged:,} more were not examined; ask about a shorter time.", "red")
 
 
 def _planned(one: DayRun) -> str | None:
-    """One instant, or the first and the last of several, with the zone or day twice where they differ."""
+    """One instant, or the first and the last of several, with the zone or day twice if they differ."""
     if one.planned is None or one.until is None:
         return one.planned or one.began
     first, last = one.planned.split(), one.until.split()

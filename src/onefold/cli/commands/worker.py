@@ -1,7 +1,7 @@
 """`onefold worker`: run an app's jobs until stopped, and show how it goes.
 
-SIGTERM or SIGINT drains: nothing is received any more, what runs is finished. The second one stops at once; what ran then is
-taken over by others. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
+SIGTERM or SIGINT drains: nothing more is received, and what runs is finished. A second one stops at once; other workers
+take over what ran then. Progress is drawn on a terminal, and written as a plain line every few seconds elsewhere.
 Never here: the loop (`runner/worker.py`), how a worker is built (`runner/worker_setup.py`).
 Invariant: a signal handler only sets the worker's flags and writes one line.
 """
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
     from onefold.runtime.events import Sink
 
-_PLAIN_MS = 5_000  # between two lines without a terminal
+_PLAIN_MS = 5_000  # between two progress lines without a terminal
 _DEPTH_MS = 1_000  # between two checks of how much waits
-_QUIET_MS = limits.MINUTE_MS  # trouble of which nothing was heard for so long was over
+_QUIET_MS = limits.MINUTE_MS  # trouble that was not reported for this long counts as over
 _TROUBLE = (
     "engine-busy", "ticks-orphaned", "waits-for-job", "dead-letters-expire", "relay-failed", "outbox-refused",
 )  # fmt: skip
@@ -76,7 +76,7 @@ _DEFAULTS = WorkerSettings()
     type=click.IntRange(1),
     default=_DEFAULTS.tasks,
     show_default=True,
-    help="Coroutine handlers that run at a time.",
+    help="How many coroutine handlers run at a time.",
 )
 @click.option(
     "--processes",
@@ -115,7 +115,7 @@ _DEFAULTS = WorkerSettings()
     type=click.IntRange(1),
     default=_DEFAULTS.group_max,
     show_default=True,
-    help="At most how many quick runs are committed together.",
+    help="How many quick runs are committed together, at most.",
 )
 @click.option(
     "--grace",
@@ -211,7 +211,7 @@ def command(
         target=name or os.environ.get("ONEFOLD_APP"),
     )
     progress = nullcontext() if quiet else _progress(worker, found.session, received)
-    found.unfinished = True  # until it is known: a run that ends by an exception leaves handlers behind
+    found.unfinished = True  # until the outcome is known: an exception leaves handlers running
     ticking = nullcontext() if not schedules else _schedules(found.app, sinks, worker)
     waiting = _delayed(worker, found.session, sorted(set(received)), says=until_empty and log != "json")
     relayed = relaying(found.app, sinks, until_empty=until_empty)
@@ -248,7 +248,7 @@ def _declared_queues(app: App) -> list[str]:
 
 
 def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
-    """`app shop, queue orders, file /srv/shop.db, 8 threads`."""
+    """What a worker works on: `app shop, queue orders, file /srv/shop.db, 8 threads`."""
     path = app.url.removeprefix("sqlite:///")
     where = f"file {os.path.abspath(path.partition('?')[0])}" if path != app.url else app.url
     lanes = counted(settings.threads, "thread")
@@ -258,7 +258,7 @@ def _work(app: App, queues: list[str], settings: WorkerSettings) -> str:
 
 
 def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextManager[None]:
-    """A scheduler beside the worker; the worker drains when it fails."""
+    """A scheduler beside the worker; if the scheduler fails, the worker drains."""
     from onefold.schedules import (
         scheduler as schedulers,  # and with it zones and expressions: 40 ms that only schedulers pay
     )
@@ -268,7 +268,7 @@ def _schedules(app: App, sinks: list[Sink], worker: Worker) -> AbstractContextMa
 
 @contextmanager
 def _signals(worker: Worker) -> Iterator[None]:
-    """SIGTERM and SIGINT drain, the second one stops at once, the third ends the process as if nothing were installed."""
+    """SIGTERM and SIGINT drain, a second one stops at once, a third ends the process as if no handler were installed."""
     caught = (signal.SIGTERM, signal.SIGINT)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -291,9 +291,9 @@ def _signals(worker: Worker) -> Iterator[None]:
 
 
 class Trouble:
-    """A sink that says on standard error what keeps this worker from its work, or may cost some: once for each kind.
+    """A sink that reports on standard error what keeps this worker from its work, or may lose work: once for each kind.
 
-    Said again when there was none of it for a minute; while an engine fails, it is emitted every five seconds.
+    It is reported again after a minute without any; while an engine fails, its event is emitted every five seconds.
     """
 
     def __init__(self) -> None:
@@ -301,7 +301,7 @@ class Trouble:
         self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
-        """Say it, if it is news."""
+        """Print an event if it is a trouble that is new."""
         if event.name not in _TROUBLE and event.severity != "critical":
             return
         kind = event.name, event.detail.get("schedule") or event.detail.get("job") or event.detail.get("in")
@@ -318,7 +318,7 @@ class Trouble:
 
 
 class Failures:
-    """A sink that says on standard error what a worker works on, and each failure of a message; each line with its time.
+    """A sink that reports on standard error what a worker works on, and each failure of a message, with the time.
 
     Args:
         work: the app, its queues and where they are.
@@ -328,7 +328,7 @@ class Failures:
         self._work = work
 
     def emit(self, event: Event) -> None:
-        """Say it, if it is one."""
+        """Print an event if it is one of these."""
         if event.name == "worker-started":
             self._say(event, f"worker started: {self._work}, process {os.getpid()}, owner {event.actor}")
         elif event.message_id is not None and event.severity in ("warning", "error") and event.name not in _TROUBLE:
@@ -349,7 +349,7 @@ class Failures:
 
 
 def _progress(worker: Worker, session: AdminSession, queues: list[str]) -> AbstractContextManager[None]:
-    """A live picture on a terminal, else a plain line every few seconds; `queues` are the ones it receives from."""
+    """A live picture on a terminal, else a plain line every few seconds; `queues`: those it receives from."""
     return (_live if render.console(stderr=True).is_terminal else _plain)(worker, session, queues)
 
 
@@ -433,7 +433,7 @@ def _plain(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator
         before = ""
         while not session.clock.wait(ended, _PLAIN_MS):
             said = _sentence(worker.snapshot(), waits.now())
-            if said != before:  # a worker without work fills no log
+            if said != before:  # an idle worker does not fill the log
                 render.note(f"{instant(session.now_ms())} {said}")
             before = said
 
@@ -443,7 +443,7 @@ def _plain(worker: Worker, session: AdminSession, queues: list[str]) -> Iterator
 
 @contextmanager
 def _delayed(worker: Worker, session: AdminSession, queues: list[str], *, says: bool) -> Iterator[None]:
-    """Say what is waited for when only delayed messages are left, again when it is something else, where it `says` so."""
+    """Report what is waited for when only delayed messages are left, and again when that changes; only if `says`."""
     if not says:
         yield
         return
@@ -467,7 +467,7 @@ def _delayed(worker: Worker, session: AdminSession, queues: list[str], *, says: 
 
 
 def _only_delayed(session: AdminSession, queues: list[str]) -> dict[str, int]:
-    """How many delayed messages each queue has; nothing while there are others."""
+    """How many delayed messages each queue has; empty while there are messages that are not delayed."""
     found: dict[str, int] = {}
     for name in queues:
         depth = session.engine.queues.depth(name)
@@ -479,7 +479,7 @@ def _only_delayed(session: AdminSession, queues: list[str]) -> dict[str, int]:
 
 
 def _waited_for(counts: Mapping[str, int], due_ms: int | None, now_ms: int) -> str:
-    """`waiting for 1 delayed message in reconcile-x, due 10:46 (in 29m58s)`."""
+    """What is waited for, as text: `waiting for 1 delayed message in reconcile-x, due 10:46 (in 29m58s)`."""
     count = sum(counts.values())
     said = f"waiting for {counted(count, 'delayed message')} in {', '.join(counts)}"
     if due_ms is None:

@@ -1,6 +1,6 @@
 """`onefold workers`: which workers are there, what each runs, and asking one to drain. Drawing and asking only.
 
-Running jobs is `onefold worker`'s. Invariant: a worker is asked to end, never killed.
+`onefold worker` runs jobs. Invariant: a worker is asked to end, never killed.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _runs(one: admin.WorkerView) -> str:
 
 @declared("drain", example="onefold workers drain 3f9c2d41 shop:app --reason-text 'the host is rebooted'")
 @click.argument("words", metavar="[WORKER]... [APP]", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All workers that are there.")
+@click.option("--all", "every", is_flag=True, help="All known workers.")
 @target.by_url
 @options.reason_text
 def drain(words: tuple[str, ...], every: bool, url: str | None, reason_text: str | None) -> Answer:
     """Ask workers to finish what they run, release what has not started, and end, as SIGTERM does.
 
-    An embedded worker sees it within two seconds, one on AWS or a server within fifteen. What starts workers may start
-    others in their place.
+    An embedded worker notices within two seconds, one on AWS or a server within fifteen. A supervisor that starts workers
+    may start others in their place.
     """
     app, owners = target.split_ids(words)
     found = target.find(app, url, records=True)
