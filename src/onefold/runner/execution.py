@@ -1,14 +1,14 @@
-"""Deliveries on their way through one process.
+"""The state of deliveries inside one process.
 
     Execution  one delivery in the script of `record/attempt.py`: what was read, found and decided so far
-    KeyOrder   which keys and FIFO groups are in progress here, and what waits behind each: the second delivery of a key
+    KeyOrder   the keys and FIFO groups in progress here, and what waits behind each: the second delivery of a key
                begins when the first has been settled, without waiting for the end of its lease; groups keep their order
     InFlight   every delivery from before its receive until it is settled or released; the heartbeat extends these
     Unit       runs that a lane (a pool of threads, tasks or processes) is given together; LaneReport is its answer
 
-Never here: performing anything, storage, waiting; order between processes (the record's lease and the queue's group lock
-keep that). Invariant: a script is advanced only by the code that performed its step; a delivery that waits behind another
-comes back exactly once, from `free`; a delivery is in flight until its settlement is durable.
+Never here: performing anything, storage, waiting; order between processes (which the record's lease and the queue's
+group lock keep). Invariant: a script is advanced only by the code that performed its step; a delivery that waits behind
+another is returned exactly once, by `free`; a delivery is in flight until its settlement is durable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WaitingBehind:
 
 
 class Execution:
-    """One delivery on its way through the script."""
+    """One delivery in the script: its state while it is processed."""
 
     __slots__ = (
         "ask", "caught", "chain", "claimed", "ctx", "cut", "deadline_ms", "delivery", "effects", "error", "facts", "job",
@@ -66,7 +66,7 @@ class Execution:
         self.begin_again()
         self.claimed: Claimed | None = None
         self.ask: Ask | None = (
-            None  # the claim, as long as its record may be restored; None: another process has the operation
+            None  # the claim, for as long as its record may be restored; None: another process has the operation
         )
         self.ctx: Context | None = None
         self.effects: EffectTransaction | None = None
@@ -74,36 +74,36 @@ class Execution:
         self.started: bool = False  # started by a separate step, after the claim
         self.stopping: int | None = None  # version of the flag by which this message stops its group
         self.took_ms: int = 0  # how long its handler ran
-        self.trusted_until_ms: int = _LATER_MS  # monotonic; later another may have its lease (`record/lease.py`)
+        self.trusted_until_ms: int = _LATER_MS  # monotonic; after it, another may have its lease (`record/lease.py`)
         self.cut: Outcome | None = None  # its outcome when its handler is stopped from outside
         self.caught: bool = (
-            False  # its handler raised, and that counts as done (a map's catch): own rows are taken back
+            False  # its handler raised, but counts as done (a map's catch): its own rows are rolled back
         )
-        self.lost: bool = False  # its lease was lost, and that was reported
+        self.lost: bool = False  # whether its lease was lost, and that was reported
         self.chain: WaitingBehind | None = None  # deliveries that wait behind it, while it runs
         self.verdict: Verdict | None = None
         self.span: Any = None  # its process span, while tracing is on
-        self.error: BaseException | None = None  # the error that kept it from being read or written
+        self.error: BaseException | None = None  # the error for which it could not be read or written
 
     def begin_again(self) -> None:
-        """From the script's first step."""
+        """Start at the script's first step."""
         self.script: Iterator[script.Step] = script.attempt(self.facts, self.job.policy)
         self.step: script.Step = next(self.script)
 
     @property
     def operation(self) -> RecordKey | None:
-        """Its operation; the same for all names of the job."""
+        """The operation, with the same key under all names of the job."""
         key = self.facts.key
         return key if key is None or not self.job.aliases else RecordKey(key.scope, self.job.name, key.key)
 
     @property
     def hold(self) -> Hold:
-        """The answer to its claim."""
+        """The hold from the answer to its claim."""
         assert self.claimed is not None
         return self.claimed.hold
 
     def found(self, found: Answer) -> None:
-        """Pass the answer of its claim to the script; `advance` continues from there."""
+        """Pass the answer to its claim to the script; `advance` continues from there."""
         assert isinstance(self.step, script.Claim)
         self.step.found = found
         if isinstance(found, Claimed):
@@ -112,7 +112,7 @@ class Execution:
     def called(self, now_ms: int) -> script.Call:
         """The script's step for a handler that has been called.
 
-        The script is started again if an exception of a signal handler has ended it.
+        If an exception from a signal handler has ended the script, it is started again.
         """
         if isinstance(self.step, script.Call) and cast("Any", self.script).gi_frame is not None:
             return self.step
@@ -156,7 +156,7 @@ class Execution:
         return self.claimed.attempts + (self.started and not self.claimed.started)
 
     def refuse(self, why: str, delay_ms: int, now_ms: int) -> None:
-        """Report to the script that the handler cannot be started now: its message comes back after `delay_ms`."""
+        """Report to the script that the handler cannot be started now; the message comes back after `delay_ms`."""
         self.step.refused = outcomes.NotStarted(why[:500], delay_ms)
         self.advance(now_ms)
 
@@ -174,11 +174,11 @@ class Execution:
 
 
 class KeyOrder:
-    """Which keys and groups are in progress here, and what waits behind them. Safe from any thread.
+    """The keys and groups in progress here, and what waits behind them. Safe from any thread.
 
     Attributes:
         order: a lock, to be held from the end of a run until the deliveries that waited behind it have entered, and whenever
-            others enter: in between the group is free, and later deliveries must not overtake.
+            others enter; the group is free in between, and later deliveries must not overtake.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class KeyOrder:
         self._busy: dict[object, WaitingBehind] = {}
 
     def enter(self, runs: Sequence[Execution]) -> list[Execution]:
-        """The runs that may start now; the others' deliveries are kept behind the run that has their group or key."""
+        """The runs that may start now; the deliveries of the others wait behind the run with their group or key."""
         first = []
         with self._lock:
             for run in runs:
@@ -198,7 +198,7 @@ class KeyOrder:
                     first.append(run)
                 else:
                     chain.waiting.append(run.delivery)
-                # A waiting delivery blocks its own group too: nothing later may overtake it there.
+                # A waiting delivery also blocks its own group, where nothing later may overtake it.
                 for name in names:
                     if name not in self._busy:
                         self._busy[name] = chain
@@ -206,7 +206,7 @@ class KeyOrder:
         return first
 
     def free(self, run: Execution) -> tuple[list[Delivery], list[Delivery]]:
-        """End a run. Returns the deliveries that waited behind its key, and the ones behind its group."""
+        """End a run. Returns the deliveries that waited behind its key, and those that waited behind its group."""
         with self._lock:
             chain, run.chain = run.chain, None
             if chain is None:
@@ -239,7 +239,7 @@ class KeyOrder:
 
 
 def _group(delivery: Delivery, run: Execution) -> tuple[str, str] | None:
-    """The FIFO group of a delivery from the same queue as the run's."""
+    """The FIFO group of a delivery from the same queue as the run's delivery."""
     return (delivery.queue, delivery.group) if run.job.policy.fifo and delivery.group is not None else None
 
 
@@ -249,10 +249,10 @@ class InFlightDelivery:
     Attributes:
         delivery: as received. run: its run, once the operation was claimed.
         received_at_ms: monotonic instant before the receive was requested.
-        asked_at_ms: before its lease and visibility were last extended. tried_at_ms: of the last failed try;
-            tried_from_ms: of the first of a series.
+        asked_at_ms: monotonic instant before its lease and visibility were last extended. tried_at_ms: the instant of
+            the last failed try; tried_from_ms: that of the first try of its series.
         let_go: no longer extended, because the lease was lost.
-        report_in_ms: how long after its deadline a handler that still runs is reported again.
+        report_in_ms: how long after its deadline a handler that is still running is reported again.
     """
 
     __slots__ = (
@@ -277,32 +277,35 @@ class InFlightDelivery:
         self.report_in_ms: int = 0
 
     def extended(self, asked_at_ms: int) -> None:
-        """Its lease and visibility were extended, by a request at `asked_at_ms` (monotonic) that was answered."""
+        """Note that its lease and visibility were extended, by a request made at `asked_at_ms` (monotonic)."""
         self.asked_at_ms, self.tried_at_ms, self.tried_from_ms = asked_at_ms, None, None
 
 
 class InFlight:
-    """Safe from any thread. Deliveries that were never added (inline runs, tests of the runner alone) are ignored."""
+    """The deliveries in flight in this process; safe from any thread.
+
+    Deliveries that were never added (inline runs, tests of the runner alone) are ignored.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[str, InFlightDelivery] = {}
         self._dropped: list[Delivery] = []
-        self._returned: set[str] = set()  # receipts that may still lie in the worker's buffer
+        self._returned: set[str] = set()  # receipts that may still be in the worker's buffer
         self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def take(self, deliveries: Sequence[Delivery], asked_at_ms: int) -> None:
-        """Deliveries were received; the receive was requested at `asked_at_ms` (monotonic)."""
+        """Add received deliveries; the receive was requested at `asked_at_ms` (monotonic)."""
         held = {one.receipt: InFlightDelivery(one, asked_at_ms) for one in deliveries}
         with self._lock:
             self._held.update(held)
             self._counts["received"] += len(held)
 
     def claimed(self, runs: Iterable[Execution]) -> None:
-        """The operations of these runs were claimed: extend their leases too."""
+        """Note runs whose operations were claimed, so that their leases are extended too."""
         with self._lock:
             for run in runs:
                 held = self._held.get(run.delivery.receipt)
@@ -310,7 +313,7 @@ class InFlight:
                     held.run = run
 
     def over(self, deliveries: Iterable[Delivery], reported: Iterable[str] = ()) -> None:
-        """Deliveries were settled or returned to their queue; `reported`: names of the events that report their outcomes."""
+        """Remove deliveries that were settled or returned; `reported`: names of the events with their outcomes."""
         with self._lock:
             for one in deliveries:
                 self._held.pop(one.receipt, None)
@@ -318,7 +321,7 @@ class InFlight:
             self._counts.update(reported)
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries could not be begun because the backend failed; the worker takes them back into its buffer."""
+        """Note deliveries that could not be begun because the backend failed; the worker buffers them again."""
         with self._lock:
             self._dropped.extend(one for one in deliveries if one.receipt in self._held)
 
@@ -336,12 +339,12 @@ class InFlight:
             return [held.delivery for held in self._held.values() if held.run is None]
 
     def mark_returned(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries were returned to their queue; another thread may be about to begin them."""
+        """Note deliveries that were returned to their queue while another thread may be about to begin them."""
         with self._lock:
             self._returned.update(one.receipt for one in deliveries)
 
     def was_returned(self, delivery: Delivery) -> bool:
-        """Whether this delivery was returned, so that it must not be begun. True once for each."""
+        """Whether this delivery was returned, so that it must not be begun. True only once for each."""
         with self._lock:
             if delivery.receipt not in self._returned:
                 return False
@@ -349,7 +352,7 @@ class InFlight:
             return True
 
     def keeps(self, delivery: Delivery) -> bool:
-        """Whether this process still holds this delivery; False when another may have received its message by now."""
+        """Whether this process still holds this delivery; False if another may have received its message by now."""
         held = self._held.get(delivery.receipt)
         return held is not None and not held.let_go
 
@@ -380,7 +383,7 @@ class LaneReport(Struct, frozen=True, kw_only=True):
     """What a lane reports.
 
     Args:
-        lane: the one whose slots changed. slots: how many have become free.
+        lane: the lane whose slots changed. slots: how many have become free.
         unit: what was performed; None when only slots changed.
         ready: runs that waited behind a group and are ready to be performed.
         error: a defect, or a backend that cannot be used: the worker must end.
@@ -410,9 +413,9 @@ if TYPE_CHECKING:  # for annotations only
             ...
 
         def stop(self, run: Execution) -> None:
-            """Stop this run's handler if it is running and can be stopped; `run.cut` is its outcome then."""
+            """Stop this run's handler if it is running and can be stopped; its outcome is then `run.cut`."""
             ...
 
         def end(self, *, wait: bool) -> None:
-            """End. `wait`: nothing runs, so end gracefully; otherwise abandon what runs."""
+            """End the lane. `wait`: nothing is running, so end gracefully; otherwise abandon what is running."""
             ...

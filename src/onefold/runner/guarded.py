@@ -2,12 +2,13 @@
 
     receive  `claim`: a call's arguments become an operation, which is claimed
     extend   `call_leases.py`
-    settle `finished`, `failed`: the outcome is recorded, and then returned or raised by the caller close `give_back`:
-    releases the key of a call that did not start after all
+    settle   `finished`, `failed`: the outcome is recorded, and then returned or raised by the caller
+    close    `give_back`: releases the key of a call that did not start after all
 
-What a claim means, whether a call runs after a crash, what a failure leaves behind and what is reported is decided and done
-as for a job's deliveries: by the script, the `Runner`, `Claims` and `Reports`. The common case needs no script: the claim is
-fresh, the call returns, and no events are wanted. Its two writes are made here, from the values of `record/delivery.py`.
+The meaning of a claim, whether a call runs after a crash, the consequences of a failure and the events are decided and
+carried out as for a job's deliveries: by the script, the `Runner`, `Claims` and `Reports`. The common case needs no
+script: the claim is fresh, the call returns, and no events are wanted. Its two writes are made here, from the values of
+`record/delivery.py`.
 Never here: waiting, calling the function. Invariant: whatever is claimed is recorded or released, even if a signal handler
 raises an exception between any two steps.
 """
@@ -61,9 +62,9 @@ if TYPE_CHECKING:
     Args = tuple[tuple[Any, ...], dict[str, Any]]
 
 Begun = Claimed | Execution
-"""A call about to be made; with an execution where events, a probe or a decision are needed."""
+"""A call that is about to be made: an `Execution` if events, a probe or a decision are needed, otherwise its claim."""
 
-_ENDLESS: Final = 1 << 62  # of attempts: calls have no limit
+_ENDLESS: Final = 1 << 62  # attempts: calls have no limit
 _LATE_MAX: Final = 3  # claims in a row whose lease ended before the call could begin
 _log = logging.getLogger("onefold")
 inside: ContextVar[tuple[records.Hold, ...]] = ContextVar("onefold_once", default=())
@@ -147,7 +148,7 @@ class GuardedFunction:
         self._keeper = LeaseKeeper(store, clock, lease_ms, self._put_back, self._lease_lost)
         self._runs: dict[records.Hold, Execution] = {}  # executions of the calls in progress that have one
         self._is_named = False  # whether the name is known to belong to guarded calls on this store
-        self._asking: dict[object, records.RecordKey] = {}  # of calls whose claim is being made
+        self._asking: dict[object, records.RecordKey] = {}  # the keys of calls whose claim is being made
         self.generation = forks.generation()
         forks.in_child(self._start_anew)
 
@@ -181,7 +182,7 @@ class GuardedFunction:
         )
 
     def _start_anew(self) -> None:
-        """In a forked child: take a new owner id, and drop the parent's calls."""
+        """Take a new owner id in a forked child, and drop the parent's calls."""
         self._owner = owner_of_calls(self.store, self._entropy)
         self._runner = self._make_runner()
         self._asking, self._runs, self._is_named = {}, {}, False
@@ -193,7 +194,7 @@ class GuardedFunction:
         """Claim the call's operation; Running when another call has it. `late`: how often the claim came too late so far.
 
         Raises:
-            PayloadError: no key. ConflictError: the key came with other arguments before.
+            PayloadError: no key. ConflictError: the key was used with other arguments before.
             OutcomeUnknown: an earlier call's outcome is not known, and it is held for a person.
             TransientError: the probe could not answer for now.
         """
@@ -233,7 +234,7 @@ class GuardedFunction:
             self._asking.pop(call, None)
             raise
         if begun is not None:
-            return begun  # no function call in between, after which a signal handler could raise
+            return begun  # there is no function call in between, after which a signal handler could raise
         if found is None:
             return self.claim(args, kwargs, late)
         return self._answered(ask, found, now_ms)
@@ -258,7 +259,7 @@ class GuardedFunction:
         self._is_named = True
 
     def _answered(self, ask: Ask, found: records.Answer, now_ms: int) -> Completed | Running:
-        """The answer to a call that did not get its claim, or the error that it raises."""
+        """The answer to a call that could not claim its key; raises the error if there is one."""
         if self._is_noted and self._sinks and not isinstance(found, Running):
             self._emit_answer(ask.key, found, now_ms)
         match found:
@@ -272,7 +273,7 @@ class GuardedFunction:
                 raise errors.ConflictError(
                     f"{self.name} was called with key {ask.key.key!r} and other arguments than the first time.",
                     meaning=f"Fingerprint {ask.fingerprint[:12]}, first {found.fingerprint[:12]} (now {found.status})."
-                    " Of the first arguments only the fingerprint is kept, which does not show the one that differs.",
+                    " Only the fingerprint of the first arguments is kept, and it does not show which one differs.",
                     todo="If this is another operation, give it another key; if it is the same, pass the same arguments.",
                 )
             case Unreadable():
@@ -289,10 +290,10 @@ class GuardedFunction:
             self._sinks.emit(Event(at_ms=now_ms, name=note.event, key=key, actor=self._owner, detail=note.detail))
 
     def _begin(self, found: Claimed, ask: Ask, now_ms: int, args: Args) -> Begun | Completed | Running | None:
-        """Let the call run, or answer it, where its claim shows the outcome of an earlier one.
+        """Let the call run, or answer it if its claim shows the outcome of an earlier call.
 
-        Running: a call of this process holds the same claim; its record had disappeared from the store and is restored by
-        this one. None: another process may hold the lease by now.
+        Running: a call of this process has the same hold; its record had disappeared from the store, and this claim has
+        restored it. None: another process may hold the lease by now.
         """
         if self.clock.now_ms() >= now_ms + self._trusted_ms and found.hold not in self._keeper:
             return None
@@ -321,7 +322,7 @@ class GuardedFunction:
         return run
 
     def _not_called(self, run: Execution) -> Completed:
-        """The answer to a call whose function is not called after all, or the error that it raises."""
+        """The answer to a call whose function is not called after all; raises the error if there is one."""
         self._keeper.remove(run.hold)
         verdict = self._settle(run)
         decision, key = run.decided(), run.hold.key
@@ -344,7 +345,7 @@ class GuardedFunction:
                 )
 
     def _claimed_unheard(self, ask: Ask, now_ms: int) -> Claimed | None:
-        """This call's claim, read again because an exception interrupted it; None when it may be another thread's."""
+        """This call's claim, read again after an exception interrupted it; None if it may be another thread's."""
         (record,) = self.store.read((ask.key,), now_ms)
         if record is None or record.status != "in_progress" or record.owner != self._owner:
             return None
@@ -357,14 +358,14 @@ class GuardedFunction:
         )  # fmt: skip
 
     def with_context(self, begun: Begun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keyword arguments of a call, and its context where the function takes one that the caller has not given."""
+        """The keyword arguments of a call, with its context if the function takes one and the caller gave none."""
         name = self.context_parameter
         if name is None or not isinstance(begun, Execution) or not self._arguments.lacks_context(args, kwargs):
             return kwargs
         return {**kwargs, name: begun.ctx}
 
     def within_hooks(self, begun: Begun, function: Callable[..., Any], *, is_async: bool = False) -> Callable[..., Any]:
-        """The function, to be called within the hooks; a coroutine function answers what is to be awaited."""
+        """The function within its hooks, to be called; for a coroutine function, a call returns an awaitable."""
         return partial(self.hooks.call_async if is_async else self.hooks.call, cast("Any", begun).ctx, function)
 
     # -- settle ------------------------------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class GuardedFunction:
 
         Raises:
             PayloadError: the result cannot be stored; the effect happened, and the outcome is parked for a person.
-            UsageError: the result is an iterator or has to be awaited; the key is free.
+            UsageError: the result is an iterator or an awaitable; the key is free.
             LeaseLost: another call took the operation over; its result counts.
             OutcomeUnknown: the store could not be written for a while; the effect happened, but has no record.
         """
@@ -382,7 +383,7 @@ class GuardedFunction:
         try:
             self._record(begun, value)
         finally:
-            self._over(begun.hold)  # only after the write: until then the claim belongs to this call
+            self._over(begun.hold)  # only after the write, because until then the claim belongs to this call
 
     def _record(self, begun: Begun, value: object) -> None:
         try:
@@ -404,10 +405,10 @@ class GuardedFunction:
                     return
             except errors.TransientError as error:
                 let_through(error)
-                refusal = error  # try again, for a while
+                refusal = error  # try again for a while
             except (
                 errors.UsageError
-            ) as error:  # it can never be written: the effect has happened, and a person has to record that
+            ) as error:  # it can never be written; the effect has happened, and a person must record that
                 let_through(error)
                 self._end(begun, Unstorable(summary=kept_text(error)))
                 raise
@@ -435,9 +436,10 @@ class GuardedFunction:
             replays.look(value, self._result.decode_result(result))
 
     def failed(self, begun: Begun, error: BaseException) -> None:
-        """Write the record of a call that raised: claimable at once, or unknown if the error says so.
+        """Write the record of a call that raised: claimable at once, or unknown if the error means that.
 
-        A store that cannot be written must not hide what the function raised; then the key is free when the lease ends.
+        If the store cannot be written, that must not hide what the function raised; the key is free when the lease
+        ends.
         """
         self._keeper.end(begun.hold)
         try:
@@ -464,16 +466,16 @@ class GuardedFunction:
         """Carry out what was decided, once; None when it could not be written."""
         if run.verdict is None:
             ((_, run.verdict),) = self._runner.settle([run])
-        for _ in run.script:  # to its end here: what a signal raises in a discarded generator is lost
+        for _ in run.script:  # run to its end here: what a signal handler raises in a discarded generator is lost
             pass
         return run.verdict
 
     def is_late(self, found: Begun | Completed) -> bool:
-        """Whether a call must not be made, because another may hold its lease by now; to be checked right before it."""
+        """Whether a call must not be made because another may hold its lease by now; to be checked right before it."""
         return type(found) is not Completed and not self._keeper.trusts(found.hold)
 
     def given_back(self, found: Begun | Completed, times: int) -> int:
-        """Release a claim that came too late, to claim again; returns how often it did. TransientError when too often."""
+        """Release a claim that came too late, to claim again; returns how often that was. Too often: TransientError."""
         self.give_back(found)
         if times + 1 == _LATE_MAX:
             raise once_reports.late(found.hold.key, self._lease_ms, _LATE_MAX)
@@ -486,11 +488,11 @@ class GuardedFunction:
             now_ms = self.clock.now_ms()
             release = decisions.not_started(NotStarted("the call did not start"), self._policy, now_ms).write
             assert release is not None
-            with ignored(errors.TransientError):  # then it is free when its lease ends
+            with ignored(errors.TransientError):  # if this fails, the key is free when the lease ends
                 self.store.write(((found.hold, release),), now_ms)
 
     def ended(self, begun: Begun, values: list[Any], error: BaseException, *, runs: bool) -> None:
-        """Record a call that raised, or whose record a signal handler interrupted; again if that is interrupted too."""
+        """Record a call that raised, or whose write a signal handler interrupted; again if that happens here too."""
         for is_last in (False, True):
             try:
                 if values:
@@ -514,12 +516,12 @@ class GuardedFunction:
             run.ctx.end()
 
     def _put_back(self, call: KeptCall) -> bool:
-        """A renewal was refused: restore the record if it is gone from the store; returns whether it is there again."""
+        """Restore a record whose renewal was refused, if it is gone from the store; returns whether it exists again."""
         run = self._runs.get(call.found.hold) or self._execution(call.found, call.ask, self.clock.now_ms())
         return self._runner.settler.put_back(run, self._lease_ms)
 
     def _lease_lost(self, hold: records.Hold) -> None:
-        """A renewal was refused, and another call has the key: mark it in the context, for the function to see."""
+        """Mark a lease as lost in the call's context, for the function to see: another call has the key."""
         if (run := self._runs.get(hold)) is not None:
             self._reports.lease_lost(run)
 
@@ -533,7 +535,10 @@ class GuardedFunction:
             raise once_reports.unfit(self.name, found.hold.key, error) from None
 
     def wait_from(self, found: Running, since_ms: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """When a duplicate began to wait for a running call; None: it has not waited yet.
+        """The monotonic instant at which a duplicate began to wait for a running call.
+
+        Args:
+            since_ms: that instant, from an earlier check; None: it has not waited yet.
 
         Raises:
             TransientError: it does not wait (`on_running`), or has waited as long as allowed.

@@ -1,20 +1,20 @@
 """Runs a batch of deliveries within a deadline: an invocation of a Lambda handler, or a child of a map run.
 
-    begin    as many as there are free slots and time for are claimed together; claiming marks them as started
-    perform  plain functions in threads, coroutines on one event loop
-    settle what is done, together; no run waits longer than a few milliseconds for a slower one give back deliveries for
-    which no time is left: unstarted, visible at once
+    begin      claim together as many as there are free slots and time for; claiming marks them as started
+    perform    plain functions in threads, coroutines on one event loop
+    settle     what is done, together; no run waits longer than a few milliseconds for a slower one
+    give back  deliveries for which no time is left: unstarted, visible at once
 
 A lease lasts as long as the invocation may, plus a margin: when Lambda kills the function, its operations are free soon
 after, and nothing has to be extended meanwhile. A handler that is still running when the invocation must end is stopped if
-it is a coroutine. A thread cannot be stopped: then the messages that are done are deleted, and the rest of the batch is left
-to Lambda's timeout.
+it is a coroutine. A thread cannot be stopped; in that case the messages that are done are deleted, and the rest of the
+batch is left to Lambda's timeout.
 
 A container keeps one runner and its executors from one invocation to the next (`ExecutorPool`): clients that a coroutine has
 opened remain usable. With a concurrency of 1 plain functions are called in the invoking thread, as in any Lambda handler. A
 pool whose invocation ended with an exception is not used again.
 Never here: decisions about a delivery, events and answers.
-Invariant: when `run` returns, nothing of the batch is under way in this process.
+Invariant: when `run` returns, nothing of the batch is running in this process.
 """
 
 from __future__ import annotations
@@ -46,31 +46,32 @@ if TYPE_CHECKING:
     from onefold.runner.settlement import Backend
 
     Effects = Callable[[int], EffectTransaction | None]
-    """Opens a transaction for handlers' own rows, of at most so many milliseconds."""
+    """Opens a transaction for handlers' own rows, for at most the milliseconds it is called with."""
 
 LONGEST_TIMES: Final = 3  # ours: a job without a useful timeout is given this multiple of its longest run
 LONGEST_KEPT: Final = 0.9  # ours: the longest run fades by this factor per run, so that one slow run is forgotten
 HEARTBEAT_LEASE_MS: Final = 30_000  # with a heartbeat; as a worker's
 _GROUP_MAX: Final = 100
-_REST_MS_MAX: Final = 60_000  # with nothing due, check again after this
+_REST_MS_MAX: Final = 60_000  # if nothing is due, check again after this
 _NO_TIME = "no time was left in this invocation"
 _BEHIND = "an earlier message is not done"
-FIFO_DROPPED_MS: Final = 60_000  # ours: how long FIFO messages wait that could not be begun because the store failed
+FIFO_DROPPED_MS: Final = 60_000  # ours: how long FIFO messages wait if they could not be begun because the store failed
 
 
 class ExecutorPool:
     """One runner and its executors, from one invocation to the next.
 
     Args:
-        backend: the engine's own. make_runner: a runner on a backend, with a lease.
-        effects: opens transactions for handlers' own rows where records and messages live apart; None: there are none.
-        receives_max: by queue, what its dead-letter policy allows.
+        backend: the engine's own. make_runner: makes a runner on a backend, with a lease.
+        effects: opens transactions for handlers' own rows if records and messages are in two systems; None: there are
+            none.
+        receives_max: by queue, how many receives its dead-letter policy allows.
         lease_ms: how long concurrency slots are held: as long as an invocation may last.
 
     Attributes:
         open_queue: opens a queue of the engine. answered: what is done in the present invocation.
         bell: set when something was performed. longest: the longest run of each job.
-        broken: runs were abandoned while running, so the pool must not be used again.
+        broken: the pool must not be used again, after an exception or an error that is not transient.
     """
 
     def __init__(
@@ -113,11 +114,11 @@ class ExecutorPool:
     def delete_done(self) -> None:
         """Delete what is done, because Lambda will not: it is about to kill the function, or the invocation fails."""
         for name, receipts in self.answered.to_delete().items():
-            with suppress(errors.OnefoldError):  # then they are delivered again, and answered from their records
+            with suppress(errors.OnefoldError):  # they are then delivered again, and answered from their records
                 self.open_queue(name).delete(receipts)
 
     def report_trouble(self, queue: str, count: int, error: errors.OnefoldError) -> None:
-        """Report that something could not be done with so many messages of a queue."""
+        """Report that something could not be done with `count` messages of a queue."""
         self.runner.reports.busy(error, queue=queue, messages=count)
 
     def end(self) -> None:
@@ -138,8 +139,8 @@ class ExecutorPools:
     """The pool of a container, from one invocation to the next; a second invocation at the same time gets its own pool.
 
     Args:
-        make: a pool, with how long an invocation may last (ms).
-        margin_ms: how much longer that is than the remaining time of the pool's first invocation.
+        make: makes a pool; called with how long an invocation may last (ms).
+        margin_ms: by how much that exceeds the remaining time of the pool's first invocation.
     """
 
     def __init__(self, make: Callable[[int], ExecutorPool], margin_ms: int) -> None:
@@ -165,7 +166,7 @@ class ExecutorPools:
             self._take_back(pool)
 
     def _take_back(self, pool: ExecutorPool) -> None:
-        """Keep it for the next invocation, or end it when it is broken or there is one already."""
+        """Keep a pool for the next invocation, or end it if it is broken or another one is kept already."""
         with self._lock:
             if not pool.broken and self._kept is None:
                 self._kept = pool
@@ -174,7 +175,7 @@ class ExecutorPools:
 
 
 def _joined(backend: Backend, opened: Effects) -> Effects:
-    """The same transactions, with the messages of their settlements on this backend."""
+    """The same transactions, which settle their messages on this backend."""
 
     def effects(limit_ms: int) -> EffectTransaction | None:
         inner = opened(limit_ms)
@@ -184,7 +185,7 @@ def _joined(backend: Backend, opened: Effects) -> Effects:
 
 
 class Invocation:
-    """One batch.
+    """The processing of one batch.
 
     Args:
         killed_at_ms: monotonic instant at which Lambda kills the function.
@@ -209,7 +210,7 @@ class Invocation:
         margin_ms = min(settings.margin_ms, remaining_ms // 2)
         self._whole_ms = remaining_ms - margin_ms
         self._end_ms = now_ms + self._whole_ms
-        self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here: a thread may keep running
+        self._last_ms = self._end_ms + margin_ms // 2  # what is done by then is deleted here, as a thread may run on
         self._runner.deadline_ms = self._end_ms
         self._lease_end_ms = killed_at_ms + settings.margin_ms
         self._deliveries = deliveries
@@ -218,12 +219,12 @@ class Invocation:
         self._stays: set[str | None] = set()  # the FIFO groups of the messages that are kept
         self._suspects: deque[Execution] = deque()
         self._fresh = True
-        self.trouble: Exception | None = None  # the backend failed: nothing else is begun
+        self.trouble: Exception | None = None  # the backend failed with this, and nothing else is begun
         pool.answered.begin(deliveries)
         self._in_flight.take(deliveries, now_ms)
 
     def run(self) -> None:
-        """Process what there is time for; what is done is then in `pool.answered`.
+        """Process as much as there is time for; afterwards `pool.answered` shows what is done.
 
         Raises:
             InvariantBroken: a defect of onefold.
@@ -243,7 +244,7 @@ class Invocation:
     # -- beginning ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Begin what there are free slots and time for."""
+        """Begin as many deliveries as there are free slots and time for."""
         while self._todo and self.trouble is None:
             batch = self._choose()
             if not batch:
@@ -263,7 +264,7 @@ class Invocation:
             self._note_settled()
 
     def _choose(self) -> list[Delivery]:
-        """The next deliveries, in order. Releases those for which no time is left, with what follows in their groups."""
+        """The next deliveries, in order. Releases those for which no time is left, and those behind them in a group."""
         free, grouped_before = dict(self._executors.free), 0
         batch: list[Delivery] = []
         late: list[Delivery] = []
@@ -276,7 +277,7 @@ class Invocation:
                 continue
             if not may_begin(group, self._stays, len(self._open) + len(batch), self._settings.on_failure):
                 if self._settings.on_failure == "batch":
-                    break  # it waits for the one that runs, or is released at the end
+                    break  # it waits for the one that is running, or is released at the end
                 behind.append(self._todo.popleft())
                 continue
             job = self._known_job(one)
@@ -299,7 +300,7 @@ class Invocation:
         try:
             return self._runner.job_of(delivery)
         except errors.NotFoundError:
-            return None  # the runner releases it
+            return None  # the runner will release it
 
     def _left_ms(self) -> int:
         return self._end_ms - self._clock.monotonic_ms()
@@ -309,7 +310,7 @@ class Invocation:
         return has_time(job.policy.timeout_ms, longest_ms, self._left_ms(), self._whole_ms, fresh=self._fresh)
 
     def _group_size(self, job: Job[Any, Any] | None) -> int:
-        """How many runs of a grouped job one thread gets at once: as many as take a few milliseconds together."""
+        """How many runs of a grouped job go to one thread at once: as many as take a few milliseconds together."""
         longest_ms = self._longest.get(job.name) if job is not None else None
         if longest_ms is None:
             return 1
@@ -322,10 +323,10 @@ class Invocation:
         self._hand_over([run for run in ready if run not in suspects] if suspects else ready)
 
     def _perform_suspect(self) -> bool:
-        """Run a delivery whose earlier run crashed alone, after all others are settled: then a crash affects no other.
+        """Run a delivery whose earlier run crashed, alone, after all others are settled: a crash then affects no other.
 
         Returns:
-            Whether there is one in progress now.
+            Whether something is in progress now.
         """
         while self._suspects:
             run = self._suspects.popleft()
@@ -370,7 +371,7 @@ class Invocation:
             if run.cut is not None:
                 continue
             deadline_ms = run.deadline_ms
-            if deadline_ms is None:  # its handler is about to be called
+            if deadline_ms is None:  # its handler will be called in a moment
                 deadline_ms = min(now_ms + run.job.policy.timeout_ms, max(self._end_ms, now_ms + 1))
             if now_ms < deadline_ms:
                 next_ms = min(next_ms, deadline_ms)
@@ -379,13 +380,13 @@ class Invocation:
             self._executors.stop(run, _ended(run) if ended else calling.overran(run.job.policy.timeout_ms))
             self._runner.reports.of_run("overrun", run, {"timeout_ms": run.job.policy.timeout_ms})
         if now_ms >= self._last_ms:
-            self._pool.delete_done()  # Lambda is about to kill the function, and would then delete nothing
+            self._pool.delete_done()  # Lambda is about to kill the function and will delete nothing
         else:
             next_ms = min(next_ms, self._last_ms)
         return max(next_ms - now_ms, 0)
 
     def _settle(self) -> None:
-        """Settle what has been performed, and begin what waited behind it."""
+        """Settle what has been performed, and begin deliveries that waited behind it."""
         performed = self._executors.collect()
         for unit, error in performed.failed:
             if unit is not None:
@@ -399,13 +400,13 @@ class Invocation:
         self._go_on([*performed.ready, *self._finish(performed.runs)])
 
     def _turn_away(self, runs: list[Execution]) -> None:
-        """Release runs that were claimed and are not started after all."""
+        """Release runs that were claimed but are not started after all."""
         for run in runs:
             self._runner.turn_away(run, _NO_TIME)
         self._go_on(self._finish(runs))
 
     def _go_on(self, ready: Sequence[Execution]) -> None:
-        """Begin what waited behind settled runs, where there is time."""
+        """Begin runs that waited behind settled ones, if there is time."""
         late = [run for run in ready if not self._has_time(run.job)]
         self._submit([run for run in ready if run not in late])
         if late:
@@ -431,7 +432,7 @@ class Invocation:
                     self._stays.add(_group_of(one))
 
     def _note_trouble(self, error: BaseException) -> None:
-        """Begin nothing else. What was not begun stays hidden until its visibility ends: each try would cost a receive."""
+        """Note an error and begin nothing else: what was not begun remains hidden, as each try would cost a receive."""
         if not isinstance(error, Exception):
             raise error
         if self.trouble is None or not isinstance(error, errors.OnefoldError):
@@ -448,7 +449,7 @@ class Invocation:
 
     @contextmanager
     def _beating(self) -> Iterator[None]:
-        """Extend leases and visibilities meanwhile, where `heartbeat` is set."""
+        """Extend leases and visibilities inside the block, if `heartbeat` is set."""
         if not self._settings.heartbeat:
             yield
             return
@@ -471,7 +472,7 @@ def _group_of(delivery: Delivery) -> str | None:
 
 
 def _ended(run: Execution) -> Failed:
-    """The outcome of a handler that was stopped because the invocation must end."""
+    """The outcome of a handler that was stopped because the invocation had to end."""
     summary = f"It was still running when the invocation had to end (its timeout is {run.job.policy.timeout_ms} ms)."
     return Failed(kind="unknown", error="HandlerTimeout", summary=summary)
 
@@ -484,10 +485,10 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
 
     Args:
         group: its FIFO group; None on a standard queue.
-        stays: the groups of the messages that will be named in the response; None for those without one.
-        running: how many messages of the batch have begun and are not settled. Those of one group or key wait for each
-            other by themselves.
-        on_failure: `batch`: one after the other in the order of the batch, and nothing after one that is kept.
+        stays: the groups of the messages that the response will name; None for those without a group.
+        running: how many messages of the batch have begun and are not settled. The runner makes messages of one group
+            or key wait for each other.
+        on_failure: `batch`: one after the other in the order of the batch, and nothing after a message that is kept.
     """
     if on_failure == "batch":
         return not stays and running == 0
@@ -495,16 +496,16 @@ def may_begin(group: str | None, stays: Collection[str | None], running: int, on
 
 
 def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: int, *, fresh: bool) -> bool:
-    """Whether there is time to start a run, so that the invocation's end does not cut it off.
+    """Whether there is enough time to start a run, so that the end of the invocation does not cut it off.
 
-    If the job's timeout fits into an invocation, the run starts only while all of it is left. If it is longer, the longest
-    run of the job so far decides.
+    If the job's timeout fits into an invocation, the run starts only while the whole timeout is left. If the timeout is
+    longer, the job's longest run so far decides.
 
     Args:
-        timeout_ms: of the job.
+        timeout_ms: the job's timeout.
         longest_ms: the longest of its runs (`next_longest`); None: none has ended yet.
-        left_ms: until the invocation must begin to end. whole_ms: the same, when it began.
-        fresh: nothing has been started in this invocation, so releasing the message would not give it more time.
+        left_ms: time until the invocation must begin to end. whole_ms: the same at the beginning of the invocation.
+        fresh: nothing has been started in this invocation, so that releasing the message would not give it more time.
     """
     if fresh:
         return True
@@ -516,5 +517,5 @@ def has_time(timeout_ms: int, longest_ms: int | None, left_ms: int, whole_ms: in
 
 
 def next_longest(longest_ms: int | None, took_ms: int) -> int:
-    """The longest run of a job, updated after another one."""
+    """The longest run of a job, updated after another run."""
     return took_ms if longest_ms is None else max(took_ms, int(longest_ms * LONGEST_KEPT))

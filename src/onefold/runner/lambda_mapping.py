@@ -1,19 +1,20 @@
-"""Lambda's event source mapping, seen from the handler: reading its event, its response, and the messages that it holds.
+"""Lambda's event source mapping, seen from the handler: its event, the response to it, and the messages that it holds.
 
-An event is checked here only for what must hold before anything begins: that it comes from SQS, and from queues that
-the app has jobs on. The content of a record is read by the queue's backend.
+An event is checked here only for what must be true before anything begins: that it comes from SQS, and from queues on
+which the app has jobs. The content of a record is read by the queue's backend.
 
-`MappedQueue` is the queue that the runner receives from and settles on. Deleting costs no call: what is done is noted in
-`BatchAnswer`, and Lambda deletes every message that the response does not name. Hiding changes the visibility, which a
-mapping itself never does; moving to the dead-letter queue is done here, and then the message is done. A message that
-cannot be hidden or moved is kept, and is delivered again when its visibility ends. Waiting costs receives here: a message
-that only waits, and that its queue would dead-letter at one of the next receives, is sent again, delayed, as a new one with
-the same key, and then deleted (its attempts are in the record); not on FIFO queues, where it would lose its position.
+`MappedQueue` is the queue on which the runner settles. Deleting costs no call: what is done is noted in `BatchAnswer`,
+and Lambda deletes every message that the response does not name. Hiding changes the visibility timeout, which a mapping
+itself never does; a message is moved to the dead-letter queue from here, and then it is done. A message that cannot be
+hidden or moved is kept, and is delivered again when its visibility timeout ends. Waiting costs receives here: if a
+message only waits, and its queue would dead-letter it at one of the next receives, a delayed copy with the same key is
+sent and the message is deleted (its attempts are in the record). This is not done on FIFO queues, where the copy would
+lose its position.
 
-A mapping without ReportBatchItemFailures deletes the named messages, too. Each container checks for that once
+A mapping without ReportBatchItemFailures deletes the named messages too. Each container checks for that once
 (`IgnoredAnswers`): a message that was named and hidden for a retry must still be in the queue at the next invocation. If it
 is not, it is moved to the dead-letter queue from memory, and from then on the container raises an error instead of naming
-messages, which no mapping ignores.
+messages, because no mapping ignores an error.
 Never here: what runs and when, decisions about a message. Invariant: a receipt is marked as done only when its message may
 be deleted: its effect is recorded, or it is in another queue, durably.
 
@@ -54,9 +55,9 @@ _OTHERS: Final = {  # sources that people connect by mistake, and how to connect
 }
 _TEXTS: Final = ("messageId", "receiptHandle", "body")
 LONGEST_INVOCATION_MS: Final = 900_000  # Lambda developer guide, "Configure Lambda function timeout": at most 900 s
-_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner proves nothing: another consumer may have it
-_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the answer, not at once
-_LOOK_MAX: Final = 10  # of a queue; one call
+_LOOK_LEAST_MS: Final = 2_000  # a retry that is due sooner proves nothing: another consumer may have the message
+_LOOK_AFTER_MS: Final = 1_000  # Lambda deletes soon after the response, not at once
+_LOOK_MAX: Final = 10  # messages checked per queue, in one call
 _LOST: Final = MoveTo(
     "dead-letter",
     Reason(
@@ -74,7 +75,7 @@ class BatchAnswer:
         self._clock = clock
         self._lock = threading.Lock()
         self._done: dict[str, str] = {}  # receipt -> queue
-        self._gone: set[str] = set()  # the ones that are no longer in their queue
+        self._gone: set[str] = set()  # those receipts whose messages are no longer in their queue
         self._hidden: dict[str, int] = {}  # receipt -> monotonic instant until which it was hidden for a retry
         self._deliveries: dict[str, Delivery] = {}
         self._unstarted: set[str] = set()
@@ -89,11 +90,11 @@ class BatchAnswer:
             self._deliveries = {one.receipt: one for one in deliveries}
 
     def note_unstarted(self, deliveries: Iterable[Delivery]) -> None:
-        """These are about to be hidden without having run: they only wait."""
+        """Note deliveries that will be hidden without having run: they only wait."""
         self._unstarted.update(one.receipt for one in deliveries)
 
     def waiting(self, receipt: str, change: RetryIn, receives_max: int | None) -> Delivery | None:
-        """The message, when it only waits and its queue would dead-letter it soon; None otherwise."""
+        """The message, if it only waits and its queue would dead-letter it soon; None otherwise."""
         one = self._deliveries.get(receipt)
         waits = change.uncounted or receipt in self._unstarted
         if one is None or not waits or one.sequence is not None or receives_max is None:
@@ -105,11 +106,11 @@ class BatchAnswer:
         return receipt in self._done
 
     def hidden_until_ms(self, receipt: str) -> int | None:
-        """The monotonic instant until which a kept message was hidden; None when it was not."""
+        """The monotonic instant until which a kept message was hidden; None when it was not hidden."""
         return self._hidden.get(receipt)
 
     def note_done(self, queue: str, receipts: Iterable[str], *, gone: bool = False) -> None:
-        """These may be deleted. `gone`: they were moved to another queue."""
+        """Note that these messages may be deleted. `gone`: they were moved to another queue."""
         with self._lock:
             for receipt in receipts:
                 self._done[receipt] = queue
@@ -117,11 +118,11 @@ class BatchAnswer:
                     self._gone.add(receipt)
 
     def note_hidden(self, receipt: str, delay_ms: int) -> None:
-        """It is kept, and was hidden."""
+        """Note that a message is kept and was hidden."""
         self._hidden[receipt] = self._clock.monotonic_ms() + delay_ms
 
     def to_delete(self) -> dict[str, list[str]]:
-        """The receipts to delete, by queue, for a caller that deletes them instead of Lambda. Returns each once."""
+        """The receipts to delete, by queue, for a caller that deletes them instead of Lambda; each only once."""
         found: dict[str, list[str]] = {}
         with self._lock:
             for receipt, queue in self._done.items():
@@ -140,15 +141,15 @@ class HeldQueue:
         self._queue = queue
 
     def receive(self, count_max: int, visible_ms: int | None = None) -> list[Delivery]:  # noqa: ARG002 - the contract's
-        """Nothing: the other party receives."""
+        """Return nothing, because the other party receives."""
         return []
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """Nothing: the party that holds them waits."""
+        """Do nothing, because the party that holds the messages waits for them."""
         return [True] * len(changes)
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Nothing: the party that holds them deletes."""
+        """Do nothing, because the party that holds the messages deletes them."""
         return [True] * len(receipts)
 
 
@@ -156,7 +157,7 @@ class MappedQueue(HeldQueue):
     """A queue whose messages an event source mapping received.
 
     Args:
-        queue: the real one. sender: the same, for copies. answered: collects what is done.
+        queue: the real queue. sender: the same queue, for sending copies. answered: collects what is done.
         receives_max: how many receives its dead-letter policy allows; None if it has no policy, or waiting costs no receive.
         failed: called with the queue, the number of messages that could not be hidden or moved, and the error.
     """
@@ -177,9 +178,9 @@ class MappedQueue(HeldQueue):
         self._receives_max = receives_max
 
     def set_visible_in(self, changes: Sequence[tuple[str, RetryIn]]) -> list[bool]:
-        """As for the real queue, except that a waiting message without receives left is sent again.
+        """Like the real queue, but a message that only waits and has no receives left is sent again.
 
-        What cannot be changed now becomes visible when its receive ends.
+        If a message cannot be changed now, it becomes visible when its visibility timeout ends.
         """
         found = [self._answered.waiting(receipt, change, self._receives_max) for receipt, change in changes]
         again = [(one, change) for one, (_, change) in zip(found, changes, strict=True) if one is not None]
@@ -198,12 +199,12 @@ class MappedQueue(HeldQueue):
         return [answers.get(receipt, True) for receipt, _ in changes]
 
     def delete(self, receipts: Sequence[str]) -> list[bool]:
-        """Note them as done; Lambda deletes."""
+        """Note the messages as done, so that Lambda deletes them."""
         self._answered.note_done(self.name, receipts)
         return super().delete(receipts)
 
     def move_aside(self, moves: Sequence[tuple[str, MoveTo]]) -> list[bool]:
-        """Move them; what was moved is done. What cannot be moved stays."""
+        """Move messages; those that were moved are done, the others are kept."""
         try:
             answers = self._queue.move_aside(moves)
         except errors.OnefoldError as error:
@@ -214,7 +215,7 @@ class MappedQueue(HeldQueue):
         return answers
 
     def _send_again(self, waiting: Sequence[tuple[Delivery, RetryIn]]) -> set[str]:
-        """Replace messages by delayed copies; returns the receipts of the replaced ones."""
+        """Replace messages by delayed copies; returns the receipts of the replaced messages."""
         entries = [
             Entry(
                 body=one.body,
@@ -258,7 +259,7 @@ class IgnoredAnswers:
         return sorted({queue for queue in queues if self._respects.get(queue) is False})
 
     def remember(self, answered: BatchAnswer, staying: Sequence[Delivery], now_ms: int) -> None:
-        """These are named in the present response."""
+        """Note the messages that the present response names."""
         for one in staying:
             named = self._named.setdefault(one.queue, [])
             until_ms = answered.hidden_until_ms(one.receipt)
@@ -266,7 +267,7 @@ class IgnoredAnswers:
                 named.append(Named(one, now_ms, until_ms))
 
     def look(self, open_queue: Callable[[str], QueueReceiver], reports: Reports, now_ms: int) -> None:
-        """Check in the real queues whether named messages still exist; `now_ms`: monotonic."""
+        """Check in the real queues whether named messages still exist; `now_ms` is monotonic."""
         for name, all_named in list(self._named.items()):
             named = [one for one in all_named if one.until_ms - now_ms >= _LOOK_LEAST_MS]
             self._named[name] = named
@@ -293,8 +294,8 @@ def failures(receives: Iterable[tuple[str, bool]]) -> list[str]:
     """The message ids that the response names, each once, in the order of the batch.
 
     Args:
-        receives: message id, and whether this receive of it is done: its effect is recorded, or it was moved to another
-            queue. A standard queue may put one message into a batch twice.
+        receives: for each receive, the message id and whether it is done: its effect is recorded, or the message was
+            moved to another queue. A standard queue may put one message into a batch twice.
     """
     done: dict[str, bool] = {}
     for message_id, is_done in receives:
@@ -317,13 +318,14 @@ def remaining_ms_of(context: object) -> int:
 
 
 def records_by_queue(event: object, queue_of: Callable[[str, str], str]) -> dict[str, list[Record]]:
-    """The records of an event by the app's name of their queue, in their order.
+    """The records of an event, in order, by the app's name of their queue.
 
     Args:
         queue_of: maps an ARN and a region to the app's queue; raises UsageError if it has none.
 
     Raises:
-        UsageError: not an event from SQS, an incomplete record, a queue the app has no job on. Nothing was begun.
+        UsageError: not an event from SQS, an incomplete record, or a queue on which the app has no job. Nothing was
+            begun.
     """
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, Sequence) or isinstance(records, str | bytes):

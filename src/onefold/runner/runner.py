@@ -1,17 +1,17 @@
 """The path of every delivery: begin a batch, perform each run, finish the batch.
 
-    begin    open     read the message, find its job; a stopped group, a malformed message are decided here, by the script
-             admit    limits and breakers; the others are decided as "not now"
-             claim    one store call for all; crashes that it shows are in the history before any handler is called
-             settle   what needs no handler: duplicates, conflicts, waits; the rest is ready to be performed
-    perform  call     one run: probe, start, handler; in whatever thread or process the caller has (in a task: `tasks.py`)
-    finish   decide   by the script of `record/attempt.py`, which gets the result of its step
+    begin    open     read the message, find its job; the script decides about stopped groups and malformed messages
+             admit    check limits and breakers; deliveries that are not admitted are decided as "not now"
+             claim    one store call for all; crashes that it reveals are in the history before any handler is called
+             settle   what needs no handler: duplicates, conflicts, waits; the others are ready to be performed
+    perform  call     one run: probe, start, handler; in the caller's thread or process (for a task: `tasks.py`)
+    finish   decide   the script of `record/attempt.py` gets the result of its step, and decides
              settle   record, outbox, history and message of all of them together, then events
              begin    the deliveries that waited behind these
 
 Deliveries come from a source (`settlement.DeliverySource`): a worker's queues, a Lambda event, a queue on a manual clock.
 The loops of the sources call these three methods. Deliveries of one key, and of one FIFO group, are chained: the second
-begins as soon as the first has been settled, instead of waiting for the end of its lease.
+begins as soon as the first has been settled, instead of waiting for the end of the lease.
 Never here: threads, waiting for messages, policy. Invariant: each delivery that was begun is settled exactly once, or
 left alone because its lease was lost.
 """
@@ -85,21 +85,21 @@ class Runner:
 
     Args:
         backend: the wired contracts.
-        job_of: the job of a delivery; raises NotFoundError, whose text goes into reports, where there is none.
+        job_of: returns the job of a delivery; raises NotFoundError, whose text goes into reports, if there is none.
         owner: id of this process; names its leases.
         lease_ms: how long a claim holds until the next heartbeat.
         sinks: receive events. history: what the ledger keeps.
-        closer: collects the runs of which something was settled, and closes them when its caller asks it to, now and then.
-        settings: of the app's queues: they bound how long a message may wait for a job that is not declared here.
+        closer: collects the runs whose messages were settled, and closes them when its caller asks it to.
+        settings: those of the app's queues; they limit how long a message may wait for a job that is not declared here.
         in_flight: tracks what was claimed and what has ended; a worker's heartbeat reads it.
-        reports: instead of one made of `sinks` and `history`.
+        reports: used instead of `Reports` made from `sinks` and `history`.
 
     Attributes:
-        backend, job_of, clock, entropy, admission, closer, in_flight: as given. lease_ms: of the next claims.
-        source: where its deliveries come from, and are returned to when they are not begun.
+        backend, job_of, clock, entropy, admission, closer, in_flight: as given. lease_ms: that of the next claims.
+        source: where its deliveries come from, and to which they are returned when they are not begun.
         deadline_ms: monotonic instant at which every run must have ended, whatever its timeout.
-        buffers: deliveries wait before they are begun, as in a worker: their messages may be deleted meanwhile.
-        dropped_ms: delay after which a FIFO message comes back that could not be begun because the backend failed.
+        buffers: deliveries wait before they are begun, as in a worker, so their messages may be deleted meanwhile.
+        dropped_ms: delay of a FIFO message that could not be begun because the backend failed.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Runner:
 
     @property
     def _orphans(self) -> Orphans:
-        """One for all threads that begin deliveries: it remembers what was already reported."""
+        """The one `Orphans` of all threads that begin deliveries, because it remembers what was already reported."""
         if not self._made:
             from onefold.runner.orphans import Orphans  # most messages have a job; cold starts are measured
 
@@ -153,7 +153,7 @@ class Runner:
         return self._made["orphans"]
 
     def orphans(self, queue: str) -> int:
-        """How many messages of a queue this runner hides now, since no job here takes them."""
+        """How many messages of a queue this runner has hidden now because no job here takes them."""
         return self._orphans.hidden(queue) if self._made else 0
 
     # -- begin -------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Runner:
             if stopped and delivery.group is not None:
                 flag = stopped.get(group_flag(delivery.queue, delivery.group))
                 if flag is not None and flag.value.decode(errors="replace") == delivery.message_id:
-                    # Also for a job that stops no group: a redrive begins with the group's first message.
+                    # This is done even if the job stops no group: a redrive begins with the group's first message.
                     run.stopping = flag.version
                 elif flag is not None and job.policy.after_failure == "stop":
                     facts = msgspec.structs.replace(facts, stopped=flag.value.decode(errors="replace"))
@@ -250,7 +250,7 @@ class Runner:
                 let_through(error)
                 if not ready:
                     raise
-                return ready  # these must be performed; the next call will see the error again
+                return ready  # these must be performed; the next call will meet the error again
             deliveries, settled = [], self.settle(over)
         return ready
 
@@ -261,7 +261,7 @@ class Runner:
         return [one for one in deliveries if one.receipt not in gone] if gone else deliveries
 
     def _drop(self, deliveries: Sequence[Delivery]) -> None:
-        """Deliveries that could not be begun: back into the worker's buffer, or, in order, to their FIFO queue."""
+        """Return deliveries that could not be begun to the worker's buffer or, in order, to their FIFO queue."""
         self.in_flight.drop([one for one in deliveries if one.sequence is None])
         back: set[str] = set()
         for index, one in enumerate(deliveries):
@@ -295,7 +295,7 @@ class Runner:
                     fingerprint=facts.fingerprint,
                     owner=self._owner,
                     lease_until_ms=until_ms(self.clock, now_ms, self.lease_ms),
-                    start=not run.job.aliases,  # of a renamed job, only once its other names were looked at again
+                    start=not run.job.aliases,  # a renamed job's run starts only after its other names were read again
                     expires_at_ms=now_ms + policy.keep_ms,
                     amends=facts.amends,
                     message_id=facts.message_id,
@@ -352,7 +352,7 @@ class Runner:
         refused = {
             index: f"the history could not be written before the handler: {error}"[:500]
             for index, error in failed.items()
-            if isinstance(found := answers[index], Claimed) and found.doubt  # else the claim may already be a start
+            if isinstance(found := answers[index], Claimed) and found.doubt  # otherwise the claim may have started it
         }
         return answers, refused
 
@@ -362,7 +362,7 @@ class Runner:
         """Perform one run up to its Commit, in this thread. An `async def` handler gets an event loop of its own.
 
         Args:
-            caller: calls handler and probe somewhere else, for example in a child process.
+            caller: calls handler and probe elsewhere, for example in a child process.
         """
         if self.tracing is None:
             self._perform(run, caller)
@@ -386,7 +386,7 @@ class Runner:
         run.took_ms = self.clock.monotonic_ms() - since_ms
 
     def prepare(self, run: Execution, caller: Caller | None = None) -> script.Call | None:
-        """Perform the steps before the handler is called: asking the probe, marking the start. None: do not call it."""
+        """Perform the steps before the handler is called: ask the probe, mark the start. None: do not call it."""
         while not self.is_over(run):
             match run.step:
                 case script.Call():
@@ -405,13 +405,13 @@ class Runner:
         return None
 
     def is_over(self, run: Execution) -> bool:
-        """Whether handler and probe must no longer be called; checked before each, because a process can be suspended."""
+        """Whether handler and probe must not be called any more; checked before each, as a process can be suspended."""
         if not isinstance(run.step, script.Commit) and self.clock.monotonic_ms() >= run.trusted_until_ms:
             self.turn_away(run, "its lease ended before its handler could be called: its process had been stopped")
         return isinstance(run.step, script.Commit)
 
     def start(self, run: Execution) -> None:
-        """Mark a run as started, durably. If the backend is busy the run is not started, and its message comes back soon."""
+        """Mark a run as started, durably. If the backend is busy, it is not started and its message comes back soon."""
         step = run.step
         assert isinstance(step, script.Start)
         assert step.hold is not None
@@ -424,7 +424,7 @@ class Runner:
             step.refused = outcomes.NotStarted(str(error)[:500], _START_AGAIN_MS)
 
     def turn_away(self, run: Execution, why: str, delay_ms: int = 0) -> None:
-        """Do not start a run that was claimed: its record is released, and its message comes back."""
+        """Reject a run that was claimed but not started: its record is released, and its message comes back."""
         assert run.claimed is not None
         run.refuse(why, delay_ms, self.clock.now_ms())
 
@@ -434,7 +434,7 @@ class Runner:
         call.outcome = outcome if isinstance(outcome, outcomes.Success) else self._judged(run, call, outcome)
 
     def _judged(self, run: Execution, call: script.Call, outcome: Outcome) -> Outcome:
-        """The final outcome. If the dependency refuses only this operation, it has failed; its job is not paused again."""
+        """The final outcome: if the dependency refuses only this operation, it failed, and its job is not paused."""
         if not isinstance(outcome, Failed):
             return outcome
         if outcome.kind == "dependency-down" and not run.job.policy.is_call and self.admission.is_to_blame(run):
@@ -450,7 +450,7 @@ class Runner:
     def open_context(self, run: Execution, attempt: int) -> Context:
         """The context for a handler or probe of this run; its time counts from here."""
         assert run.claimed is not None
-        if not run.job.policy.is_call:  # its deadline is its caller's
+        if not run.job.policy.is_call:  # a call's deadline is its caller's
             run.deadline_ms = self.clock.monotonic_ms() + run.job.policy.timeout_ms
             if self.deadline_ms is not None:
                 run.deadline_ms = min(run.deadline_ms, self.deadline_ms)
@@ -480,7 +480,7 @@ class Runner:
             return self._advance([], self.settle(list(runs)))
         except errors.TransientError as error:
             let_through(error)
-            return []  # the runs are settled; deliveries that waited behind them were dropped
+            return []  # the runs are settled, and deliveries that waited behind them were dropped
 
     def withdraw(self) -> list[Delivery]:
         """Remove and return the deliveries that wait behind others, in order; for a worker that is about to end."""
@@ -518,14 +518,14 @@ class Runner:
                 self.reports.lease_lost(run)
                 names.append("lease-lost")
             else:
-                as_built = run.decided().settle is built_one.settle  # otherwise decided again by `Settler`
+                as_built = run.decided().settle is built_one.settle  # otherwise `Settler` had it decided again
                 for event in events if as_built else self.settler.built(run)[1]:
                     self.reports.emit(event)
                 names.extend(note.event for note in run.decided().notes)
                 belongs = run.facts.run
                 if belongs is not None and isinstance(run.decided().settle, Ack | MoveTo):
                     self.closer.touch(belongs)
-            with ignored(errors.TransientError):  # what admission still counts then ends with the lease
+            with ignored(errors.TransientError):  # if this fails, its slot ends with the lease
                 self.admission.settled(run, run.decided(), self.reports.of_run)
             run.forget_errors()
         self.reports.append(unwritten)
@@ -533,7 +533,10 @@ class Runner:
         return list(zip(runs, verdicts, strict=True))
 
     def _free(self, settled: Settled) -> list[Delivery]:
-        """Free keys and groups; returns what waited behind them. What follows in a group that is not done is returned."""
+        """Free keys and groups; returns what waited behind them, except behind a group's message that is not done.
+
+        The deliveries behind such a message go back to their queue.
+        """
         followers: list[Delivery] = []
         for run, verdict in settled:
             behind_key, behind_group = self._key_order.free(run)
@@ -546,10 +549,10 @@ class Runner:
         return followers
 
     def _hold_up(self, deliveries: Sequence[Delivery], why: str, delay_ms: int = 0, *, besides: int = 0) -> set[str]:
-        """Return, in order, all deliveries here of the first one's FIFO group: of these, and of those only in flight.
+        """Return to their queue, in order, all deliveries of the first one's FIFO group: these and others in flight.
 
         Args:
-            besides: how many at the head are not to be returned, because they are settled.
+            besides: how many of the first ones are not returned, because they are settled.
 
         Returns:
             The receipts of the returned deliveries.
@@ -566,10 +569,10 @@ class Runner:
 
 
 def _read(job: Job[Any, Any], delivery: Delivery) -> tuple[script.Facts, Any]:
-    """As `job.read`; an exception from a payload's own validators makes it malformed, and never ends the worker."""
+    """Like `job.read`, but an exception from a payload's own validators makes it malformed, and never ends a worker."""
     try:
         return job.read(delivery)
-    except Exception as error:  # noqa: BLE001 - code of the user's types, run on a stranger's data
+    except Exception as error:  # noqa: BLE001 - code of the user's types ran on a stranger's data
         why = f"Reading it raised {type(error).__name__}: {kept_text(error)}"[:500]
         facts = script.Facts(
             key=None, malformed=why, run=run_of(delivery), message_id=delivery.message_id, sent_at_ms=delivery.sent_at_ms,

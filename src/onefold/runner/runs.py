@@ -1,19 +1,19 @@
-"""Runs: one tick of a schedule, one dispatch or one map run, as a small value in State, and how far it has come.
+"""Runs: one tick of a schedule, one dispatch or one map run, as a small value in State that shows its progress.
 
 A run's name is its id everywhere: in State (`run/<name>`), in the ledger (`Row.run`), on its messages (the attribute
-`onefold.run`). The outcome of its messages is counted from the ledger (`Ledger.tally`), never in here, so this value does
-not grow with them. A run that is not over is also in State as `open-run/<name>`: a process that looks for runs that may have
-become complete reads a short list.
+`onefold.run`). The outcomes of its messages are counted from the ledger (`Ledger.tally`), never in this value, so it
+does not grow with them. A run that is not over is also in State as `open-run/<name>`, so that a process that checks
+which runs are complete reads only a short list.
 
-    tick        a plain function: its own message is the run's one operation, and carries the attribute
-    dispatch    a generator: the messages that it yields are; the message of its tick does not carry the attribute
-    map         the items of a map run
+    tick        of a plain function: its own message is the run's one operation, and has the attribute
+    dispatch    of a generator: the messages that it yields are the operations; the message of its tick has no attribute
+    map         the items of a map run are the operations
 
 Never here: sending, the scheduler, output. Invariant: each write of a run names the version that was read.
 
-What begins with a run are the messages that look at it later (`reconcile/reconciler.py`): `begin_followed` sends them before
-the run exists, so a crash in between sends them again under the same keys, and every run is reconciled. A message
-that its queue refuses is reported, and delays neither its run nor the other messages.
+With a run begin the messages that will check it later (`reconcile/reconciler.py`): `begin_followed` sends them before
+the run exists, so that after a crash in between they are sent again under the same keys, and every run is reconciled. A
+message that its queue refuses is reported, and delays neither its run nor the other messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Kind = Literal["tick", "dispatch", "map"]
 
 PREFIX: Final = "run/"
 OPEN_PREFIX: Final = "open-run/"
-MAP_PREFIX: Final = "map/"  # how far a map run has come in its source (maps/state.py)
+MAP_PREFIX: Final = "map/"  # a map run's progress in its source (maps/state.py)
 RECONCILED_PREFIX: Final = "reconcile/"  # what the last reconciliation found (reconcile/findings.py)
 KEPT_MS: Final = 90 * limits.DAY_MS  # as long as history, by default
 NAME_CHARS_MAX: Final = 280  # names in State have at most 300 characters (contracts/state.py)
@@ -47,19 +47,20 @@ _TRIES: Final = 20
 
 
 class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run as State has it.
+    """A run as it is stored in State.
 
     Args:
         name: its id, for example `monthly-billing/2026-06-01T02:00:00Z`.
         kind: see above. title: the schedule, or the map job, that it is a run of.
         nominal_at_ms: the instant of its tick; None for a run that no schedule began.
-        started_at_ms: when it was begun first; a resumed run keeps it.
+        started_at_ms: when it was first begun; a resumed run keeps this.
         expected: how many operations it has; None while they are still being dispatched.
-        dispatched: messages that were enqueued so far. digest: of their keys, in order.
-        ended_at_ms: when it was seen that nothing of it was left to do. joined: then, or earlier, what waited was started.
-        failure: why its dispatch failed the last time or its tick was given up, or what waits for it could not be sent; None
-            once it went on.
-        owner: the team that owns a fix.
+        dispatched: how many messages were enqueued so far. digest: digest of their keys, in order.
+        ended_at_ms: when a process found that nothing of it was left to do. joined: whether the jobs that wait for it
+            were started, then or earlier.
+        failure: why its dispatch failed the last time, its tick was given up, or the jobs that wait for it could not be
+            sent; None after it has continued.
+        owner: the team that is responsible for fixes.
     """
 
     name: str
@@ -81,7 +82,7 @@ class VersionedRun(Struct, frozen=True, gc=False):
 
     Args:
         run: its value.
-        version: of that value; a change must name it.
+        version: the version of that value; a change must name it.
     """
 
     run: RunState
@@ -89,15 +90,15 @@ class VersionedRun(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcomes of a run's operations; the five sum up to all that are known.
+    """The outcomes of a run's operations; the five counts after `expected` add up to it.
 
     Args:
-        expected: how many there are; while a run is dispatched, how many there are so far.
+        expected: how many operations there are; while a run is being dispatched, how many there are so far.
         done: took effect once, in this run or before it.
         failed: failed for now; will be tried again.
         dead: in a dead-letter queue.
-        unknown: parked for a person, because nobody knows whether the effect happened.
-        missing: dispatched, and no outcome yet: waiting, being worked on, or lost. `onefold reconcile` shows which.
+        unknown: parked for a person, because it is not known whether the effect happened.
+        missing: dispatched, but without an outcome yet: waiting, running, or lost. `onefold reconcile` shows which.
     """
 
     expected: int
@@ -109,7 +110,7 @@ class Counts(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def settled(self) -> int:
-        """Operations with which nothing is left to do but by a person."""
+        """How many operations are done, or need a person before anything else happens."""
         return self.done + self.dead + self.unknown
 
 
@@ -119,7 +120,7 @@ _OUTCOMES: Final[Mapping[str, OperationOutcome]] = {
     "completed": "done",
     "duplicate": "done",  # answered from the record of an earlier run
     "discarded": "done",
-    "settled": "done",  # by a person
+    "settled": "done",  # a person settled it
     "retry": "failed",
     "dependency-down": "failed",
     "dead-letter": "dead",
@@ -150,7 +151,7 @@ def counts_of(run: RunState, tally: Mapping[str, int]) -> Counts:
 
 
 def is_over(run: RunState, counts: Counts) -> bool:
-    """Whether everything was dispatched, and nothing is left to do but by a person."""
+    """Whether everything was dispatched, and nothing is left to do except for a person."""
     return run.expected is not None and counts.settled >= counts.expected
 
 
@@ -171,7 +172,7 @@ def of_tick(
     dispatches: bool,
     owner: str | None = None,
 ) -> RunState:
-    """The run that a tick begins: of a plain function, whose one operation is the tick, or of a dispatcher."""
+    """The run that a tick begins: of a plain function, whose only operation is the tick itself, or of a dispatcher."""
     return RunState(
         name=name,
         kind="dispatch" if dispatches else "tick",
@@ -185,7 +186,7 @@ def of_tick(
 
 
 def begin(state: State, run: RunState) -> VersionedRun:
-    """Begin a run, or continue it: an existing one is not changed.
+    """Begin a run, or continue it: if it exists, it is not changed.
 
     Raises:
         UsageError: a name that is empty or longer than 280 characters.
@@ -196,7 +197,7 @@ def begin(state: State, run: RunState) -> VersionedRun:
             todo=f"Use 1 to {NAME_CHARS_MAX} characters; a run of a schedule is named after it.",
         )
     stored = read(state, run.name)
-    if stored is None or stored.run.ended_at_ms is None:  # an engine without transactions may have written one of two
+    if stored is None or stored.run.ended_at_ms is None:  # without transactions, only one of two values may be written
         state.put(began(run))
         stored = read(state, run.name)
     if stored is None:
@@ -205,7 +206,7 @@ def begin(state: State, run: RunState) -> VersionedRun:
 
 
 def began(run: RunState) -> list[Change]:
-    """The changes that begin a new run; where it exists they are passed over. For a scheduler's own transaction."""
+    """The changes that begin a new run; if it exists, they are skipped. For a scheduler's own transaction."""
     return [Change(state_name(run.name), encode(run), 0), Change(OPEN_PREFIX + run.name, b"{}", 0)]
 
 
@@ -222,7 +223,7 @@ def read(state: State, name: str) -> VersionedRun | None:
     """A run by its name; None when there is none.
 
     Raises:
-        StorageError: what is stored of it cannot be read.
+        StorageError: its stored value cannot be read.
     """
     found = state.get([state_name(name)])[0]
     return None if found is None else VersionedRun(decode(state_name(name), found.value, _run_of), found.version)
@@ -249,17 +250,17 @@ def open_names(state: State) -> list[str]:
 
 
 def is_open(state: State, name: str) -> bool:
-    """Whether a run is among those that nobody has seen to be over; a crash may have left one of its two values out."""
+    """Whether a run is among those not known to be over; after a crash, one of its two values may be missing."""
     return state.get([OPEN_PREFIX + name])[0] is not None
 
 
 def note(state: State, name: str, **changes: object) -> VersionedRun | None:
-    """Change fields of a run, whatever else changes meanwhile; as it is then, None when it does not exist.
+    """Change fields of a run, even if others change it meanwhile; returns the changed run, None when it does not exist.
 
-    A run that had ended and has not any more, because some of it is done again, is open again.
+    If a run that had ended has `ended_at_ms` removed, because part of it is done again, it is open again.
 
     Raises:
-        StorageBusy: others changed it all the time.
+        StorageBusy: other processes changed it at every try.
     """
     for _ in range(_TRIES):
         stored = read(state, name)
@@ -267,7 +268,7 @@ def note(state: State, name: str, **changes: object) -> VersionedRun | None:
             return None
         after = msgspec.structs.replace(stored.run, **changes)
         changed = Change(state_name(name), encode(after), stored.version)
-        opened = [Change(OPEN_PREFIX + name, b"{}", 0)]  # where it is open it stays as it is
+        opened = [Change(OPEN_PREFIX + name, b"{}", 0)]  # if it is open already, this changes nothing
         reopens = stored.run.ended_at_ms is not None and after.ended_at_ms is None
         if state.put([*opened, changed] if reopens else [changed])[-1]:
             return VersionedRun(after, stored.version + 1)
@@ -275,7 +276,7 @@ def note(state: State, name: str, **changes: object) -> VersionedRun | None:
 
 
 def stopped(state: State, name: str, why: str) -> tuple[Change, ...]:
-    """The change that notes why a run is not dispatched any further; none where it was dispatched, or does not exist."""
+    """The change that notes why a run is not dispatched further; none if it was dispatched, or does not exist."""
     stored = read(state, name)
     if stored is None or stored.run.expected is not None:
         return ()
@@ -289,9 +290,9 @@ def count(ledger: Ledger, run: RunState) -> Counts:
 
 
 def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_000) -> int:
-    """Remove runs that were begun longer ago than `kept_ms`, at most `limit`; how many. For a scheduler, now and then.
+    """Remove runs that were begun longer ago than `kept_ms`, at most `limit`; returns how many.
 
-    Runs of one schedule sort by time, so only its oldest are read.
+    Runs of one schedule are sorted by time, so only its oldest are read.
     """
     removed = 0
     finished_titles: set[str] = set()
@@ -315,14 +316,14 @@ def sweep(state: State, now_ms: int, *, kept_ms: int = KEPT_MS, limit: int = 1_0
 
 
 def send_reconciliations(runtime: Runtime, run: str, title: str, started_at_ms: int) -> list[str]:
-    """Send the messages that look at a run later.
+    """Send the messages that will reconcile a run later.
 
     Args:
-        runtime: whose reconciliations, and where the messages go.
+        runtime: the runtime whose app declares the reconciliations, and which sends the messages.
         run: its full name. title: the schedule or the map that it is a run of. started_at_ms: when it began.
 
     Returns:
-        Why a follower could not be sent, a text for each; empty when all were.
+        For each message that could not be sent, the reason; empty when all were sent.
 
     Raises:
         TransientError: not sent; try again.
@@ -338,7 +339,7 @@ def send_reconciliations(runtime: Runtime, run: str, title: str, started_at_ms: 
 
 
 def report_refused(runtime: Runtime, run: str, reasons: Sequence[str]) -> None:
-    """Report to history and sinks which looks could not be sent."""
+    """Report to history and sinks which reconciliations could not be sent."""
     for why in reasons:
         at_ms = runtime.now_ms()
         event = Event(at_ms=at_ms, name="look-refused", run=run, actor=runtime.owner, detail={"summary": why})
@@ -348,10 +349,10 @@ def report_refused(runtime: Runtime, run: str, reasons: Sequence[str]) -> None:
 
 
 def begin_followed(runtime: Runtime, run: RunState) -> VersionedRun:
-    """Begin a run with all that follows it, or go on with it: one that exists stays as it is.
+    """Begin a run and send its reconciliations, or continue it: if it exists, it is not changed.
 
     Args:
-        run: as it is begun when there is none of that name yet.
+        run: its value, if there is no run of that name yet.
 
     Raises:
         UsageError: a name that is empty or too long. StorageBusy: not begun.

@@ -1,6 +1,6 @@
-"""Carrying out settlements: in one transaction where the backend can, else part by part in the order that loses nothing.
+"""Carries out settlements: in one transaction where the backend can, else part by part in the order that loses nothing.
 
-The argument for the order, when record store and queue are two systems (a crash may fall after any line):
+The reasons for the order, when record store and queue are two systems (a crash may come after any line):
 
     1. record with its outbox    before: nothing is recorded; the redelivery is a takeover, and the policy decides.
     2. outbox sends              after 1: a redelivery finds `completed` and the outbox, and sends it (ids are the same).
@@ -9,10 +9,10 @@ The argument for the order, when record store and queue are two systems (a crash
     5. changes of State          after 4: a group is stopped before the message that stops it lets the next one through.
     6. the message's outcome     after 5: a redelivery is a duplicate, answered from the record.
 
-A refused write (lease lost) ends its settlement: the new holder owns the message. If there is no new holder because the
-record is gone from the store, the claim is put back (`put_back`), and the settlement made. `JointTransaction` is the case
-between the two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3 and 6 follow once it
-is durable.
+A refused write (lease lost) ends its settlement: the new holder owns the message. If there is no new holder, because
+the record is gone from the store, the claim is put back (`put_back`) and the settlement is made. `JointTransaction` is
+for the case between the two: the record backend's transaction writes handlers' rows, records and history; steps 2, 3
+and 6 follow after it is durable.
 Never here: decisions. Invariant: a message is never deleted before its record is durable.
 """
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 _WRITE_TRIES = 6  # a settlement that fails is tried again after 50 ms x 2^n: about 1.6 s in all
 _WRITE_PAUSE_MS = 50
-_WAITED_MS = 20  # since its receive: longer than a busy worker of quick jobs keeps a delivery before it begins it
-_PUT_BACK_MS = 30_000  # of the lease of a record that is put back to be settled: longer than all tries take
+_WAITED_MS = 20  # time since the receive: longer than a busy worker of quick jobs keeps a delivery before it begins it
+_PUT_BACK_MS = 30_000  # lease of a record that is put back in order to be settled: longer than all tries take
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -58,8 +58,10 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     Args:
         commit: None where records and messages do not share a database.
-        open_queue: by name. open_receiver: where deliveries are received and settled, when that is not the queue itself.
-        effects: opens a transaction for handlers' own rows that lasts at most so many milliseconds; None when it cannot.
+        open_queue: opens a queue by name. open_receiver: the same for receiving and settling, if that is not on the
+            queue itself.
+        effects: opens a transaction for handlers' own rows, for at most the milliseconds it is called with; None: there
+            are none.
     """
 
     store: Store
@@ -72,23 +74,23 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> DeliverySource:
-        """The engine's queues, as what deliveries come from."""
+        """The engine's queues as a source of deliveries."""
         return Queues(self.open_receiver or self.open_queue)
 
 
 class DeliverySource(Protocol):
-    """What makes deliveries for a runner."""
+    """A source of deliveries for a runner."""
 
     def receive(self, names: Sequence[str], room: int) -> list[Delivery]:
-        """What is to be done now, at most `room` from each of the queues."""
+        """Deliveries to be processed now, at most `room` from each of the queues."""
         ...
 
     def extend(self, deliveries: Sequence[Delivery], hidden_ms: int) -> list[bool]:
-        """Keep deliveries from others for so long from now; False: another may have it already."""
+        """Keep deliveries hidden from others for `hidden_ms` from now; False: another may have received it already."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Carry out what was decided of each delivery, once its record is durable; False: it comes again."""
+        """Carry out what was decided about each delivery, once its record is durable; False: it will come again."""
         ...
 
     def close(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
@@ -99,7 +101,7 @@ class DeliverySource(Protocol):
 def gone_of(backend: Backend, deliveries: Sequence[Delivery], now_ms: int) -> set[str]:
     """The receipts whose messages are no longer in their queues, for queues that can report it.
 
-    What was received a moment ago is not asked about: a purge that comes now finds it begun.
+    Messages that were just received are not checked: a purge that comes now finds them begun.
 
     Raises:
         TransientError: the backend could not answer.
@@ -121,7 +123,8 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
     """Carry out settlements; one verdict each, in order.
 
     Args:
-        again: an earlier try failed, and may have got further than its answer: what is written already is not a lost lease.
+        again: an earlier try failed, but may have written something: what is written already does not count as a lost
+            lease.
 
     Raises:
         TransientError: the backend could not write; what was not written is unchanged.
@@ -136,7 +139,7 @@ def settle(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, 
                 and not verdicts[index].written
                 and _was_written(backend.store, [one.write], now_ms)[0]
             ):
-                verdicts[index] = Verdict(True, True)  # all its parts were written together or not at all
+                verdicts[index] = Verdict(True, True)  # all its parts were written together
     return verdicts
 
 
@@ -152,10 +155,10 @@ def _walk(backend: Backend, settlements: Sequence[Settlement], now_ms: int, *, a
 
 
 def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list[bool]:
-    """Steps 2 to 6 for settlements whose records are written; whether each message was settled as decided, in order.
+    """Do steps 2 to 6 for settlements whose records are written; returns, in order, whether each message was settled.
 
     Raises:
-        TransientError: something could not be done; the redelivery of the message does it.
+        TransientError: something could not be done; the message's next delivery does it.
         UsageError: a message of an outbox was refused.
     """
     _send_outboxes(backend, settlements)
@@ -169,7 +172,7 @@ def settle_the_rest(backend: Backend, settlements: Sequence[Settlement]) -> list
 
 
 def _was_written(store: Store, writes: Sequence[tuple[records.Hold, records.Outcome]], now_ms: int) -> list[bool]:
-    """Whether each outcome is what its own hold has written before."""
+    """Whether each outcome has been written before, under the same hold."""
     found = store.read([hold.key for hold, _ in writes], now_ms)
     return [
         record is not None
@@ -218,7 +221,7 @@ def _send(backend: Backend, name: str, entries: Sequence[Entry]) -> None:
 
 
 class Queues:
-    """The queues of one engine as a source: of a worker, of inline runs, and, with what Lambda deletes, of its events."""
+    """The queues of one engine as a source: for a worker, for inline runs, and (with `MappedQueue`) for Lambda."""
 
     def __init__(self, open_queue: Callable[[str], QueueReceiver]) -> None:
         self._open_queue = open_queue
@@ -263,7 +266,7 @@ class Queues:
         for name, receipts in changes.items():
             queue = self._open_queue(name)
             back = RetryIn(delay_ms, uncounted=queue.capabilities.uncounted)
-            with ignored(errors.TransientError):  # then they become visible by themselves, when their receive ends
+            with ignored(errors.TransientError):  # then they become visible when their visibility timeout ends
                 queue.set_visible_in([(receipt, back) for receipt in receipts])
 
 
@@ -279,7 +282,7 @@ def _verb(queue: QueueReceiver, kind: type[Ack | RetryIn | MoveTo], settlements:
 
 
 def _hiding(settlement: Settlement) -> RetryIn | None:
-    """How a message is hidden: where nothing was run it only waits, which a queue that can takes off its receives."""
+    """How a message is hidden: if nothing was run, it only waits, and if possible its receive is not counted."""
     if not isinstance(settlement.settle, RetryIn):
         return None
     waits = settlement.write is None or isinstance(settlement.write[1], records.Release)
@@ -287,13 +290,13 @@ def _hiding(settlement: Settlement) -> RetryIn | None:
 
 
 class Settler:
-    """Builds settlements of decided runs and carries them out, again for a while when that fails.
+    """Builds the settlements of decided runs and carries them out; if that fails, it tries again for a while.
 
-    When the effect had happened and its record still cannot be written, that is the loudest event there is
-    (`completion-failed`), and the message is left alone: its redelivery meets the unknown outcome.
+    If the effect has happened and its record cannot be written even then, the most severe event of all is emitted
+    (`completion-failed`), and the message is left alone: its next delivery finds the unknown outcome.
 
     Attributes:
-        last_try_ms: monotonic instant after which nothing is tried again; None: the process is not to end.
+        last_try_ms: monotonic instant after which nothing is tried again; None: the process is not about to end.
     """
 
     def __init__(self, backend: Backend, reports: Reports, *, clock: Clock, never: Waiter) -> None:
@@ -304,13 +307,13 @@ class Settler:
         self.last_try_ms: int | None = None
 
     def built(self, run: Execution) -> tuple[Settlement, list[Event]]:
-        """Everything that happens to a run's delivery, and what is reported once it is written."""
+        """Everything that is to be done with a run's delivery, and the events to emit once that is written."""
         decision = run.decided()
         events, rows = self._reports.of_decision(run)
         hold = run.claimed.hold if run.claimed is not None else None
         built = Settlement(
             write=(hold, decision.write) if hold is not None and decision.write is not None else None,
-            queue=run.delivery.queue or None,  # of a call: none
+            queue=run.delivery.queue or None,  # a call has none
             receipt=run.delivery.receipt or None,
             settle=decision.settle,
             rows=tuple(rows),
@@ -323,10 +326,13 @@ class Settler:
     def write(
         self, settling: list[Settlement], runs: list[Execution], *, puts_back: bool = True
     ) -> list[Verdict | None]:
-        """Settle; what fails for now again for a while, what can never be written apart from the rest; None: not written.
+        """Carry out settlements; returns a verdict for each, None if it could not be written.
+
+        A transient failure is retried for a while; a settlement that can never be written is handled apart from the
+        others.
 
         Args:
-            puts_back: a record that is gone from the store is put back, and settled then.
+            puts_back: whether to put back a record that is gone from the store, and settle it then.
         """
         if not settling:
             return []
@@ -360,15 +366,17 @@ class Settler:
         return verdicts
 
     def put_back(self, run: Execution, lease_ms: int) -> bool:
-        """Restore the record of a run's claim if the store lost it: flushed, evicted, deleted, or a backup restored.
+        """Restore the record of a run's claim if the store lost it (a flush, an eviction, a delete, a restored backup).
 
-        Nobody has taken the operation over then, and without its record the next delivery or call would run it again.
+        In that case nobody has taken the operation over, and without its record the next delivery or call would run it
+        again.
 
         Returns:
-            Whether its record exists. False: another run has the operation; the lease stays lost even if that record goes.
+            Whether its record exists. False: another run has the operation; the lease remains lost even if that record
+            goes.
 
         Raises:
-            TransientError: the store could not be asked.
+            TransientError: the store could not be used.
         """
         if run.ask is None or run.claimed is None:
             return False
@@ -383,7 +391,7 @@ class Settler:
         return True
 
     def _pause(self, number: int) -> bool:
-        """After a try that failed: wait before the next; False: there is none."""
+        """Wait after a try that failed; returns False if there is no next try."""
         pause_ms = _WRITE_PAUSE_MS << number
         if number + 1 == _WRITE_TRIES:
             return False
@@ -395,7 +403,7 @@ class Settler:
         return True
 
     def _write_as_unknown(self, settlement: Settlement, run: Execution, error: errors.UsageError) -> Verdict | None:
-        """Park a run whose effect happened and whose settlement can never be written (an outbox to no queue)."""
+        """Park a run whose effect happened but whose settlement can never be written (its outbox names no queue)."""
         run.error = error
         if not effect_happened(settlement) or run.claimed is None:
             return None
@@ -404,32 +412,33 @@ class Settler:
         return verdict if verdict is not None and verdict.written else None
 
     def _dispatch_changes(self, run: Execution, decision: Decision) -> tuple[Change, ...]:
-        """If a dispatcher's tick is dead-lettered, its run is marked as stopped, with the reason.
+        """The changes that mark the run of a dispatcher as stopped, with the reason, if its tick is dead-lettered.
 
-        A run that cannot be read or noted does not keep its tick from ending as decided, nor what ends beside it.
+        If that run cannot be read, its tick is settled as decided all the same, and so is what is settled together with
+        it.
         """
         key, settle = run.facts.key, decision.settle
         if not run.job.dispatches or key is None or not isinstance(settle, MoveTo) or settle.reason.kind == "conflict":
             return ()
-        from onefold.runner.runs import stopped  # only a dispatch that ends like this; the cold start is measured
+        from onefold.runner.runs import stopped  # only dispatches that end like this need it; cold starts are measured
 
         reason = settle.reason
         why = ": ".join(filter(None, (reason.error, reason.summary)))
         for number in range(_WRITE_TRIES):
             try:
                 return stopped(self._backend.state, key.key, why)
-            except errors.TransientError as error:  # after the last, the settlement meets the same backend
+            except errors.TransientError as error:  # after the last try, the settlement meets the same backend
                 let_through(error)
                 if not self._pause(number):
                     break
             except (errors.UsageError, msgspec.DecodeError) as error:
                 let_through(error)
-                break  # not allowed, or written by a version that knows more
+                break  # no permission, or a newer version has written the run
         return ()
 
 
 def _group_changes(run: Execution, decision: Decision) -> tuple[Change, ...]:
-    """A dead-lettered message stops its group; settling the message that the group waits for resumes it."""
+    """The change with which a dead-lettered message stops its group, or the message that it waits for resumes it."""
     delivery, policy = run.delivery, run.job.policy
     if not policy.fifo or delivery.group is None:
         return ()
@@ -447,15 +456,15 @@ def _change(name: str, value: bytes | None, expected: int) -> Change:
 
 
 def effect_happened(settlement: Settlement) -> bool:
-    """Whether it records that the handler has completed."""
+    """Whether a settlement records that the handler has completed."""
     return settlement.write is not None and isinstance(settlement.write[1], records.Complete)
 
 
 class JointTransaction:
-    """Handlers' rows and records in one transaction, and then what is left of their settlements.
+    """Writes handlers' rows and records in one transaction, and then carries out the rest of their settlements.
 
     Args:
-        backend: for what is left. inner: the record backend's own transaction.
+        backend: carries out the rest. inner: the record backend's own transaction.
     """
 
     def __init__(self, backend: Backend, inner: EffectTransaction) -> None:
@@ -464,43 +473,43 @@ class JointTransaction:
         self._kept: list[Settlement] = []
 
     def open(self) -> object:
-        """What the record backend gives to handlers."""
+        """The connection that the record backend gives to handlers."""
         return self._inner.open()
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
-        """Write record and rows into the transaction; the message is settled by its own queue after `commit`."""
+        """Write record and rows into the transaction; the message is settled on its own queue by `commit`."""
         verdict = self._inner.finish(settlement, now_ms)
         if verdict.written:
             self._kept.append(replace(settlement, rows=(), changes=()))
         return verdict
 
     def undo(self) -> None:
-        """Take back the rows of the handler that runs now."""
+        """Roll back the rows of the handler that is running now."""
         self._inner.undo()
 
     def commit(self) -> None:
         """Make kept work durable, then send its outboxes and settle its messages.
 
-        What fails after the transaction is durable is not raised: records and outboxes are written; the redelivery of the
-        message finds them and does the rest.
+        Failures after the transaction is durable are not raised: records and outboxes are written, and the message's
+        next delivery finds them and does the rest.
         """
-        kept, self._kept = self._kept, []  # first: what could not be committed is not to be settled by a later commit
+        kept, self._kept = self._kept, []  # first, so that a later commit does not settle what could not be committed
         self._inner.commit()
         with ignored(errors.TransientError, errors.UsageError):
             settle_the_rest(self._backend, kept)
 
     def rollback(self) -> None:
-        """Take everything back that was not committed."""
+        """Roll back everything that was not committed."""
         self._kept.clear()
         self._inner.rollback()
 
 
 def backend_of(engine: Engine) -> Backend:
-    """What a driver needs of an engine."""
+    """The contracts of an engine, for a runner."""
     commit, opened = engine.commit, engine.effects
 
     def open_queue(name: str) -> Queue:
-        return engine.queues.open(name)  # asked for so late, since a function may need no operator's verb
+        return engine.queues.open(name)  # opened this late, as a function may never need `queues`
 
     backend = Backend(
         store=engine.store,
