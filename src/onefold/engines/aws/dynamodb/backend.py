@@ -1,23 +1,24 @@
 """The DynamoDB record backend: records, the operator's view of them, history, shared values and level 4 on one table.
 
-Level 4: a handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one TransactWriteItems
-carries the record (on the condition that its hold is current), the handler's actions and the rows of history. Each handler
-has its own: no open transaction is shared, so `commit` and `rollback` have nothing left to do. The request's token is
-derived from the hold, so a request repeated after a lost answer is the same transaction (AWS remembers the token for 10
-minutes). Values (`Settlement.changes`) follow it one by one, since a change whose version is no longer current must not undo
-the others.
+Level 4: a handler collects actions with `ctx.transact(...)`; nothing is sent before it returns. Then one
+TransactWriteItems contains the record (on the condition that its hold is current), the handler's actions and the rows
+of history. Each handler has its own transaction, and none stays open, so `commit` and `rollback` have nothing left to
+do. The request's token is derived from the hold, so a request that is repeated after a lost answer is the same
+transaction (AWS remembers the token for 10 minutes). Values (`Settlement.changes`) follow it one by one, since a change
+whose version is no longer current must not undo the others.
 
-Shared values (`DynamoState`) have all their names in the partition `~state`, sorted. A deleted name keeps its version for a
-day (time to live), so that a name that comes back continues its count and a writer who read the old value cannot overwrite
-the new one. A name too long for a sort key is cut there and distinguished by its digest; the attribute `name` has all of it.
-A change is an UpdateItem on the condition that the version is current. Each writes its own `stamp`, as changes of records
-do: botocore repeats a call whose answer was lost, and when the refusal of the second shows this stamp, the first one was
-applied. Without it the winner would believe that another process had won.
+Shared values (`DynamoState`) have all their names in the partition `~state`, sorted. A deleted name keeps its version
+for a day (time to live), so that a name that is used again continues the count of its versions, and a writer that read
+the old value cannot overwrite the new one. A name that is too long for a sort key is cut off there and distinguished by
+its digest; the attribute `name` has all of it. A change is an UpdateItem on the condition that the version is current.
+Each change writes its own `stamp`, as changes of records do: botocore repeats a call whose answer was lost, and if the
+refusal of the second call shows this stamp, the first one was applied. Without the stamp the winner would believe that
+another process had won.
 
-Never here: queues, receipts, outbox sends. Invariants: no call is made before one is asked for; at level 4 the record is
-completed if and only if every action was applied; a version of a value that was replaced is never current again; of the
-changes of one version, at most one is answered True, and none where its answer was lost and the value has changed again
-since.
+Never here: queues, receipts, outbox sends. Invariants: nothing is called until a call is asked for; at level 4 the
+record is completed if and only if every action was applied; a version of a value that was replaced is never current
+again; of the changes of one version at most one is answered True, and none if its answer was lost and the value has
+changed again since.
 """
 
 from __future__ import annotations
@@ -65,16 +66,16 @@ class DynamoBackend:
     """Everything that onefold keeps in a DynamoDB table.
 
     Args:
-        session: whose DynamoDB client is used; it stays the caller's to close.
+        session: gives the DynamoDB client; the caller closes it.
         table: its name.
         clock: for pauses between tries, and to decide when a deleted shared value may be forgotten.
         entropy: for the ids by which writes are recognised after a lost answer, and for jitter.
-        batched: whether several records are written by one BatchExecuteStatement (URL option `batch=no` turns it off:
-            for emulators that do not have it).
-        layout: of the table's items (URL option `layout`).
+        batched: whether several records are written by one BatchExecuteStatement (the URL option `batch=no` turns it
+            off, for emulators that do not have it).
+        layout: the layout of the table's items (URL option `layout`).
 
     Attributes:
-        store, records, ledger, state: the contracts of those names.
+        store, records, ledger, state: the contracts Store, RecordAdmin, Ledger and State.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class DynamoBackend:
         self.store.state = self.state
 
     def create(self) -> None:
-        """Make the table with time to live where there is none; errors as `schema.create`."""
+        """Create the table with time to live if it does not exist; errors as for `schema.create`."""
         schema.create(self.table.bare())
 
     def check(self) -> list[str]:
-        """Warnings about the table; raises where it cannot be used, as `schema.check` and `schema.check_layout`."""
+        """Warnings about the table; if it cannot be used, raises as `schema.check` and `schema.check_layout` do."""
         found = schema.check(self.table.bare())
         schema.check_layout(self.table.bare())  # a worker with the wrong layout ends here, before it takes a message
         return found
@@ -103,25 +104,25 @@ class DynamoBackend:
         """Level 4: handlers' own writes in one transaction with their record.
 
         Args:
-            limit_ms: no bound here: nothing is locked while a handler runs.
+            limit_ms: not used, because nothing is locked while a handler runs.
         """
         del limit_ms
         return DynamoEffects(self.table, self._notes, self.ledger, self.state)
 
     def appear(self) -> None:
         """Make the client, which takes longer than the first batch: in Lambda's init phase, before the first event."""
-        self.table.bare().client  # noqa: B018 - made when it is asked for
+        self.table.bare().client  # noqa: B018 - the property makes it
 
     def close(self) -> None:
-        """Write the counts that are still due; the session stays open. Harmless twice."""
+        """Write the counts that are still due; the session stays open. Idempotent."""
         with contextlib.suppress(errors.OnefoldError):  # missing counts are not worth an error at the end
             self._notes.flush()
 
 
 ACTIONS_MAX: Final = 100  # API TransactWriteItems, TransactItems: 1 to 100
-ROWS_ACTIONS_MAX: Final = 20  # ours: kept free for record and history
+ROWS_ACTIONS_MAX: Final = 20  # ours: reserved for record and history
 TOKEN_CHARS: Final = 36  # API TransactWriteItems, ClientRequestToken: 1 to 36
-# Each kind of action, and the permission that it needs (IAM reference of DynamoDB: transactions have none of their own).
+# Each kind of action, and the permission that it needs (IAM reference of DynamoDB: transactions themselves need none).
 _KINDS: Final = {
     "Put": "PutItem",
     "Update": "UpdateItem",
@@ -137,7 +138,7 @@ class Transact:
     """What one handler adds to the transaction of its record.
 
     Args:
-        table: name of onefold's own table, which handlers do not write to.
+        table: name of onefold's own table, to which handlers must not write.
     """
 
     def __init__(self, table: str) -> None:
@@ -153,8 +154,8 @@ class Transact:
                 Decimal) or DynamoDB's own form ({"S": "text"}).
 
         Raises:
-            UsageError: not such an action, a value without a DynamoDB form, more than 80 actions, or onefold's own table.
-                None of these actions was added.
+            UsageError: it is not such an action, a value has no DynamoDB form, there are more than 80 actions, or one
+                writes to onefold's own table. None of these actions was added.
         """
         added = [self._action(action) for action in actions]
         if len(self.actions) + len(added) > ACTIONS_MAX - ROWS_ACTIONS_MAX:
@@ -175,7 +176,7 @@ class Transact:
         if request.get("TableName") == self._table:
             raise errors.UsageError(
                 f"ctx.transact was given a {kind} for {self._table}, the table of onefold itself.",
-                todo="Keep the job's own data in a table of its own.",
+                todo="Keep the job's own data in another table.",
             )
         given = {name: self._values(kind, request[name]) for name in _MAPS if name in request}
         return {kind: {**request, **given}}
@@ -199,7 +200,7 @@ class DynamoEffects:
     """The EffectTransaction contract: handlers of one thread, one after the other, each with a transaction of its own.
 
     Args:
-        table, notes, ledger, state: of the same backend.
+        table, notes, ledger, state: the same backend's.
     """
 
     def __init__(self, table: Table, notes: RecordNotes, ledger: DynamoLedger, state: DynamoState) -> None:
@@ -210,17 +211,17 @@ class DynamoEffects:
         self._collected: Transact | None = None
 
     def open(self) -> Transact:
-        """The collector of the handler that runs now; the same one at every call until it is finished or undone."""
+        """The collector of the current handler; the same object until the handler is finished or undone."""
         if self._collected is None:
             self._collected = Transact(self._table.name)
         return self._collected
 
     def finish(self, settlement: Settlement, now_ms: int) -> Verdict:
-        """Write record, history and what the handler collected in one transaction.
+        """Write the record, the history and what the handler collected in one transaction.
 
         Raises:
-            TransientError: throttled, unreachable, or another transaction held an item throughout all tries. It may have
-                been carried out; the same settlement again finds out.
+            TransientError: throttled, unreachable, or another transaction held an item during all tries. It may have
+                been carried out; repeating the call with the same settlement finds out.
             PermanentError: the condition of one of the handler's own actions did not hold; names the action.
             UsageError: the transaction is refused (too large, no permission, a missing table).
         """
@@ -243,17 +244,17 @@ class DynamoEffects:
         written = self._send(actions, token, hold, outcome, now_ms)
         if written:
             self._notes.completed([hold.key.job], now_ms)
-            with contextlib.suppress(errors.OnefoldError):  # the record is written: this run must not be called failed
+            with contextlib.suppress(errors.OnefoldError):  # the record is written: this run must not count as failed
                 self._table.put_all(items[room:])
                 self._state.put(settlement.changes)
         return Verdict(written, written)
 
     def undo(self) -> None:
-        """Forget what the handler that runs now has collected."""
+        """Forget what the current handler has collected."""
         self._collected = None
 
     def commit(self) -> None:
-        """Nothing is left to do: each `finish` was durable."""
+        """Nothing to do: each `finish` was durable."""
 
     def rollback(self) -> None:
         """Forget what was collected and not finished."""
@@ -283,7 +284,7 @@ class DynamoEffects:
         raise errors.TransientError(
             f"The transaction of {hold.key.job} {hold.key.key!r} was cancelled by others at every try.",
             meaning="Nothing of it was written.",
-            todo="Let fewer jobs write the same item at one time.",
+            todo="Let fewer jobs write the same item at the same time.",
         )
 
     def _cancelled(
@@ -312,10 +313,10 @@ class DynamoEffects:
         return None
 
     def _was_written(self, hold: Hold, outcome: Outcome, now_ms: int) -> bool | None:
-        """Whether an earlier transaction of this hold took; None when the hold is still current and nothing was written.
+        """Whether an earlier transaction of this hold was applied; None if the hold is current and nothing was written.
 
-        The token was used within 10 minutes with other content: by an earlier `finish`, or by a record that was deleted by
-        hand since.
+        Called if the token was used with other content in the last 10 minutes: by an earlier `finish`, or for a record
+        that somebody has deleted by hand since.
         """
         item = self._table.get(item_key_of(hold.key, self._table.layout))
         record = record_of(item) if item else None
@@ -324,13 +325,13 @@ class DynamoEffects:
 
 
 def _token(table: Table, hold: Hold) -> str:
-    """The same for every try of one hold's transaction, and of no other in this account and region."""
+    """The request's token: the same for every try of one hold's transaction, and unique in this account and region."""
     parts = (table.name, hold.key.scope, hold.key.job, hold.key.key, hold.owner, str(hold.fence))
     return sha256("\x00".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:TOKEN_CHARS]
 
 
 def _permissions(actions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """What the actions need, and on what."""
+    """The permissions that the actions need, and on which tables."""
     wanted = {(_KINDS[kind], str(request.get("TableName"))) for action in actions for kind, request in action.items()}
     names = sorted({name for name, _ in wanted})
     tables = sorted({table for _, table in wanted})
@@ -347,11 +348,11 @@ def _unmet(number: int, action: Mapping[str, Any]) -> errors.PermanentError:
     return errors.PermanentError(
         f"The condition of {_named(number, action)} did not hold: {request.get('ConditionExpression')}.",
         meaning="Nothing of the transaction was written: neither the handler's own items nor its completion.",
-        todo="Raise TransientError or return a result instead, where that condition may fail in good order.",
+        todo="If that condition may fail in the normal course, raise TransientError or return a result instead.",
     )
 
 
-# Placeholders: `value`, `name` and others are reserved words.
+# Placeholders are needed: `value`, `name` and others are reserved words.
 _NAMES = {"#version": "version", "#value": "value", "#name": "name", "#ttl": TTL_ATTRIBUTE, "#stamp": "stamp"}
 _SETS = "SET #version = if_not_exists(#version, :zero) + :one, #name = :name, #stamp = :stamp"
 
@@ -360,10 +361,10 @@ def change(table: Table, item_key: Item, asked: Change) -> bool:
     """Make the change, unless its version is no longer current; returns whether it was applied.
 
     Args:
-        item_key: of the value.
+        item_key: the value's primary key.
 
     Raises:
-        NotFoundError, UsageError, TransientError: as `Table.call`.
+        NotFoundError, UsageError, TransientError: as for `Table.call`.
     """
     stamp = table.entropy.token()
     values: dict[str, Value] = {
@@ -411,7 +412,7 @@ _CUT_BYTES: Final = SORT_KEY_BYTES_MAX - _DIGEST_BYTES
 
 
 def _cut(name: str) -> str:
-    """As much of a name as a sort key may begin with."""
+    """The beginning of a name that fits into a sort key together with a digest."""
     return name.encode()[:_CUT_BYTES].decode(errors="ignore")
 
 
@@ -425,7 +426,7 @@ class DynamoState:
     """The State contract on one table.
 
     Args:
-        table: where the values are; its clock decides when a deleted name may be forgotten, its entropy draws stamps.
+        table: where the values are; its clock decides when a deleted name may be forgotten, its entropy makes stamps.
     """
 
     def __init__(self, table: Table) -> None:
@@ -447,14 +448,14 @@ class DynamoState:
         for one in changes:
             check(one)
         return [
-            self.get([one.name]) == [None]  # deleting an absent value
+            self.get([one.name]) == [None]  # it deletes an absent value
             if one.value is None and one.expected == 0
             else change(self._table, _item_key(one.name), one)
             for one in changes
         ]
 
     def names(self, prefix: str) -> list[str]:
-        """All names that begin with `prefix`, sorted. Reads every value: meant for few and small ones."""
+        """All names that begin with `prefix`, sorted. Reads every value, so it is meant for few and small ones."""
         arguments: dict[str, Any] = {
             "KeyConditionExpression": "pk = :pk",
             "FilterExpression": "attribute_exists(#value)",

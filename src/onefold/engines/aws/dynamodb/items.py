@@ -1,31 +1,32 @@
 """The layout of the table: keys of items, and converting a record to an item and back.
 
-There are two layouts. In layout 1, of tables that are older, records share the partition of their tenant:
+There are two layouts. In layout 1, which older tables have, records share the partition of their tenant:
 
     pk                         sk                          what
     scope                      job#key                     a record; `status`, `fence`, `owner`, ... as in `Record`
     ~key#KEY                   scope#job#instant#...       history of operations with this business key
     ~run#RUN, ~day#DATE        instant#...                 the same rows by run and by day (`ledger.py`)
-    ~state                     name                        a shared value (`state.py`)
-    ~jobs, ~done#HOUR, ~held   ...                         by which people find records (`notes.py`)
+    ~state                     name                        a shared value (`backend.py`)
+    ~jobs, ~done#HOUR, ~held   ...                         notes by which people find records (`notes.py`)
 
-An empty scope is `-`; one that begins with `-` or `~` gets another `-` in front. In a job's name `#` and `%` are percent-
-escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that looks like a
-digest itself, is stored there as `sha256:HEX` and in full in the attribute `key`.
+An empty scope is `-`; a scope that begins with `-` or `~` gets another `-` in front. In a job's name `#` and `%` are
+percent-escaped, so the first `#` of a sort key ends the job. A key that would make the sort key too long, or that
+itself looks like a digest, is stored there as `sha256:HEX` and in full in the attribute `key`.
 
-In layout 2 each record has a partition of its own, and what belongs to a job begins with the job, so that a role can be
-limited to its jobs (`dynamodb:LeadingKeys`):
+In layout 2 each record has its own partition, and the keys of everything that belongs to a job begin with the job, so
+that a role can be limited to its jobs (`dynamodb:LeadingKeys`):
 
     pk                         sk                          what
     job#scope#key              record                      a record
-    job#~scopes, job#~done#DATE, job#~held                 by which people find records (`notes.py`)
+    job#~scopes, job#~done#DATE, job#~held                 notes by which people find records (`notes.py`)
     ~names                     job                         which jobs there are
     ~day#DATE#SHARD            instant#...                 history by day; all other rows are as in layout 1
 
-Job and scope are percent-escaped there: `#`, `~`, and what a policy would read as a pattern. What would be too long is
-`job#~HEX`, a digest, with the attribute `operation`. Which layout a table has is in `schema.py`.
+There, job and scope are percent-escaped: `#`, `~`, and whatever a policy would read as a pattern. A key that would be
+too long is `job#~HEX`, a digest, with the attribute `operation`. `schema.py` decides which layout a table has.
 
-Never here: calls, conditions. Invariant: `record_of(item_of(record, ...)) == record`, and no two keys have one place.
+Never here: calls, conditions. Invariant: `record_of(item_of(record, ...)) == record`, and no two operations share a
+primary key.
 """
 
 from __future__ import annotations
@@ -47,22 +48,24 @@ Layout = Literal[1, 2]
 
 MARKER_PARTITION: Final = "~layout"
 MARKER: Final[Item] = {"pk": {"S": MARKER_PARTITION}, "sk": {"S": MARKER_PARTITION}}  # the item that records the layout
-RECORD_SORT_KEY: Final = "record"  # of layout 2; each sort key of a record of layout 1 holds a `#`
-ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, attribute names included
-PARTITION_KEY_BYTES_MAX: Final = 2_048  # same
-# Sort key: 1,024 bytes (same). A job's name has at most 128 characters: escaped or not, 512 bytes at most.
+RECORD_SORT_KEY: Final = "record"  # in layout 2; in layout 1 each sort key of a record contains a `#`
+ITEM_BYTES_MAX: Final = 400 * 1024  # DynamoDB developer guide, "Quotas and limits": 400 KB, including attribute names
+PARTITION_KEY_BYTES_MAX: Final = 2_048  # the same
+# Sort key: 1,024 bytes (the same). A job's name has at most 128 characters: escaped or not, 512 bytes at most.
 SORT_KEY_BYTES_MAX: Final = 1_000
-# Beside result and outbox: key, owner, message id, a failure of 500 characters, some twenty numbers and all names.
+# For everything except result and outbox: key, owner, message id, a failure of 500 characters, some 20 numbers, all
+# names.
 RECORD_BYTES_RESERVED: Final = 8 * 1024
 OUTCOME_BYTES_MAX: Final = ITEM_BYTES_MAX - RECORD_BYTES_RESERVED
-# Time to live is in whole seconds and lags by days (developer guide, "Time to Live"); a record that a clock half a day
-# wrong calls expired is still there.
+# Time to live is in whole seconds and lags by days (developer guide, "Time to Live"); a record that has expired by a
+# clock that is wrong by half a day still exists.
 TTL_GRACE_MS: Final = limits.DAY_MS
 TTL_ATTRIBUTE: Final = "ttl"
 
 _DIGEST: Final = "sha256:"
-_JOB_BYTES_MAX: Final = 1_000  # of layout 2; what is longer is a digest
-# Of a part of a composite key: no `#`, `%`, nor what is a pattern or a place in a policy (`*?${}`) or unfit for one.
+_JOB_BYTES_MAX: Final = 1_000  # in layout 2; a longer name becomes a digest
+# Characters that stay as they are in a part of a key: not `#`, `%`, patterns or variables of a policy (`*?${}`), or
+# others that a policy cannot contain.
 _SAFE: Final = " !&'()+,/:;<=>@[]^`|"
 _FLAGS: Final = ("parked", "doubt", "budget_closed")
 _NUMBERS: Final = {
@@ -78,10 +81,10 @@ _NUMBERS: Final = {
     "updated_at": "updated_at_ms",
     "expires_at": "expires_at_ms",
     "sent_at": "sent_at_ms",
-}  # attribute: field; instants are milliseconds
+}  # from attribute to field; instants are in milliseconds
 _TEXTS: Final = ("status", "owner", "fingerprint", "message_id")
 _OPTIONAL: Final = frozenset({"started_at", "expires_at", "sent_at", "message_id"})
-# Left out if empty, as they nearly always are: an absent attribute is neither paid for nor parsed.
+# Left out if 0, as they nearly always are: an absent attribute costs nothing and need not be parsed.
 _ZEROS: Final = frozenset({"crashes", "crashes_total"})
 
 
@@ -103,13 +106,13 @@ def item_key_of(key: RecordKey, layout: Layout) -> Item:
 
 
 def job_part(job: str) -> str:
-    """What the partition keys of a job begin with in layout 2, before a `#`: no job's part is the beginning of another's."""
+    """The beginning of a job's partition keys in layout 2, before a `#`; no job's part begins another's."""
     text = part_of(job)
     return text if len(text.encode()) <= _JOB_BYTES_MAX else f"%{_DIGEST}{sha256(job.encode()).hexdigest()}"
 
 
 def part_of(text: str) -> str:
-    """A part of a composite key of layout 2: without `#`, not beginning with `~`, and the same text in a pattern of IAM."""
+    """A part of a composite key in layout 2: without `#` or a leading `~`, and unchanged as a pattern of IAM."""
     return quote(text, safe=_SAFE).replace("~", "%7E")
 
 
@@ -130,13 +133,13 @@ def _operation(key: RecordKey) -> bytes:
 
 
 def partition_of(scope: str) -> str:
-    """The partition key of a scope; errors as `item_key_of`."""
+    """The partition key of a scope; errors as for `item_key_of`."""
     text = f"-{scope}" if scope == "" or scope[0] in "-~" else scope
     if len(text) * 4 > PARTITION_KEY_BYTES_MAX and len(text.encode()) > PARTITION_KEY_BYTES_MAX:
         raise errors.UsageError(
             f"A tenant of {len(text.encode())} bytes cannot be a partition key of DynamoDB: {scope[:40]!r}...",
             meaning=f"At most {PARTITION_KEY_BYTES_MAX} bytes are possible. Nothing was written.",
-            todo="Use a shorter id of the tenant.",
+            todo="Use a shorter id for the tenant.",
         )
     return text
 
@@ -148,7 +151,7 @@ def sort_key_of(key: RecordKey) -> str:
 
 
 def is_digested(key: RecordKey) -> bool:
-    """Whether the sort key holds a digest of the business key instead of the key."""
+    """Whether the sort key contains a digest of the business key instead of the key."""
     if key.key.startswith(_DIGEST):
         return True
     chars = len(key.job) * 3 + len(key.key) + 1
@@ -186,7 +189,7 @@ def key_of(item: Mapping[str, Value]) -> RecordKey:
 
 
 def names_of(key: RecordKey, layout: Layout) -> Item:
-    """What else an item holds of its operation, where the primary key has a digest instead."""
+    """The attributes that name an item's operation if the primary key only has a digest."""
     if layout == 1:
         return {"key": {"S": key.key}} if is_digested(key) else {}
     text = _whole_partition(key)
@@ -218,9 +221,9 @@ def item_of(record: Record, stamp: str, layout: Layout) -> Item:
     """A record as an item.
 
     Args:
-        record: to be stored.
-        stamp: id of the write that makes it so; every write leaves another, and is recognised by it after a lost answer.
-        layout: of the table.
+        record: the record to be stored.
+        stamp: id of the write, different for every write, by which it is recognised after a lost answer.
+        layout: the table's layout.
     """
     item = item_key_of(record.key, layout) | names_of(record.key, layout)
     item["stamp"] = {"S": stamp}
@@ -246,7 +249,7 @@ def item_of(record: Record, stamp: str, layout: Layout) -> Item:
 
 
 def record_of(item: Mapping[str, Value]) -> Record:
-    """The record that an item is.
+    """The record that an item represents.
 
     Raises:
         StorageError: the item was not written by onefold.
@@ -267,7 +270,7 @@ def record_of(item: Mapping[str, Value]) -> Record:
         raise errors.StorageError(
             f"The item {item_key[:200]} is not a record of onefold: {type(error).__name__} {error}.",
             meaning="Another program writes to this table, or changed the item by hand.",
-            todo="Give onefold a table of its own; repair or delete the item.",
+            todo="Give onefold its own table; repair or delete the item.",
         ) from error
 
 
@@ -282,5 +285,5 @@ def _whole(item: Mapping[str, Value], name: str) -> int | None:
 
 
 def stamp_of(item: Mapping[str, Value]) -> str:
-    """The id of the write that made the item what it is."""
+    """The id of the write that left the item as it is."""
     return str(item.get("stamp", {}).get("S", ""))

@@ -1,11 +1,12 @@
 """History in the table: the Ledger contract.
 
-A row is stored once for each way it is found: under its business key (`~key#KEY`, sorted by scope, job, time), under its
-run (`~run#RUN`) and under its day (`~day#2026-11-21`), each a Query of one partition. At level `brief` there are few rows,
-because they only say what a record cannot show; at level `full` a day's partition takes about 1,000 rows/s, which DynamoDB
-sets as the bound of one partition; in layout 2 a day is in 16 parts by its keys (`~day#2026-11-21#SHARD`). The days that
-have rows are named in the partition `~days`, so that reading a span of years does not ask for each day. Rows are removed by
-time to live after 90 days, as long as records of completed work by default.
+A row is stored once for each way in which it is found: under its business key (`~key#KEY`, sorted by scope, job, time),
+under its run (`~run#RUN`) and under its day (`~day#2026-11-21`), each with a Query of one partition. At level `brief`
+there are few rows, because they only report what a record cannot show; at level `full` a day's partition accepts about
+1,000 rows/s, which is DynamoDB's limit for one partition; in layout 2 a day is split into 16 parts by key
+(`~day#2026-11-21#SHARD`). The days that have rows are named in the partition `~days`, so that reading a span of years
+does not query each day. Rows are removed by time to live after 90 days, as long as records of completed work are kept
+by default.
 
 Never here: what a row means. Invariant: no row is changed; rows that one process appended at one instant keep their order.
 """
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 
 KEPT_MS: Final = 90 * limits.DAY_MS
 _DAYS: Final = "~days"
-_SHARDS: Final = 16  # of a day in layout 2
+_SHARDS: Final = 16  # partitions of a day in layout 2
 _DAYS_MAX: Final = "9999-12-31"
 _MS_MAX: Final = 253_402_300_799_999  # the last millisecond of that day
 _INSTANT_DIGITS: Final = 15
-_ORDER_BYTES: Final = 15 + 1 + 16 + 1 + 10 + 2  # instant, writer, number, and what separates them
+_ORDER_BYTES: Final = 15 + 1 + 16 + 1 + 10 + 2  # instant, writer, number, and their separators
 
 
 class DynamoLedger:
@@ -60,19 +61,19 @@ class DynamoLedger:
         self._writer = table.entropy.token()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._days: set[str] = set()  # days that this process has written already
+        self._days: set[str] = set()  # days that this process has already written
 
     def append(self, rows: Sequence[Row]) -> None:
         """Write rows durably, in order, 25 items to a call.
 
         Raises:
-            TransientError, NotFoundError, UsageError: some rows may be written; again writes them anew.
+            TransientError, NotFoundError, UsageError: some rows may be written; another call writes them a second time.
         """
         self._table.put_all([*self._new_days(rows), *self.items(rows)])
         self._name(rows)
 
     def prepare(self, rows: Sequence[Row]) -> None:
-        """Name the days of rows whose `items` will be written by someone else's transaction; errors as `append`."""
+        """Name the days of rows whose `items` somebody else's transaction will write; errors as for `append`."""
         if days := self._new_days(rows):
             self._table.put_all(days)
             self._name(rows)
@@ -121,11 +122,11 @@ class DynamoLedger:
         return list(itertools.islice(rows, limit))
 
     def of_run(self, run: str, limit: int = 1000, after: int = 0) -> list[Row]:
-        """The rows of one run, oldest first; `after` skips that many, which are read nevertheless."""
+        """The rows of one run, oldest first; `after` skips that many, which are still read."""
         return list(itertools.islice(self._rows(_run_partition(run)), after, after + limit))
 
     def walk_run(self, run: str, page: int = 1000) -> Iterator[list[Row]]:
-        """All rows of one run, oldest first, read once from end to end."""
+        """All rows of one run, oldest first, page by page, read once from beginning to end."""
         rows = self._rows(_run_partition(run))
         while found := list(itertools.islice(rows, page)):
             yield found
@@ -163,7 +164,7 @@ class DynamoLedger:
                 break
             assert row.key is not None
             found.append(row.key)
-            after = f"{_operation(row.key)}~"  # behind every instant of this operation
+            after = f"{_operation(row.key)}~"  # comes after every instant of this operation
         return found
 
     def _days_between(self, first: str, last: str) -> Iterator[str]:
@@ -217,7 +218,7 @@ def _run_partition(run: str) -> str:
 
 
 def _operation(key: RecordKey) -> str:
-    """What the sort keys of an operation's rows begin with, within the partition of its business key."""
+    """The beginning of the sort keys of an operation's rows within the partition of its business key."""
     text = f"{escaped(key.scope)}#{escaped(key.job)}#"
     if len(text.encode()) + _ORDER_BYTES <= SORT_KEY_BYTES_MAX:
         return text

@@ -1,14 +1,15 @@
 """Moving a table from layout 1 to layout 2 (`items.py`): each record and each note gets a copy where layout 2 reads it.
 
-Three passes over the table. The first only reads: nothing is written while a run holds a lease. The second copies, and the
-table stays one of layout 1. Then the table is closed to processes that open it now (`schema.py`), and passes are repeated
-until one finds an exact copy of every record; then the table is one of layout 2. An interrupted migration is continued by
-the next one: what has a copy is not written again. The old items stay; items that expire are removed by time to live.
+There are three passes over the table. The first only reads: nothing is written while a run holds a lease. The second
+copies, and the table still has layout 1. Then the table is closed to processes that open it now (`schema.py`), and the
+third pass is repeated until it finds an exact copy of every record; then the table has layout 2. The next migration
+continues one that was interrupted: what has a copy is not written again. The old items stay; items that expire are
+removed by time to live.
 
-Processes of layout 1 that are running already are not stopped by this, so the caller must have stopped them. A record that
-one of them writes during the passes is found by its `stamp` and copied again, and a lease ends the attempt.
-Never here: questions to people. Invariant: a copy that a process of layout 2 has written since is never overwritten, and the
-table is called one of layout 2 only after a pass in which each record had its copy.
+Processes of layout 1 that are already running are not stopped by this, so the caller must stop them first. A record
+that one of them writes during the passes is found by its `stamp` and copied again, and a lease ends the attempt.
+Never here: questions to people. Invariant: a copy that a process of layout 2 has changed is never overwritten, and the
+table is marked as one of layout 2 only after a pass in which each record had its copy.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from onefold.engines.aws.session import aws_errors, code_of
 
 PASSES_MAX: Final = 5
 REPORTED_EVERY: Final = 10_000  # items
-_COPIED: Final = "copied"  # attribute of a copy: the stamp of the record that it is a copy of
+_COPIED: Final = "copied"  # attribute of a copy: the stamp of the record that was copied
 
 Report = Callable[[str], None]
 
 
 class LayoutSurvey(Struct, frozen=True, kw_only=True):
-    """What a pass has found.
+    """The result of one pass.
 
     Args:
-        records: of layout 1. notes: beside them. copied: items written by this pass.
+        records: records of layout 1. notes: notes to be written. copied: records copied by this pass.
         running: records whose lease has not ended. lease_until_ms: when the last of them ends; 0 for none.
-        done: whether the table has layout 2 already.
+        done: whether the table already has layout 2.
     """
 
     records: int = 0
@@ -65,10 +66,10 @@ def survey(table: Table, report: Report) -> LayoutSurvey:
     """Find out what would be moved; nothing is written.
 
     Args:
-        table: a bare one (`Table.bare`).
+        table: a bare table (`Table.bare`).
 
     Raises:
-        NotFoundError, UsageError, TransientError: as `Table.call`.
+        NotFoundError, UsageError, TransientError: as for `Table.call`.
     """
     if _is_done(table):
         return LayoutSurvey(done=True)
@@ -76,15 +77,15 @@ def survey(table: Table, report: Report) -> LayoutSurvey:
 
 
 def migrate(table: Table, report: Report) -> LayoutSurvey:
-    """Move the table to layout 2; again after it was interrupted.
+    """Move the table to layout 2; if it was interrupted, call it again.
 
     Returns:
-        What the last pass has found: as many records as have their copy.
+        The result of the last pass, in which all records have their copy.
 
     Raises:
-        UsageError: a run holds a lease, or records are written all the time; the table is one of layout 1 as before.
-        StorageError: copies were changed although the table never was one of layout 2.
-        NotFoundError, TransientError: as `Table.call`; what was copied stays, and the next try continues.
+        UsageError: a run holds a lease, or records are written all the time; the table still has layout 1.
+        StorageError: copies were changed although the table never had layout 2.
+        NotFoundError, TransientError: as for `Table.call`; what was copied stays, and the next call continues.
     """
     if _is_done(table):
         return LayoutSurvey(done=True)
@@ -133,13 +134,13 @@ def _refuse_running(table: Table, found: LayoutSurvey) -> None:
         left_s = max(0, found.lease_until_ms - table.clock.now_ms()) // 1000 + 1
         raise errors.UsageError(
             f"{found.running} of the records of the table {table.name} belong to runs that hold a lease.",
-            meaning="They are still working, or died. Nothing was moved: the table is one of layout 1 as before.",
+            meaning="They are still working, or died. Nothing was moved: the table still has layout 1.",
             todo=f"Stop all workers and functions of the app. The last lease ends in {left_s} s; then run this again.",
         )
 
 
 def _pass(table: Table, report: Report, *, writes: bool) -> LayoutSurvey:
-    """One walk over the table, with what is missing written on the way."""
+    """One pass over the table; with `writes`, what is missing is written."""
     seen = records = other = copied = running = lease_until_ms = 0
     now_ms = table.clock.now_ms()
     named: set[tuple[str | None, str]] = set()
@@ -165,7 +166,7 @@ def _pass(table: Table, report: Report, *, writes: bool) -> LayoutSurvey:
 
 
 def _notes_of(item: Item) -> list[Item]:
-    """What a note of layout 1 is in layout 2; empty for anything else."""
+    """The notes of layout 2 for a note of layout 1; empty for any other item."""
     partition = item["pk"]["S"]
     if partition == notes.HELD:
         return [notes.held_item(msgspec.json.decode(item["operation"]["S"], type=RecordKey), 2)]
@@ -181,7 +182,7 @@ def _notes_of(item: Item) -> list[Item]:
 
 
 def _copied(table: Table, records: list[Item]) -> int:
-    """Write the copies that are missing or older than their record; how many."""
+    """Write the copies that are missing or older than their record; returns how many."""
     copies = [_copy(item) for item in records]
     item_keys = {(one["pk"]["S"], one["sk"]["S"]): one for one in copies}
     found = table.get_all([{"pk": one["pk"], "sk": one["sk"]} for one in copies])
@@ -212,7 +213,7 @@ def _copy(item: Item) -> Item:
 
 
 def _replace(table: Table, copy: Item) -> None:
-    """Put a newer copy in the place of an older one, unless a process of layout 2 has written there."""
+    """Replace an older copy by a newer one, unless a process of layout 2 has changed it."""
     condition = f"stamp = {_COPIED}"
     with aws_errors("dynamodb:PutItem", table.resource):
         try:
@@ -228,7 +229,7 @@ def _touched(item: Item) -> errors.StorageError:
     return errors.StorageError(
         f"The copy of the record of {key.job} {key.key!r} was written by another process while records were moved.",
         meaning="Two migrations ran at the same time, or a process of layout 2 was running. It was not changed.",
-        todo="Let one of them end. If none runs, look at both items before you go on.",
+        todo="Let one of them end. If none runs, look at both items before you continue.",
     )
 
 

@@ -7,19 +7,20 @@ An index on every record would cost a third more for every message. Instead ther
     ~done#2026-11-21T07    second#stamp        how many runs completed in that second, by job; kept for a day
     ~held                  digest of the key   this operation was parked, and perhaps settled since
 
-In layout 2 each job has its own, so that no partition is shared by all jobs and a role can be limited to its jobs:
+In layout 2 each job has its own notes, so that no partition is shared by all jobs and a role can be limited to its
+jobs:
 
     ~names                 job                 there are records of this job
-    job#~scopes            digest              of this tenant; once per process and pair
-    job#~done#2026-11-21   second#stamp        how many runs of it completed in that second
-    job#~held              digest of the key   this operation of it was parked
+    job#~scopes            digest              the job has records of this tenant; once per process and pair
+    job#~done#2026-11-21   second#stamp        how many runs of the job completed in that second
+    job#~held              digest of the key   this operation of the job was parked
 
-All but the notes of parked records are written with the next batch of claims (`riders`), so they cost no extra call; when a
-process is killed, the count of its last runs is lost. The note of a parked record is written before the record is parked,
-which is rare.
+All notes except those of parked records are written with the next batch of claims (`riders`), so they cost no extra
+call; if a process is killed, the count of its last runs is lost. The note of a parked record is written before the
+record is parked, which is rare.
 
-DynamoDB finds records by their primary key only. Parked records, records by key alone and counts are found by notes, each
-by a Query of one partition or a few, in layout 2 for each job.
+DynamoDB finds records only by their primary key. Parked records, records by key alone and counts are found by notes,
+each with a Query of one partition or a few, in layout 2 for each job.
 
 Never here: anything that decides about a message. Invariant: a parked record has its note; a note proves nothing, so a
 reader must check the record.
@@ -55,23 +56,23 @@ if TYPE_CHECKING:
 
 
 KEPT_MS: Final = limits.DAY_MS  # contracts/admin.py, count_completed
-NAMED_MAX: Final = 10_000  # pairs of tenant and job that a process remembers to have named
-RIDERS_MAX: Final = 5  # to one batch of claims
-DUE_RUNS: Final = 10  # so many completed runs are worth a write,
-DUE_MS: Final = 10_000  # or so long ago
+NAMED_MAX: Final = 10_000  # pairs of tenant and job that a process remembers having named
+RIDERS_MAX: Final = 5  # per batch of claims
+DUE_RUNS: Final = 10  # counts are written after this many completed runs
+DUE_MS: Final = 10_000  # or after this time
 JOBS: Final = "~jobs"  # partition keys
 HELD: Final = "~held"
 DONE: Final = "~done#"
-NAMES: Final = "~names"  # of layout 2
+NAMES: Final = "~names"  # in layout 2
 SECOND_DIGITS: Final = 12
 Named = tuple[str | None, str]
 """A tenant and a job; the tenant is None for the job as a whole (layout 2)."""
 Slot = tuple[int, str]
-"""A second, and in layout 2 the job that the counts are of."""
+"""A second, and in layout 2 the job whose runs are counted."""
 
 
 class RecordNotes:
-    """The notes of one table. Safe from any thread.
+    """The notes of one table. Safe to call from any thread.
 
     Args:
         table: where records and notes are.
@@ -81,12 +82,12 @@ class RecordNotes:
         self._table = table
         self._lock = threading.Lock()
         self._named: set[Named] = set()
-        self._done: dict[Slot, Counter[str]] = defaultdict(Counter)  # slot: job: runs that no item counts yet
+        self._done: dict[Slot, Counter[str]] = defaultdict(Counter)  # slot -> job -> runs not yet in an item
 
     # -- written along with claims -------------------------------------------------------------------------------------
 
     def riders(self, keys: Iterable[RecordKey], now_ms: int) -> list[Rider]:
-        """What is worth writing along with claims of these operations; to be passed to `arrived` after that."""
+        """Notes that are worth writing along with claims of these operations; pass them to `arrived` afterwards."""
         layout = self._table.layout
         most = RIDERS_MAX * layout  # a tenant and job are two notes in layout 2
         with self._lock:
@@ -105,7 +106,7 @@ class RecordNotes:
         return riders
 
     def arrived(self, riders: Sequence[Rider]) -> None:
-        """Remember which riders were written; the others try again."""
+        """Remember which riders were written; the others are tried again."""
         with self._lock:
             for rider in riders:
                 first, job = rider.about
@@ -126,7 +127,7 @@ class RecordNotes:
                     self._done[now_ms // 1000, job if self._table.layout == 2 else ""][job] += runs
 
     def flush(self) -> None:
-        """Write the counts that are in no item yet; errors as `Table.put_all`, and then they stay due."""
+        """Write the counts that are not in any item yet; after an error (as for `Table.put_all`) they stay due."""
         with self._lock:
             waiting, self._done = self._done, defaultdict(Counter)
             items = [self._done_item(slot, counted) for slot, counted in waiting.items()]
@@ -146,15 +147,15 @@ class RecordNotes:
     # -- parked --------------------------------------------------------------------------------------------------------
 
     def park(self, keys: Sequence[RecordKey]) -> None:
-        """Note that these operations are about to be parked; errors as `Table.put_all`."""
+        """Note that these operations are about to be parked; errors as for `Table.put_all`."""
         layout = self._table.layout
         items = [held_item(key, layout) for key in dict.fromkeys(keys)]
-        if layout == 2:  # by which the parked ones are found
+        if layout == 2:  # a reader finds parked records by the names of jobs
             items += [named_item((None, job), layout) for job in dict.fromkeys(key.job for key in keys)]
         self._table.put_all(items)
 
     def unpark(self, key: RecordKey) -> None:
-        """Forget that an operation was parked; errors as `Table.call`."""
+        """Forget that an operation was parked; errors as for `Table.call`."""
         self._table.call("delete_item", Key=_held_item_key(key, self._table.layout))
 
 
@@ -169,7 +170,7 @@ def named_item(named: Named, layout: Layout) -> Item:
 
 
 def hour_of(second: int) -> str:
-    """The partition key of counts of this second."""
+    """The partition key of counts of this second in layout 1."""
     return f"{DONE}{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H}"
 
 
@@ -179,7 +180,7 @@ def done_of(job: str, second: int) -> str:
 
 
 def done_item(partition: str, stamp: str, counted: Mapping[str, int]) -> Item:
-    """The note how many runs completed in the second that `stamp` begins with."""
+    """The note of how many runs completed in the second with which `stamp` begins."""
     return {
         "pk": {"S": partition},
         "sk": {"S": stamp},
@@ -207,11 +208,11 @@ def _held_item_key(key: RecordKey, layout: Layout) -> Item:
     return {"pk": {"S": partition}, "sk": {"S": sha256(_operation(key)["S"].encode()).hexdigest()}}
 
 
-PAIRS_MAX: Final = 20_000  # pairs of tenant and job that a key is looked for in: 200 calls
+PAIRS_MAX: Final = 20_000  # pairs of tenant and job in which a key is looked up: 200 calls
 
 
 def parked_keys(table: Table) -> list[RecordKey]:
-    """Operations that are parked, or were about to be; only their records show which."""
+    """Operations that are parked, were parked, or were about to be; only their records show which."""
     partitions = [HELD] if table.layout == 1 else [job_partition(job, "held") for job in job_names(table)]
     return [
         msgspec.json.decode(item["operation"]["S"], type=RecordKey)
@@ -221,7 +222,7 @@ def parked_keys(table: Table) -> list[RecordKey]:
 
 
 def job_names(table: Table) -> list[str]:
-    """The jobs that a table of layout 2 has records or rows of."""
+    """The jobs of which a table of layout 2 has records or rows."""
     return [item["job"]["S"] for item in _query(table, NAMES)]
 
 
@@ -232,7 +233,7 @@ def _pairs(table: Table) -> Iterator[Item]:
 
 
 def possible_item_keys(table: Table, key: str) -> list[Item]:
-    """Wherever a record with this business key can be.
+    """The primary keys that a record with this business key can have.
 
     Raises:
         UsageError: there are more than 20,000 pairs of tenant and job.
@@ -243,7 +244,7 @@ def possible_item_keys(table: Table, key: str) -> list[Item]:
         if len(item_keys) > PAIRS_MAX:
             raise errors.UsageError(
                 f"The table {table.name} has records of more than {PAIRS_MAX} tenants and jobs.",
-                meaning="A key alone is looked for in each of them.",
+                meaning="A key alone must be looked up in each of them.",
                 todo="Read the one record by its tenant, job and key.",
             )
     return item_keys

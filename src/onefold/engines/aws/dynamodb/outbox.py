@@ -1,13 +1,13 @@
-"""The outbox in a DynamoDB table of its own: an item that a program adds to its transaction, and a relay's reads.
+"""The outbox in its own DynamoDB table: an item that a program adds to its transaction, and a relay's reads.
 
     pk  <app>/<shard>      sk  <number>.<token>    queue, message       a message that waits
-    pk  <app>/refused      sk  the same                                 put aside, with `refused`: why
+    pk  <app>/refused      sk  the same                                 a message put aside; `refused` has the reason
     pk  ~outbox            sk  ~outbox             version, token       the table's own
 
-A relay queries the shards of its app, so that nothing is scanned; what goes to one message group, or has one key, is in one
-shard. Numbers are of the sender's clock: of two transactions one after the other, the later one has the higher number as far
-as the clocks of the two machines agree; in one process always.
-Never here: queues, the program's own items. Invariant: a look sees everything that was committed before it.
+A relay queries the shards of its app, so that nothing is scanned; messages for one message group, or with one key, are
+in one shard. Numbers come from the sender's clock: of two successive transactions the later one has the higher number,
+always within one process, and otherwise as far as the clocks of the two machines agree.
+Never here: queues, the program's own items. Invariant: a read sees everything that was committed before it.
 
 Sources: DynamoDB API reference, TransactWriteItems; developer guide, "Query" (strongly consistent on a table), "Limits" (an
 item 400 KB, a partition 1,000 write units a second).
@@ -47,13 +47,13 @@ def put_action(
         together: messages with the same text keep their order: the message group, or the key.
 
     Raises:
-        PayloadError: it is larger than an item may be.
+        PayloadError: it is too large for an item.
     """
     if (size := len(message.encode())) > _MESSAGE_BYTES_MAX:
         raise errors.PayloadError(
-            f"The message has {size:,} bytes, and an item of DynamoDB takes {_MESSAGE_BYTES_MAX:,} here.",
+            f"The message has {size:,} bytes; an item of DynamoDB can have {_MESSAGE_BYTES_MAX:,} here.",
             meaning="Nothing was sent.",
-            todo="Store the payload on S3, and send its place.",
+            todo="Store the payload on S3, and send its location.",
         )
     with _numbering:
         _last[0] = number = max(now_ms << _COUNTED_BITS, _last[0] + 1)
@@ -83,7 +83,7 @@ class DynamoOutbox:
         self._token: str | None = None
 
     def create(self) -> None:
-        """Make the table; one that is there stays."""
+        """Create the table if it does not exist."""
         schema.make(self._table)
         marker = _MARKER | {"version": {"N": str(VERSION)}, "token": {"S": self._table.entropy.token()}}
         for answer in self._table.write([Insert(marker)]):
@@ -112,7 +112,7 @@ class DynamoOutbox:
 
     def _missing(self) -> errors.StorageError:
         return errors.StorageError(
-            f"The table {self._table.name} is not there, or is not an outbox.",
+            f"The table {self._table.name} does not exist, or is not an outbox.",
             meaning="Nothing can be sent from it.",
             todo="Make it once: onefold outbox create dynamodb://REGION/TABLE",
         )
@@ -164,11 +164,11 @@ class DynamoOutbox:
             start = {"ExclusiveStartKey": last}
 
     def wait(self, rest: Callable[[int], bool], at_most_ms: int) -> None:
-        """As `OutboxTable.wait`; nothing gives notice here."""
+        """As `OutboxTable.wait`; DynamoDB gives no notice of a change, so this only rests."""
         rest(at_most_ms)
 
     def close(self) -> None:
-        """Close the client's connections; harmless twice."""
+        """Close the client's connections. Idempotent."""
         self._table.close()
 
 

@@ -2,25 +2,25 @@
 
 Every verb is one conditional write per record, and for several records one BatchExecuteStatement:
 
-    claim           INSERT, which succeeds when no item exists. Else the old item (or one BatchGetItem where the answer
-                    does not hold it) is judged by `contracts/transitions.py`; a takeover is an UPDATE on what was read.
-    start, renew,   UPDATE ... WHERE fence, owner and status match the hold. A refusal is read: a Complete that
-    write, clear    is stored already is True, another hold is False.
+    claim           INSERT, which succeeds if no item exists. Otherwise `contracts/transitions.py` decides about the
+                    old item (from the answer, or one BatchGetItem); a takeover is an UPDATE on what was read.
+    start, renew,   UPDATE ... WHERE fence, owner and status match the hold. A refusal is read: a Complete that is
+    write, clear    already stored is True, another hold is False.
 
-So ten fresh records cost one call to claim and one to settle; ten duplicates cost one, or two where batch errors carry no
-items. Records that expired are judged like absent ones, whether DynamoDB has deleted them yet or not.
+So ten fresh records cost one call to claim and one to settle; ten duplicates cost one, or two if batch errors do not
+contain the items. Expired records are treated like absent ones, whether DynamoDB has deleted them yet or not.
 
-Such a change is a `Move`. It begins with a write that is right in the usual case and needs no read. When it is refused, the
-stored item is taken from the refusal (or read), `decide` computes the new item, and that is written on the condition that no
-one has written since: every write leaves its own `stamp`. So a lost answer does no harm either: a refusal that shows a stamp
-of this same move means that an earlier try was applied.
+Such a change is a `Move`. It begins with a write that is right in the usual case and needs no read. If that is refused,
+the stored item is taken from the refusal (or read), `decide` computes the new item, and that is written on the
+condition that nobody has written since: every write leaves its own `stamp`. So a lost answer does no harm either: a
+refusal that shows a stamp of this same move means that an earlier try was applied.
 
-Operators (RecordAdmin) find parked records, records by key alone and counts by notes (`notes.py`). Any other scan reads the
-whole table, page by page, keeping no more than what is answered: one read unit for each 4 KB of it, some 20 ms for each MB.
-A table beyond `PAGES_MAX` MB is refused.
+Operators (RecordAdmin) find parked records, records by key alone and counts by notes (`notes.py`). Any other scan reads
+the whole table, page by page, and keeps only what it returns: one read unit for each 4 KB of the table, some 20 ms for
+each MB. A table of more than `PAGES_MAX` MB is refused.
 
-Never here: policy, clocks. Invariant: no write without a condition on fence and owner, or on absence; an answer that is not
-an error says what was, or is now, in the table.
+Never here: policy, clocks. Invariant: there is no write without a condition on fence and owner, or on absence; an
+answer that is not an error reports what was, or is now, in the table.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 A = TypeVar("A")
-ROUNDS_MAX: Final = 10  # losing this often in a row needs as many others that won in between
+ROUNDS_MAX: Final = 10  # for each round that is lost in a row another write must have won in between
 
 
 class Move(Generic[A]):
@@ -80,10 +80,10 @@ class Move(Generic[A]):
 
     Args:
         key: the operation.
-        layout: of the table.
-        first: makes the usual write for a stamp; None reads first.
-        won: the answer when that write takes.
-        decide: the answer for the stored record, and the record to store instead (None to leave it).
+        layout: the table's layout.
+        first: makes the usual write for a stamp; None to read first.
+        won: the answer if that write is applied.
+        decide: gives the answer for the stored record, and the record to store instead (None to leave it).
     """
 
     __slots__ = ("answer", "decide", "first", "item_key", "key", "layout", "read", "sent", "stored", "write")
@@ -101,10 +101,10 @@ class Move(Generic[A]):
         self.item_key = item_key_of(key, layout)
         self.first = first
         self.decide = decide
-        self.sent: dict[str, A] = {}  # stamp: the answer when that write took
+        self.sent: dict[str, A] = {}  # for each stamp, the answer if that write was applied
         self.answer: A = won
         self.write: Write | None = None
-        self.stored: Item | None = None  # what was last seen there; empty if nothing
+        self.stored: Item | None = None  # the item as last seen; empty if there was none
         self.read = first is None
 
     def begin(self, stamp: str) -> None:
@@ -114,7 +114,7 @@ class Move(Generic[A]):
             self.sent[stamp] = self.answer
 
     def go_on(self, stamp: str) -> bool:
-        """Decide about the stored item; True when another write is needed."""
+        """Decide about the stored item; True if another write is needed."""
         item = self.stored
         assert item is not None
         self.write = None
@@ -131,7 +131,7 @@ class Move(Generic[A]):
 
 
 def make(table: Table, moves: Sequence[Move[A]], riders: Sequence[Rider] = ()) -> list[A | errors.OnefoldError]:
-    """Make moves of different operations; the answer or the error of each. Raises nothing of its own."""
+    """Make moves of different operations; returns the answer or the error of each, and does not raise those errors."""
     token = table.entropy.token()
     failed: dict[int, errors.OnefoldError] = {}
     left = list(range(len(moves)))
@@ -170,7 +170,7 @@ def _round(
     writing = [(index, write) for index in left if (write := moves[index].write) is not None]
     if not writing:
         return going
-    aboard = riders[: -len(writing) % STATEMENTS_MAX]  # what the last call has room for
+    aboard = riders[: -len(writing) % STATEMENTS_MAX]  # as many as fit into the last call
     answers = table.write([write for _, write in writing], [rider.write for rider in aboard])
     for rider, answer in zip(aboard, answers[len(writing) :], strict=True):
         rider.written = not isinstance(answer, errors.OnefoldError)
@@ -185,7 +185,7 @@ def _round(
 
 
 def _read(table: Table, moves: Sequence[Move[A]]) -> None:
-    """Read the stored items where the refusal did not have them."""
+    """Read the stored items of moves whose refusal did not contain them."""
     unread = [move for move in moves if move.read]
     if not unread:
         return
@@ -207,12 +207,12 @@ class DynamoStore:
     """The Store contract on one table.
 
     Args:
-        table: with the primary key `pk`, `sk` and time to live by `ttl`.
-        notes: of that table, for what people look up later.
+        table: a table with the primary key `pk`, `sk` and time to live by `ttl`.
+        notes: the table's notes, for what people look up later.
     """
 
-    ledger: Ledger | None = None  # in the same table: where `once` records the outcomes of calls
-    state: State | None = None  # in the same table: where names of operations are reserved
+    ledger: Ledger | None = None  # in the same table; `once` records the outcomes of calls there
+    state: State | None = None  # in the same table; names of operations are reserved there
 
     def __init__(self, table: Table, notes: RecordNotes) -> None:
         self._table = table
@@ -221,11 +221,11 @@ class DynamoStore:
         self.capabilities = StoreCapabilities(durable=True, proves_death=False)
 
     def claim(self, asks: Sequence[Ask], now_ms: int, rows_of: RowsOf | None = None) -> list[Answer]:  # noqa: ARG002 - has no history in its transaction
-        """See `contracts.verbs.Store.claim`: one call when all are fresh, two or three otherwise.
+        """See `contracts.verbs.Store.claim`: one call if all are fresh, two or three otherwise.
 
         Raises:
             TransientError: throttled or unreachable; what this call is known to have claimed was released.
-            NotFoundError, UsageError: table, permission or credentials; the same.
+            NotFoundError, UsageError: the table, the permission or the credentials are missing; also released.
         """
         keys = [ask.key for ask in asks]
         riders = self._notes.riders(keys, now_ms)
@@ -239,7 +239,7 @@ class DynamoStore:
         return [answer for answer in answers if not isinstance(answer, errors.OnefoldError)]
 
     def _release(self, asks: Sequence[Ask], answers: Sequence[object], now_ms: int) -> None:
-        """Release what was claimed for a caller who gets an error; the lease ends what cannot be released."""
+        """Release what was claimed for a caller that gets an error; if that fails, the lease ends it."""
         taken = [
             (answer.hold, Release(refund=True, expires_at_ms=ask.expires_at_ms))
             for ask, answer in zip(asks, answers, strict=True)
@@ -248,19 +248,19 @@ class DynamoStore:
         self._in_turn([hold.key for hold, _ in taken], lambda item_key: _write(self._layout, *taken[item_key], now_ms))
 
     def start(self, holds: Sequence[Hold], now_ms: int) -> list[bool]:
-        """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have started."""
+        """See `contracts.verbs.Store`; one call; errors as for `claim`, after which some may have started."""
         return self._all([hold.key for hold in holds], lambda index: _start(self._layout, holds[index], now_ms))
 
     def renew(self, holds: Sequence[Hold], lease_until_ms: int) -> list[bool]:
-        """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been renewed."""
+        """See `contracts.verbs.Store`; one call; errors as for `claim`, after which some may have been renewed."""
         return self._all([hold.key for hold in holds], lambda index: _renew(self._layout, holds[index], lease_until_ms))
 
     def write(self, writes: Sequence[tuple[Hold, Outcome]], now_ms: int) -> list[bool]:
-        """See `contracts.verbs.Store.write`; one call where no lease was lost.
+        """See `contracts.verbs.Store.write`; one call if no lease was lost.
 
         Raises:
             UsageError: a result with its outbox has more than 401,408 bytes; nothing was written.
-            TransientError, NotFoundError, UsageError: as `claim`, after some may have been written.
+            TransientError, NotFoundError, UsageError: as for `claim`, after which some may have been written.
         """
         for hold, outcome in writes:
             check_size(hold, outcome)
@@ -274,11 +274,11 @@ class DynamoStore:
         return _taken(written)
 
     def restore(self, records: Sequence[Record]) -> list[bool]:
-        """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been put back."""
+        """See `contracts.verbs.Store`; one call; errors as for `claim`, after which some may have been restored."""
         return self._all([gone.key for gone in records], lambda index: _restore(self._layout, records[index]))
 
     def clear_outbox(self, holds: Sequence[Hold]) -> list[bool]:
-        """See `contracts.verbs.Store`; one call; errors as `claim`, after some may have been cleared."""
+        """See `contracts.verbs.Store`; one call; errors as for `claim`, after which some may have been cleared."""
         return self._all([hold.key for hold in holds], lambda index: _clear(self._layout, holds[index]))
 
     def read(self, keys: Sequence[RecordKey], now_ms: int) -> list[Record | None]:
@@ -300,11 +300,11 @@ class DynamoStore:
     def _in_turn(
         self, keys: Sequence[RecordKey], move: Callable[[int], Move[A]], riders: Sequence[Rider] = ()
     ) -> list[A | errors.OnefoldError]:
-        """Make the moves; moves of one operation one after the other."""
+        """Make the moves; those of one operation are made one after the other."""
         answers: dict[int, A | errors.OnefoldError] = {}
         left = list(range(len(keys)))
         while left:
-            turn = {keys[index]: index for index in reversed(left)}  # the first place of each key
+            turn = {keys[index]: index for index in reversed(left)}  # the first index of each key
             firsts = sorted(turn.values())
             moves = [move(index) for index in firsts]
             became = make(self._table, moves, riders)
@@ -329,7 +329,7 @@ def _taken(written: Sequence[Written | errors.OnefoldError]) -> list[bool]:
 
 
 def is_new(outcome: Outcome, how: object) -> bool:
-    """Whether a run completed by this write, and not by an earlier one."""
+    """Whether a run was completed by this write, and not by an earlier one."""
     return isinstance(outcome, Complete) and how == "new"
 
 
@@ -363,7 +363,7 @@ def _restore(layout: Layout, gone: Record) -> Move[Written]:
 def _verb(
     layout: Layout, hold: Hold, first: Callable[[str], Write] | None, after: Callable[[Record | None], Record | None]
 ) -> Move[Written]:
-    """A move of a verb that needs a hold: `after` is the record it leaves, the same object when nothing changes."""
+    """The move of a verb that needs a hold: `after` gives the record afterwards, the same object if nothing changes."""
     return Move(hold.key, layout, first, won="new", decide=lambda record: transitions.written(record, after(record)))
 
 
@@ -398,7 +398,7 @@ def _write(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int) -> Move[Wr
     def after(record: Record | None) -> Record | None:
         return transitions.write(record, hold, outcome, now_ms)
 
-    if isinstance(outcome, Unknown) and outcome.crashed:  # PartiQL cannot add to an absent count: read first
+    if isinstance(outcome, Unknown) and outcome.crashed:  # PartiQL cannot add to an absent count, so read first
         return _verb(layout, hold, None, after)
     return _verb(layout, hold, lambda stamp: as_update(layout, hold, outcome, now_ms, stamp), after)
 
@@ -418,9 +418,9 @@ def _held(hold: Hold) -> dict[str, Value]:
 
 
 def as_update(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int, stamp: str) -> Update:
-    """The outcome of a run as an update of its record, on the condition that the hold is current; as `transitions.write`.
+    """The outcome of a run as an update of its record, if the hold is current; see `transitions.write`.
 
-    Not for a crash, whose count must be known.
+    Not for a crash, for which the old count must be known.
     """
     sets: dict[str, Value] = {"updated_at": number(now_ms), "stamp": {"S": stamp}}
     where = _held(hold)
@@ -445,7 +445,7 @@ def as_update(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int, stamp: 
             sets["status"] = {"S": "released"}
             if outcome.failure is not None:
                 sets["failure"] = json_text(outcome.failure)
-            if outcome.refund:  # of a started run, as it nearly always is; the refusal is read when it had not
+            if outcome.refund:  # it nearly always has started; if not, the update is refused and the item read
                 where["started_fence"] = number(hold.fence)
                 adds = {"attempts": -1, "attempts_total": -1}
         case _:
@@ -456,7 +456,7 @@ def as_update(layout: Layout, hold: Hold, outcome: Outcome, now_ms: int, stamp: 
 
 
 def check_size(hold: Hold, outcome: Outcome) -> None:
-    """Refuse what cannot fit into an item of 400 KB.
+    """Refuse an outcome that does not fit into an item of 400 KB.
 
     Raises:
         UsageError: result and outbox have more than 401,408 bytes.
@@ -475,7 +475,7 @@ def check_size(hold: Hold, outcome: Outcome) -> None:
 
 # -- for operators -----------------------------------------------------------------------------------------------------
 
-PAGES_MAX: Final = 5_000  # of 1 MB (API Scan: 1 MB of data a call)
+PAGES_MAX: Final = 5_000  # pages of 1 MB (API Scan: 1 MB of data a call)
 
 
 class DynamoRecords:
@@ -483,7 +483,7 @@ class DynamoRecords:
 
     Args:
         table: where the records are.
-        notes: beside them.
+        notes: their notes.
     """
 
     def __init__(self, table: Table, notes: RecordNotes) -> None:
@@ -491,7 +491,7 @@ class DynamoRecords:
         self._notes = notes
 
     def scan(self, *, status: Status | None = None, parked: bool | None = None, limit: int = 100) -> list[Record]:
-        """Records, newest change first; reads the whole table unless only parked ones are asked for.
+        """Records, newest change first; reads the whole table unless only parked records are asked for.
 
         Raises:
             UsageError: the table has more than 5,000 MB.
@@ -504,7 +504,7 @@ class DynamoRecords:
         return _newest((one for one in found if one.parked and status in (None, one.status)), limit)
 
     def _scan(self, status: Status | None, *, plain: bool) -> Iterator[Record]:
-        # A record of this layout, and nothing else in the table: a migration leaves the old layout's records
+        # Only records of this layout, among all items of the table: a migration leaves the old layout's records there
         # (`migration.py`).
         conditions = ["attribute_exists(fence)", "sk = :record" if self._table.layout == 2 else "sk <> :record"]
         arguments: dict[str, Any] = {"ExpressionAttributeValues": {":record": {"S": RECORD_SORT_KEY}}}
@@ -537,11 +537,11 @@ class DynamoRecords:
         return answer
 
     def count_completed(self, since_ms: int, now_ms: int) -> dict[str, int]:
-        """Runs completed in [since_ms, now_ms) per job; the seconds that both ends fall in count as a whole.
+        """Runs completed in [since_ms, now_ms) per job; the seconds at both ends are counted in full.
 
-        Processes write their counts along with claims: ten runs or ten seconds later, at the earliest; the last ones before
-        a quiet time when work comes again or the process closes its engine; those of one that does not, or was killed,
-        never.
+        Processes write their counts along with claims, at the earliest after ten runs or ten seconds. So the last
+        counts before a quiet time are written when work comes again or the process closes its engine; those of a
+        process that was killed, or does not close it, never are.
         """
         self._notes.flush()
         return dict(completed_runs(self._table, since_ms, now_ms))

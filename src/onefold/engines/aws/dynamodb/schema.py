@@ -1,15 +1,15 @@
 """The table itself: created for an emulator or a developer, checked before use, and marked with its layout.
 
-In production the table comes from the output of `onefold synth`; `definition` describes the same table for both.
+In production the output of `onefold synth` creates the table; `definition` describes the same table for both.
 
-Which layout a table has (`items.py`) is in the item `~layout`, which each process reads once, before its first other call. A
-process of one layout on a table of the other would not see the records of finished work, and would do it again. So it
-refuses. A table without the item is one of layout 1, made before there was another, unless it is empty: then a process of
-layout 2 makes it one of layout 2.
+The item `~layout` records which layout a table has (`items.py`); each process reads it once, before its first other
+call. A process of one layout on a table of the other would not see the records of finished work, and would do the work
+again. So it refuses. A table without the item has layout 1, because it was made before there was another, unless it is
+empty: then a process of layout 2 gives it layout 2.
 
-Never here: records, and moving them (`migration.py`). Invariant: nothing is created unless it was asked for, and an existing
-table is never changed but for its time to live; no record is written in layout 2 before the item says 2, and the item says 2
-only where no record of layout 1 was, or each has its copy.
+Never here: records, and moving them (`migration.py`). Invariant: nothing is created unless it was asked for, and of an
+existing table only the time to live is ever changed; no record is written in layout 2 before the item says 2, and the
+item says 2 only if there was no record of layout 1, or each one has its copy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def check_layout(table: Table) -> None:
     """Make sure that the table has the layout of this process.
 
     Args:
-        table: a bare one (`Table.bare`).
+        table: a bare table (`Table.bare`).
 
     Raises:
-        UsageError: it has the other one, or is being migrated; nothing was written.
-        NotFoundError, TransientError: as `Table.call`.
+        UsageError: it has the other layout, or is being migrated; nothing was written.
+        NotFoundError, TransientError: as for `Table.call`.
     """
     item = table.get(MARKER)
     if item is None and table.layout == 2:
@@ -45,7 +45,7 @@ def check_layout(table: Table) -> None:
     if "moving" in item:
         raise errors.UsageError(
             f"The records of the table {table.name} are being moved to layout 2.",
-            meaning="What is done is written in two places until that has ended. Nothing was read or written.",
+            meaning="Records are written in two places until that has ended. Nothing was read or written.",
             todo="Wait until `onefold records migrate` has ended; if it was interrupted, run it again.",
         )
     found = int(item["layout"]["N"])
@@ -54,13 +54,13 @@ def check_layout(table: Table) -> None:
 
 
 def _begun(table: Table) -> Item | None:
-    """The marker of an empty table, written now.
+    """Mark an empty table with this process's layout; returns the marker.
 
     Raises:
         UsageError: the table is not empty.
     """
     if table.call("scan", Select="COUNT", Limit=1, ConsistentRead=True)["Count"]:
-        item = table.get(MARKER)  # another process may have begun meanwhile
+        item = table.get(MARKER)  # another process may have marked it meanwhile
         if item is None:
             raise layout_mismatch(table, 1)
         return item
@@ -69,15 +69,15 @@ def _begun(table: Table) -> Item | None:
 
 
 def mark_layout(table: Table) -> None:
-    """Mark a new table with this process's layout; one that is marked already is not changed."""
+    """Mark a new table with this process's layout; a table that is already marked is not changed."""
     put_marker(table, {"layout": number(table.layout)}, "attribute_not_exists(pk)")
 
 
 def put_marker(table: Table, attributes: Item, condition: str, **values: Value) -> bool:
-    """Write the marker if this condition on the stored one holds; returns whether it did.
+    """Write the marker if this condition on the stored marker holds; returns whether it did.
 
     Args:
-        values: of the condition's placeholders, without their colons.
+        values: the values of the condition's placeholders, whose names are without colons here.
     """
     request: dict[str, Any] = {"Item": {**MARKER, **attributes}, "ConditionExpression": condition}
     if values:
@@ -93,14 +93,14 @@ def put_marker(table: Table, attributes: Item, condition: str, **values: Value) 
 
 
 def layout_mismatch(table: Table, found: int) -> errors.UsageError:
-    """The error of a process whose layout is not the table's."""
+    """The error for a process whose layout is not the table's."""
     if found == 1:
         todo = f"Leave layout=2 out of its URL, or move its records first: onefold records migrate 'dynamodb://REGION/{table.name}'."
     else:
         todo = f"Add layout={found} to its URL, for example dynamodb://REGION/{table.name}?layout={found}."
     return errors.UsageError(
         f"The table {table.name} has records of layout {found}, and this process was given layout {table.layout}.",
-        meaning="It would not see what is done already, and would do it again. Nothing was written.",
+        meaning="It would not see what is already done, and would do it again. Nothing was written.",
         todo=todo,
     )
 
@@ -127,7 +127,7 @@ def definition(name: str) -> dict[str, Any]:
 
 
 def create(table: Table) -> None:
-    """Make the table with time to live and its layout, and wait until it can be used; an existing one is not changed.
+    """Create the table with time to live and its layout, and wait until it can be used; an existing one is not changed.
 
     Raises:
         UsageError: not allowed.
@@ -141,7 +141,7 @@ def create(table: Table) -> None:
 
 
 def make(table: Table) -> bool:
-    """Make the table alone, and wait until it can be used; whether there was none. Errors as `create`."""
+    """Create only the table, and wait until it can be used; returns whether it was created. Errors as for `create`."""
     made = True
     with aws_errors("dynamodb:CreateTable", table.resource):
         try:
@@ -157,10 +157,10 @@ def make(table: Table) -> bool:
 
 
 def check(table: Table) -> list[str]:
-    """Whether the table is what onefold needs.
+    """Check that the table is what onefold needs.
 
     Returns:
-        Warnings for people: what works but will hurt.
+        Warnings for people about what works now but will cause trouble.
 
     Raises:
         NotFoundError: the table does not exist in this region and account.
@@ -176,7 +176,7 @@ def check(table: Table) -> list[str]:
         raise errors.StorageError(
             f"The table {table.name} has the primary key {has}.",
             meaning="Onefold needs pk (S, HASH) and sk (S, RANGE). Nothing was written.",
-            todo="Give onefold a table of its own: onefold deploy makes one; a primary key cannot be changed.",
+            todo="Give onefold its own table: onefold deploy makes one; a primary key cannot be changed.",
         )
     if found["TableStatus"] not in _USABLE:
         raise errors.StorageError(
@@ -193,7 +193,7 @@ def _ttl_warnings(table: Table) -> list[str]:
     if attribute == TTL_ATTRIBUTE:
         return []
     now = f"by the attribute {attribute!r}" if attribute else "not at all"
-    text = f"The table {table.name} removes old items {now}: records stay forever and are paid for."
+    text = f"The table {table.name} removes old items {now}: records stay for ever and cost money."
     return [f"{text} Enable time to live on the attribute {TTL_ATTRIBUTE!r}."]
 
 

@@ -1,14 +1,15 @@
 """The table: every call that onefold makes to it, the translation of its errors, and the retries that botocore does not do.
 
-A conditional write of one item is a value, `Insert` or `Update`, with two spellings of one meaning: a PartiQL statement for
-batches, and PutItem or UpdateItem for a lone write, for emulators without batches of statements, for what PartiQL does not
-take, and for transactions. An `Insert` succeeds when no item exists. An `Update` is applied when there is an item whose
-attributes equal `where` (so a deleted item never comes back by it), and, if given, `differs` does not equal its value.
-Attribute names are always quoted or given by placeholder: `status`, `owner`, `ttl` and others are reserved words.
+A conditional write of one item is a value, `Insert` or `Update`, which can be written in two ways with the same
+meaning: a PartiQL statement for batches; and PutItem or UpdateItem for a single write, for emulators without batches of
+statements, for what PartiQL does not accept, and for transactions. An `Insert` succeeds if no item exists. An `Update`
+is applied if there is an item whose attributes equal `where` (so it never brings a deleted item back) and, if given,
+the attribute of `differs` does not equal its value. Attribute names are always quoted or given by placeholder:
+`status`, `owner`, `ttl` and others are reserved words.
 
-botocore repeats a call that failed as a whole (`aws/session.py`). What comes back inside a good answer is repeated here: a
-statement of a batch that was throttled or met a transaction, keys and rows that were left unprocessed. Each such round
-waits 50 ms x 2^n with jitter, six tries in all (about 1.5 s), shorter than any lease.
+botocore repeats a call that failed as a whole (`aws/session.py`). What failed inside a successful answer is repeated
+here: a statement of a batch that was throttled or conflicted with a transaction, and keys and rows that were left
+unprocessed. Each such round waits 50 ms x 2^n with jitter, six tries in all (about 1.5 s), shorter than any lease.
 
 Never here: what an item means. Invariant: every write has an answer; one that failed may have been carried out.
 
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Insert(Struct, frozen=True, gc=False):
-    """Create an item where there is none.
+    """Create an item if none exists.
 
     Args:
-        item: with its primary key.
+        item: the item with its primary key.
     """
 
     item: Item
@@ -51,7 +52,7 @@ class Update(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         item_key: its primary key.
         sets: attributes and their new values.
-        adds: number attributes and what is added to them; each must exist.
+        adds: number attributes and what to add to them; each must exist.
         removes: attributes to remove; one that does not exist is not an error.
         where: attributes and the values they must have.
         differs: an attribute and the value it must not have.
@@ -69,13 +70,13 @@ Write = Insert | Update
 
 
 def size_of(write: Write) -> int:
-    """About how many bytes of values a write carries."""
+    """About how many bytes the values of a write have."""
     values = write.item if isinstance(write, Insert) else write.sets
     return sum(len(text) for value in values.values() for text in value.values() if isinstance(text, str))
 
 
 def changed(item_key: Item, before: Item, after: Item) -> Update:
-    """The update that changes an item from what was read to `after`; it applies only if nobody has written since.
+    """The update that changes an item from what was read to `after`; it is applied only if nobody has written since.
 
     Args:
         item_key: its primary key.
@@ -94,7 +95,7 @@ def as_statement(write: Write, table: str) -> dict[str, Any]:
     """The write as one statement of BatchExecuteStatement.
 
     Developer guide, "PartiQL insert statements": an existing key is DuplicateItem. "PartiQL update statements": SET and
-    REMOVE may be repeated, and a WHERE that is not true for the item is ConditionalCheckFailed, also when there is none.
+    REMOVE may be repeated, and a WHERE that is not true for the item, or without an item, is ConditionalCheckFailed.
     """
     if isinstance(write, Insert):
         names = ", ".join(f"'{name}': ?" for name in write.item)
@@ -172,14 +173,14 @@ class ConditionFailed(Struct, frozen=True, gc=False):
     """A write whose condition did not hold.
 
     Args:
-        item: what is stored there, empty where there is nothing; None when the answer did not say.
+        item: the stored item, empty if there is none; None if the answer did not contain it.
     """
 
     item: Item | None
 
 
 Answer = ConditionFailed | errors.OnefoldError | None
-"""Of one write: None when it took."""
+"""The answer to one write: None if it was applied."""
 
 
 About = tuple[str | None, str] | tuple[int, str]  # what a rider is about; see `notes.py`
@@ -189,7 +190,7 @@ class Rider:
     """An item that is written along with moves, if there is room in their calls, and on which no answer depends.
 
     Args:
-        write: with a place of its own.
+        write: the write; nothing else writes an item with its key.
         about: what it is about, for the code that made it.
 
     Attributes:
@@ -208,13 +209,13 @@ class Table:
     """One table with the primary key `pk`, `sk`.
 
     Args:
-        session: whose client is used.
-        name: of the table.
+        session: gives the client.
+        name: the table's name.
         clock: for the pauses between tries.
         entropy: for their jitter, and for the ids of writes.
-        batched: whether several writes go in one BatchExecuteStatement; one call each otherwise.
-        layout: of its items (`items.py`).
-        first: called with the bare table before the first call of all, and again when it raised (`marker.py`).
+        batched: whether several writes go into one BatchExecuteStatement; otherwise there is one call for each.
+        layout: layout of its items (`items.py`).
+        first: called with the bare table before the first other call, and again if it raised (`schema.check_layout`).
     """
 
     def __init__(
@@ -240,13 +241,13 @@ class Table:
 
     @property
     def client(self) -> Any:
-        """boto3's client, shared by all threads; the first one to ask for it calls `first` before.
+        """boto3's client, shared by all threads; the first thread that asks for it calls `first` before.
 
         Raises:
-            UsageError: the table has another layout. NotFoundError, TransientError: as `call`.
+            UsageError: the table has another layout. NotFoundError, TransientError: as for `call`.
         """
         if self._first is not None:
-            self._first(self.bare())  # two threads at once do no harm
+            self._first(self.bare())  # if two threads do this at once, it does no harm
             self._first = None
         return self._session.client("dynamodb")
 
@@ -255,12 +256,12 @@ class Table:
         return Table(self._session, self.name, self.clock, self.entropy, batched=self._batched, layout=self.layout)
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One call about this table, by the client's method name.
+        """Make one call about this table, by the client's method name.
 
         Raises:
             NotFoundError: the table does not exist.
             UsageError: not allowed, or refused.
-            TransientError: failed for now, after botocore's own tries.
+            TransientError: it failed for now, after botocore's own tries.
         """
         action = "".join(part.title() for part in operation.split("_"))
         with aws_errors(f"dynamodb:{action}", self.resource):
@@ -269,11 +270,11 @@ class Table:
     # -- writes --------------------------------------------------------------------------------------------------------
 
     def write(self, writes: Sequence[Write], riders: Sequence[Write] = ()) -> list[Answer]:
-        """Make conditional writes of different items; each succeeds or fails alone. Raises nothing of its own.
+        """Make conditional writes of different items; each succeeds or fails alone, and errors are answers.
 
         Args:
-            writes: to be made.
-            riders: sent along in the last call, and tried only once: nothing depends on them.
+            writes: the writes to make.
+            riders: writes that are sent along in the last call, and tried only once: nothing depends on them.
 
         Returns:
             The answers to the writes, then to the riders.
@@ -305,20 +306,20 @@ class Table:
                 except botocore.exceptions.ClientError as error:
                     if code_of(error) == "ConditionalCheckFailedException":
                         return ConditionFailed(error.response.get("Item", {}))
-                    if code_of(error) != "TransactionConflictException":  # which SDKs do not repeat
+                    if code_of(error) != "TransactionConflictException":  # SDKs do not repeat this one
                         raise
                 else:
                     return None
         raise self._contended(f"dynamodb:{action}")
 
     def _with_retries(self, writes: Sequence[Write], needed: int) -> list[Answer]:
-        """One batch; statements among the first `needed` that may pass later are tried again."""
+        """Write one batch; of the first `needed` statements, those that failed for now are tried again."""
         answers: list[Answer] = [None] * len(writes)
         left = list(range(len(writes)))
         for _ in self.tries():
             try:
                 became = self._batch([writes[item_key] for item_key in left])
-            except errors.OnefoldError as error:  # the call as a whole, which botocore has repeated
+            except errors.OnefoldError as error:  # the whole call failed, after botocore's tries
                 for item_key in left:
                     answers[item_key] = error
                 break
@@ -350,40 +351,40 @@ class Table:
             return ConditionFailed(error.get("Item") or response.get("Item"))
         if (
             error.get("Code") == "ValidationError"
-        ):  # PartiQL is known by examples; what it does not take, UpdateItem may
+        ):  # PartiQL is documented by examples; UpdateItem may accept what it refuses
             return self._one_by_one([write])[0]
 
         failure = botocore.exceptions.ClientError({"Error": error}, "BatchExecuteStatement")
         return translated(failure, _action_of(write), self.resource)
 
     def put_all(self, items: Sequence[Item]) -> None:
-        """Store items without a condition, 25 to a call; again what was left unprocessed.
+        """Store items without a condition, 25 to a call; those that were left unprocessed are tried again.
 
         Raises:
-            NotFoundError, UsageError, TransientError: as `call`; some of the items may be stored.
+            NotFoundError, UsageError, TransientError: as for `call`; some of the items may be stored.
         """
         for start in range(0, len(items), PUTS_MAX):
             chunk = [{"PutRequest": {"Item": item}} for item in items[start : start + PUTS_MAX]]
             self._drain({self.name: chunk}, "BatchWriteItem", self.client.batch_write_item, "UnprocessedItems")
 
     def delete_all(self, places: Sequence[Item]) -> None:
-        """Delete items, 25 to a call; those that do not exist are passed over. Errors as `put_all`."""
+        """Delete items, 25 to a call; items that do not exist are ignored. Errors as for `put_all`."""
         for start in range(0, len(places), PUTS_MAX):
             chunk = [{"DeleteRequest": {"Key": place}} for place in places[start : start + PUTS_MAX]]
             self._drain({self.name: chunk}, "BatchWriteItem", self.client.batch_write_item, "UnprocessedItems")
 
     def transact(self, actions: Sequence[Mapping[str, Any]]) -> None:
-        """Make changes of this table without conditions, all or none.
+        """Make changes to this table without conditions, all or none.
 
         Args:
-            actions: of TransactWriteItems, without the table's name.
+            actions: actions of TransactWriteItems, without the table's name.
         """
         named = [{kind: {"TableName": self.name, **one} for kind, one in action.items()} for action in actions]
         with aws_errors("dynamodb:TransactWriteItems", self.resource):
             self.client.transact_write_items(TransactItems=named)
 
     def close(self) -> None:
-        """Close the session, where the table is all that uses it."""
+        """Close the session; only if nothing else than the table uses it."""
         self._session.close()
 
     # -- reads ---------------------------------------------------------------------------------------------------------
@@ -398,7 +399,7 @@ class Table:
         return found
 
     def get(self, item_key: Item) -> Item | None:
-        """The item at one place, strongly consistent; None if there is none."""
+        """The item with this key, strongly consistent; None if there is none."""
         item: Item | None = self.call("get_item", Key=item_key, ConsistentRead=True).get("Item")
         return item
 
@@ -410,7 +411,7 @@ class Table:
         """The items of the table in any order, strongly consistent, one page at a time, on demand.
 
         Raises:
-            UsageError: the table has more than `pages_max` pages of 1 MB, where that is given.
+            UsageError: the table has more than `pages_max` pages of 1 MB, if that is given.
         """
         return self._pages("scan", pages_max, arguments)
 
@@ -432,7 +433,7 @@ class Table:
     # -- retries -------------------------------------------------------------------------------------------------------
 
     def tries(self) -> Iterator[int]:
-        """The numbers of the tries, with a pause before each but the first."""
+        """The numbers of the tries, with a pause before each except the first."""
         yield 0
         for number in range(1, TRIES):
             pause_ms = PAUSE_MS * 2 ** (number - 1)
@@ -454,14 +455,14 @@ class Table:
 
     def _contended(self, action: str) -> errors.TransientError:
         return errors.TransientError(
-            f"{action} on table {self.name} was put off {TRIES} times in a row.",
+            f"{action} on table {self.name} was deferred {TRIES} times in a row.",
             meaning="The table is throttled, or a transaction holds the item.",
             todo="Try again in a moment; if it lasts, see the table's throttling metrics.",
         )
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Runs of writes that fit into one call."""
+    """Consecutive writes in chunks that fit into one call."""
     start, size = 0, 0
     for item_key, write in enumerate(writes):
         size += size_of(write)
@@ -473,5 +474,5 @@ def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
 
 
 def _action_of(write: Write) -> str:
-    """The IAM action of a statement (IAM reference of DynamoDB: BatchExecuteStatement needs the one of each statement)."""
+    """The IAM action of a statement (IAM reference of DynamoDB: BatchExecuteStatement needs that of each statement)."""
     return "dynamodb:PartiQLInsert" if isinstance(write, Insert) else "dynamodb:PartiQLUpdate"
