@@ -1,8 +1,8 @@
-"""What a handler can know and do about its run: identity, time left, writes that commit with its record, retries, sends.
+"""The `Context` of a run, for its handler: identity, time left, writes that commit with its record, retries, sends.
 
 A `Context` belongs to one run of one handler, in one thread or task. Messages that the handler sends through
-`job.send(...)` are collected here and sent if, and only if, the run completes (outbox). So are those of its tasks and of the
-threads that it starts; what these send after the handler has ended is refused.
+`job.send(...)` are collected here and sent if, and only if, the run completes (outbox). The same is true of messages
+from its tasks and from the threads that it starts; after the handler has ended, their sends are refused.
 Never here: settling, heartbeats, policies. Invariant: nothing that a handler does with its context is visible to others
 before its record is written.
 """
@@ -37,17 +37,17 @@ current: ContextVar[Context | None] = ContextVar("onefold_context", default=None
 COUNTERS_MAX: Final = 16  # names in one run: they become columns of metrics
 COUNT_MAX: Final = 2**53 - 1  # the largest integer that JSON readers hold exactly
 _COUNTER: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_KEEPING = threading.Lock()  # between a run's end and sends of its threads; held for an append
+_KEEPING = threading.Lock()  # separates a run's end from sends of its threads; held only for an append
 _start: Any = None  # the original `Thread.start`, once it is wrapped
 _POOLS = "concurrent.futures.thread"
 _OTHER_POOLS = "multiprocessing.pool"
 _CALLBACKS = ("callback", "error_callback")
-_modules = 0  # how many modules were loaded when the pools were last looked for
-_watched: set[tuple[str, str]] = set()  # modules and their classes that are wrapped
+_modules = 0  # how many modules were loaded at the last search for pools
+_watched: set[tuple[str, str]] = set()  # modules and those of their classes that are wrapped
 
 
 def _after_fork() -> None:
-    global _KEEPING  # noqa: PLW0603 - it may have been held in the moment of the fork
+    global _KEEPING  # noqa: PLW0603 - it may have been held at the moment of the fork
     _KEEPING = threading.Lock()
 
 
@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def of_this_thread() -> Context | None:
-    """The run that this thread or task works for, or that the handler that started it works for; None: none.
+    """The run whose handler this thread or task is running, or whose handler has started it; None if there is none.
 
     In a forked child it is None: what the child sends is sent at once, not through a copy of its parent's outbox.
     """
@@ -64,15 +64,16 @@ def of_this_thread() -> Context | None:
 
 
 def watch_threads() -> None:
-    """From now on note which run each thread of this process works for: before Python 3.14 threads inherit no context.
+    """From now on note to which run each thread of this process belongs; before Python 3.14 they inherit no context.
 
     Called by code that performs runs. The functions that start threads or submit work to the standard library's pools are
-    wrapped once for the life of the process, as tracing libraries do: in Python 3.11 there is no way to see which code
-    started a thread, and what the thread sends would be sent before its run completes, or although it fails. A pool's
-    threads work for many runs: each item, and each callback of a future, belongs to the run that submitted it, and never to
-    the one that happened to use the pool first. The same is true of work submitted to a loop in another thread.
+    wrapped once for the life of the process, as tracing libraries do: in Python 3.11 there is no other way to see which
+    code started a thread, and a thread's messages would be sent before its run completes, or although it fails. A
+    pool's threads work for many runs: each item, and each callback of a future, belongs to the run that submitted it,
+    and never to the run that happened to use the pool first. The same is true of work submitted to a loop in another
+    thread.
     """
-    global _start  # noqa: PLW0603 - of the process, as the class is
+    global _start  # noqa: PLW0603 - one per process, like the class
     watch_pools()
     if _start is not None:
         return
@@ -83,7 +84,7 @@ def watch_threads() -> None:
     def noting(self: threading.Thread) -> None:
         run = of_this_thread()
         if _is_of_a_pool(self):
-            watch_pools()  # one of multiprocessing's is made before it is given work
+            watch_pools()  # a pool of multiprocessing starts its threads before it is given work
         elif run is not None and not self.name.startswith("onefold-"):
             self.run = functools.partial(_in_run, run, self.run)  # type: ignore[method-assign]
         start(self)
@@ -100,12 +101,12 @@ def watch_threads() -> None:
 
 
 def watch_pools(*, load: bool = False) -> None:
-    """As `watch_threads`, for pools and futures, once their modules have been loaded; called before each handler.
+    """Like `watch_threads`, for pools and futures whose modules have been loaded; called before each handler.
 
     Args:
-        load: load them now. It takes 17 ms, which is acceptable in a worker but not in a cold start.
+        load: load the modules now. It takes 17 ms, which is acceptable in a worker but not in a cold start.
     """
-    global _modules  # noqa: PLW0603 - of the process
+    global _modules  # noqa: PLW0603 - one per process
     if load:
         importlib.import_module(_POOLS)
     if _modules == len(sys.modules):
@@ -120,7 +121,7 @@ def watch_pools(*, load: bool = False) -> None:
 
 
 def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper of a function that submits work to a pool or a callback to a future: it passes on the run as well."""
+    """A wrapper of a function that submits work to a pool or a callback to a future; it also passes the run on."""
 
     @functools.wraps(give)
     def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +132,7 @@ def _giving(give: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _calling_back(give: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a pool of multiprocessing, whose callbacks are called in a thread of the pool."""
+    """Like `_giving`, for a pool of multiprocessing, whose callbacks are called in a thread of the pool."""
 
     @functools.wraps(give)
     def giving(self: object, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -174,12 +175,13 @@ class Context:
 
     Attributes:
         job, key, scope: the operation.
-        fence: grows with every claim of this operation and never restarts; give it to partners that can refuse older ones.
-        idempotency_key: the same for every run of this operation, at most 64 characters; give it to partners that honour
-            idempotency keys.
-        attempt: which run this is, 1 or more; `attempts_max` is the last one.
+        fence: grows with every claim of this operation and never restarts; pass it to partners that can refuse older
+            fences.
+        idempotency_key: the same for every run of this operation, at most 64 characters; pass it to partners that
+            honour idempotency keys.
+        attempt: the number of this run, 1 or more; `attempts_max` is the last one.
         message: the delivery that caused the run; None under `@once`, where the number of runs is not limited either.
-        raised: what the handler, or the probe, has raised; None before, and once that is recorded.
+        raised: what the handler, or the probe, has raised; None before that, and after it was recorded.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class Context:
         self.ended: bool = False
         self.lease_lost = False
         self.raised: BaseException | None = None
-        self.is_called: bool = False  # its handler; not yet while hooks around it begin
+        self.is_called: bool = False  # whether its handler was called; False while the hooks around it begin
         self._clock = clock
         self._entropy = entropy
         self._deadline_ms = deadline_ms
@@ -235,12 +237,12 @@ class Context:
         """Add messages to the outbox. From any thread, while the handler runs.
 
         Raises:
-            UsageError: it has ended, or this is a forked child; they were not sent.
+            UsageError: the handler has ended, or this is a forked child; the messages were not sent.
         """
         if not self._sends:
             raise errors.UsageError(
                 f"ctx.send was used in {self.job}, which is a call of a guarded function.",
-                meaning="A call has no outbox that could leave with its record. This was not sent.",
+                meaning="A call has no outbox that could be sent with its record. This was not sent.",
                 todo="Use job.send(...), which sends at once.",
             )
         if self.process != os.getpid():
@@ -256,42 +258,42 @@ class Context:
                     meaning="The run's outbox is closed. This was not sent.",
                     todo="Wait for them in the handler; to send apart from the run, job.deliver([job.message(payload)]).",
                 )
-                import logging  # 8 ms; only a defect of a program comes here
+                import logging  # 8 ms, and only a defect in a program leads here
 
                 logging.getLogger("onefold").error("%s", refused)  # an exception in a pool's thread may go unnoticed
                 raise refused
             self.outbox.extend(items)
 
     def end(self) -> None:
-        """The handler has ended: nothing is added to its outbox any more."""
+        """Note that the handler has ended: nothing is added to its outbox any more."""
         with _KEEPING:
             self.ended = True
 
     def send(self, job: handlers.Job[Any, Any], payload: Any, **options: Any) -> Receipt:
-        """As `job.send(payload, **options)`, from any thread: the message is sent if, and only if, this run completes.
+        """Like `job.send(payload, **options)`, from any thread; the message is sent if, and only if, the run completes.
 
         For threads that the handler did not start itself, such as those of a process-wide pool.
 
         Raises:
-            as `Job.send`; UsageError: the handler has ended, and nothing was sent.
+            as for `Job.send`; UsageError: the handler has ended, and nothing was sent.
         """
         return job.kept([job.outgoing(payload, **options)], self)[0]
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to an outcome counter of the business (`invoices_issued`), which counts if, and only if, this run completes.
+        """Add to a business counter such as `invoices_issued`; it counts if, and only if, this run completes.
 
         The counters of a run are stored in the history row of its completion, and that row is written with its record: a run
-        that failed, or was retried, or was a duplicate counts nothing. `onefold counts` adds them up by day and job; sinks
+        that failed, was retried, or was a duplicate counts nothing. `onefold counts` adds them up by day and job; sinks
         get them with the event `completed`. From any thread, while the handler runs.
 
         Args:
             name: lower-case letters, digits and underscores, beginning with a letter, at most 64 characters. Write it as a
-                literal: a name made from a payload would create an unlimited number of counters.
+                literal: names made from payloads would create an unlimited number of counters.
             by: how many, 0 or more, at most 2^53 - 1 in all.
 
         Raises:
-            UsageError: another name or number, more than 16 names in one run, a call under `@once`, or the handler has
-                ended; nothing was counted.
+            UsageError: an invalid name or number, more than 16 names in one run, a call under `@once`, or the handler
+                has ended; nothing was counted.
         """
         if not self._sends:
             raise errors.UsageError(
@@ -320,10 +322,10 @@ class Context:
         )
 
     def check(self) -> None:
-        """Call it between the steps of long work; raises when continuing is pointless.
+        """Raise an error if it is pointless to continue; call this between the steps of long work.
 
         Raises:
-            LeaseLost: someone else owns this operation now; what this run does will not be recorded.
+            LeaseLost: another process owns this operation now; what this run does will not be recorded.
             OutcomeUnknown: the run has passed its timeout.
         """
         if self.lease_lost:
@@ -342,8 +344,8 @@ class Context:
         """The database connection, inside a transaction that commits together with this run's record (level 4).
 
         A `sqlite3.Connection` on the embedded engine, a `psycopg.Connection` with records in PostgreSQL. Only jobs declared
-        with `effect="transactional"` have one. Do not commit or roll back, and leave onefold's own tables alone (SQLite
-        keeps them out of reach). The transaction begins at the first use and may stay open for 1 second.
+        with `effect="transactional"` have one. Do not commit or roll back, and leave onefold's own tables alone (on
+        SQLite they cannot be reached). The transaction begins at the first use and can stay open for 1 second.
 
         Raises:
             UsageError: the job is not transactional, or the backend cannot join transactions.
@@ -359,22 +361,22 @@ class Context:
         if hasattr(opened, "transact"):  # DynamoDB collects writes instead
             raise errors.UsageError(
                 f"ctx.connection was used in {self.job}, whose records are in DynamoDB.",
-                todo="Give the job's own writes to ctx.transact(...).",
+                todo="Pass the job's own writes to ctx.transact(...).",
             )
         return opened
 
     def transact(self, *actions: Mapping[str, Any]) -> None:
         """Add writes that commit in one transaction with this run's completion, or not at all (level 4).
 
-        For records in DynamoDB, and jobs declared with `effect="transactional"`. Nothing is sent before the handler has
-        returned; when it raises, nothing is. May be called several times:
+        For records in DynamoDB, and jobs declared with `effect="transactional"`. Nothing is written before the handler
+        has returned, and nothing at all if it raises. Can be called several times:
 
             ctx.transact({"Put": {"TableName": "invoices", "Item": {"id": order.id, "total": order.total}}})
 
         Args:
             actions: in the form of TransactWriteItems: each with one of `Put`, `Update`, `Delete`, `ConditionCheck`. Values
                 are plain Python (int and Decimal, not float), or DynamoDB's own form such as {"S": "text"}. At most 80 in
-                one run, no two of them on one item (DynamoDB takes 100; record and history need some).
+                one run, no two of them on the same item (DynamoDB allows 100; record and history need some).
 
         Raises:
             UsageError: the job is not transactional, records are not in DynamoDB, or an action is malformed; nothing of
@@ -391,7 +393,7 @@ class Context:
         collector.transact(*actions)
 
     def lends(self, connection: object) -> bool:
-        """Whether this is the connection that the handler has from here: its transaction is this run's own."""
+        """Whether this is the connection that the handler got from here, whose transaction is this run's own."""
         return self._used_connection and self._effects is not None and self._effects.open() is connection
 
     @property
@@ -402,8 +404,8 @@ class Context:
     def retry(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function`, and again after a transient failure: 50 ms x 2^n, +-50 %, 3 tries, within the time that is left.
 
-        Works for `async def` functions too: then the answer is a coroutine to be awaited. Where the job's `on_unknown` is
-        not `rerun`, a call whose answer was lost is not repeated: it may have had its effect.
+        For an `async def` function it returns a coroutine to be awaited. If the job's `on_unknown` is not `rerun`, a
+        call whose answer was lost is not repeated, because it may have had its effect.
 
         Raises:
             Exception: whatever the last try raised.

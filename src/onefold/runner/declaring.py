@@ -1,6 +1,6 @@
-"""Checking and building declarations: the code behind `App.queue` and `App.job`, and parts that other rooms share.
+"""Checks and builds declarations: the code behind `App.queue` and `App.job`, and parts that other rooms share.
 
-Values are passed as the user wrote them; an invalid one raises an error that says what to write instead.
+Values are passed as the user wrote them; an invalid value raises an error that says what to write instead.
 Never here: apps, which options exist and what they mean. Invariant: a result can be used without further checks, and a
 refused declaration has declared nothing.
 """
@@ -57,12 +57,12 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[[T], R]) -> Job[T, R]: ...
 
 
-_CONTEXT_NAMES = ("ctx", "context", "")  # of a second parameter without annotation; "" is _
+_CONTEXT_NAMES = ("ctx", "context", "")  # names of a second parameter without annotation; "" stands for _
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-JOB_NAME_CHARS_MAX = 128  # it is part of every key for partners and of metrics; SQS ids end there too
+JOB_NAME_CHARS_MAX = 128  # the name is part of every key for partners, and of metrics; ids in SQS are as long
 ALIASES_MAX = 10
 KEEP_DEFAULT = "90d"  # records of completed work answer duplicates for 90 days
-_GRACE_MS = limits.DAY_MS  # between the last possible redrive and forgetting the record
+_GRACE_MS = limits.DAY_MS  # time between the last possible redrive and the end of the record
 
 
 def queue_of(
@@ -79,14 +79,14 @@ def queue_of(
     function: Function | None = FUNCTION,
     internal: bool = False,
 ) -> Queue:
-    """A queue and its two companions. Arguments and errors as `App.queue`."""
+    """A queue with its dead-letter queue and its held queue. Arguments and errors as for `App.queue`."""
     if not isinstance(name, str):
         raise errors.UsageError(f"{name!r} is not a valid name for a queue.", todo="Use a text of A-Z a-z 0-9 - _.")
     dead_letter = DeadLetter() if dead_letter is None else dead_letter
     check_option(dead_letter, DeadLetter, "dead_letter", "after", 10)
     if function is not None:
         check_option(function, Function, "function", "memory_mb", 512)
-    suffix = ".fifo" if fifo else ""  # a name that ends in it does not make a FIFO queue; check_settings refuses it
+    suffix = ".fifo" if fifo else ""  # a name that ends in .fifo does not make a FIFO queue; check_settings refuses it
     stem = name.removesuffix(suffix)
     dead_name = f"{(dead_letter.name or stem + '-dead').removesuffix(suffix)}{suffix}"
     companion = functools.partial(QueueSettings, fifo=fifo, message_bytes_max=max_bytes, content_dedup=content_dedup)
@@ -151,10 +151,10 @@ def declare_job(
     permanent: Sequence[type[BaseException] | str] = (),
     unknown: Sequence[type[BaseException] | str] = (),
 ) -> Any:
-    """Implements `App.job`. Arguments and errors as there.
+    """Declare a job; the implementation of `App.job`, with its arguments and errors.
 
     Args:
-        runtime: where the job's messages go; it is added to the declarations of its registry.
+        runtime: sends the job's messages; the job is added to its registry.
     """
     registry = runtime.registry
     registry.check_own(queue)
@@ -188,7 +188,7 @@ def declare_job(
         )
         job.aliases, job.versions, job.executor = earlier, versions, _checked_executor(executor, effect)
         if when_complete is not None:
-            from onefold.runner.completion import title_of  # 15 ms of each start, needed by few jobs
+            from onefold.runner.completion import title_of  # 15 ms to import, and few jobs need it
 
             job.starts_after = title_of(when_complete, annotation, job_name)
         _warn_of_slips(job, queue, annotation)
@@ -213,13 +213,13 @@ def _checked_executor(executor: Executor | None, effect: Effect) -> Executor | N
 
 def _check_source(source: str) -> None:
     if source != "json":
-        from onefold.runner.sources import check_source  # for jobs whose messages have an envelope
+        from onefold.runner.sources import check_source  # only for jobs whose messages have an envelope
 
         check_source(source, "this job")
 
 
 def _free_name(name: Any, jobs: Mapping[str, object]) -> str:
-    """The name of a job that is to be declared, checked."""
+    """The name of a job to be declared, after checking that it is valid and not taken."""
     if not str(name).isprintable() or len(str(name)) > JOB_NAME_CHARS_MAX:
         raise errors.UsageError(
             f"{name!r:.80} is not a valid name for a job.",
@@ -238,12 +238,12 @@ def _check_alias(name: str, jobs: Mapping[str, Any], what: str) -> None:
         raise errors.ConflictError(
             f"The {what} {name!r:.140} is an earlier name of the job {other}.",
             meaning="Its records and messages could be either's.",
-            todo="Take it out of aliases= of one of them, or give the other job another name=.",
+            todo="Remove it from aliases= of one of them, or give the other job another name=.",
         )
 
 
 def _free_aliases(aliases: Any, name: str, jobs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The earlier names of a job that is to be declared, checked."""
+    """The earlier names of a job to be declared, after checking that they are valid and not taken."""
     if isinstance(aliases, str | bytes) or not hasattr(aliases, "__iter__"):
         raise errors.UsageError(f"aliases={aliases!r:.80} is not a list of names.", todo="Write aliases=['old_name'].")
     found: tuple[Any, ...] = tuple(aliases)
@@ -263,14 +263,14 @@ def _free_aliases(aliases: Any, name: str, jobs: Mapping[str, Any]) -> tuple[str
             raise errors.ConflictError(
                 f"The alias {alias!r:.140} of {name} is the name of another job.",
                 meaning="Its records and messages could be either's.",
-                todo="Take it out, or remove the other job.",
+                todo="Remove the alias, or remove the other job.",
             )
         _check_alias(alias, jobs, "alias")
     return found
 
 
 def _versions_of(name: str, version: Any, upgrade: Any) -> Versions | None:
-    """The versions of a job's payload; None where it has one."""
+    """The versions of a job's payload; None if it has only one."""
     check_whole(version, "version", 1, PAYLOAD_VERSIONS_MAX)
     if upgrade is not None and not hasattr(upgrade, "items"):
         raise errors.UsageError(
@@ -283,7 +283,7 @@ def _versions_of(name: str, version: Any, upgrade: Any) -> Versions | None:
                 f"{name} has upgrades, and its payload is at version 1.", todo=f"Write version={max(upgrade) + 1}."
             )
         return None
-    from onefold.runner.versions import Versions  # few jobs have several; cold starts are measured
+    from onefold.runner.versions import Versions  # few jobs have several versions; cold starts are measured
 
     versions = Versions(name, version)
     for number, function in (upgrade or {}).items():
@@ -301,7 +301,7 @@ def policy_of(
     keep: Duration,
     owner: str | None,
 ) -> Callable[[str], Policy]:
-    """A function that makes the policy of a job, once its name is known. Arguments as `App.job`.
+    """A function that makes the policy of a job from its name. Arguments as for `App.job`.
 
     Raises:
         UsageError: an invalid option; the error names it and says what to do.
@@ -371,17 +371,17 @@ def keep_ms_of(queue: Queue, keep: Duration) -> int:
         spelled = " + ".join(duration.to_text(part) for part in parts)
         raise errors.UsageError(
             f"keep={keep!r} is shorter than {duration.to_text(needed_ms)} = {spelled}.",
-            meaning="(retention of the queue + retention of its dead letters + grace.) A late redrive would run again.",
+            meaning="That is the queue's retention + that of its dead letters + grace. A late redrive would run again.",
             todo=f'Keep records for at least "{duration.to_text(needed_ms)}", or shorten the retentions.',
         )
     return keep_ms
 
 
 def _compared(only: Any, ignored: Any, annotation: Any, job_name: str) -> Compared | None:
-    """The fields that a job's fingerprint is of; None: all, without their names.
+    """The fields from which a job's fingerprint is made; None: all of them, without their names.
 
     Raises:
-        UsageError: no list of names, or a name that the payload's type does not have.
+        UsageError: not a list of names, or a name that the payload's type does not have.
     """
     if only is None and not ignored:
         return None
@@ -394,14 +394,14 @@ def _compared(only: Any, ignored: Any, annotation: Any, job_name: str) -> Compar
         wrong = [name for name in names if known and name not in known]
         if wrong:
             raise errors.UsageError(
-                f"{what}= of {job_name} names {wrong[0]!r}, which is no field of its payload.",
+                f"{what}= of {job_name} names {wrong[0]!r}, which is not a field of its payload.",
                 todo=f"Its fields are: {', '.join(known)}.",
             )
     return Compared(None if only is None else tuple(only), tuple(ignored))
 
 
 def _fields_of(annotation: Any) -> dict[str, tuple[str, Any]]:
-    """The fields of a class of payloads: name in JSON, and their type as text and the function that makes their default."""
+    """The fields of a class of payloads by their name in JSON: the type as text, and the function for the default."""
     if hasattr(annotation, "__struct_fields__"):
         given: Sequence[Any] = annotation.__struct_defaults__
         padded = (None,) * (len(annotation.__struct_fields__) - len(given)) + tuple(given)
@@ -432,7 +432,7 @@ def _warn_of_slips(job: Job[Any, Any], queue: Queue, annotation: Any) -> None:
         if is_fresh and name not in compared.ignored and (compared.only is None or name in compared.only):
             warnings.warn(
                 f"The field {name} of {job.name}'s payload looks like the time of the send: a message that is sent again has"
-                f' another, and is a conflict with the first. Leave it out of the comparison: ignore=["{name}"].',
+                f' another one, which conflicts with the first. Leave it out of the comparison: ignore=["{name}"].',
                 stacklevel=3,
             )
     if job.rules.group is not None and not queue.settings.fifo and not queue.internal:
@@ -450,10 +450,10 @@ def _warn_of_slips(job: Job[Any, Any], queue: Queue, annotation: Any) -> None:
 
 
 def group_rule(queue: Queue, group: str | KeyFunction | None, annotation: Any, job_name: str) -> KeyRule | None:
-    """The rule of the message group; None where the job has none.
+    """The rule of the message group; None if the job has none.
 
     Raises:
-        UsageError: a FIFO queue without one, or an invalid rule.
+        UsageError: a FIFO queue without a rule, or an invalid rule.
     """
     if group is None and queue.settings.fifo:
         raise errors.UsageError(
@@ -494,7 +494,7 @@ def lists_of(
     """A job's own exception classes by failure kind; a single text or class counts as a list of one.
 
     Raises:
-        UsageError: as `check_lists`.
+        UsageError: as for `check_lists`.
     """
     lists: dict[str, tuple[type[BaseException] | str, ...]] = {}
     for kind, classes in (("transient", transient), ("permanent", permanent), ("unknown", unknown)):
@@ -512,10 +512,10 @@ def lists_of(
 
 
 def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
-    """The payload's and the result's annotation; Any where there is none.
+    """The annotations of a handler's payload and of its result; Any where there is none.
 
     Raises:
-        UsageError: it is not usable as a handler.
+        UsageError: the function cannot be used as a handler.
     """
     produces = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
     if produces or not callable(handler):
@@ -542,19 +542,19 @@ def types_of(handler: Callable[..., Any]) -> tuple[Any, Any]:
 
 
 def check_parameters(function: Callable[..., Any], hints: Mapping[str, Any] | None, first: str) -> None:
-    """Refuse parameters that nothing is passed to: a call passes one argument, and the Context as a second one.
+    """Refuse parameters to which nothing is passed: a call passes one argument, and the Context as a second one.
 
     Args:
         function: a handler, or the function of a schedule. hints: its annotations; None if they have not been read yet.
         first: a name for the first argument, for the text of the error.
 
     Raises:
-        UsageError: it has another parameter without a default, or its second one is not the Context.
+        UsageError: the function has another parameter without a default, or its second one is not the Context.
     """
     if hints is None:
         try:
             hints = typing.get_type_hints(function)
-        except (NameError, TypeError):  # for a type that only a type checker imports, or for a partial
+        except (NameError, TypeError):  # a type that only a type checker imports, or a partial
             hints = getattr(function, "__annotations__", {})
     parameters = inspect.signature(function).parameters
     names = positional_names(function) or list(parameters)

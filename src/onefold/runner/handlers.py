@@ -1,7 +1,7 @@
 """A declared job: its name, handler, payload type, key rule and policy; sending to it, and reading its deliveries.
 
-`Job` is made by `App.job`. It turns a payload into a message (`outgoing.py`) and a message into `Facts`; it performs neither
-the sending (a `Sender` is passed in) nor the run (the runner does). Never here: storage, threads, policy decisions.
+`App.job` makes a `Job`. It turns a payload into a message (`outgoing.py`) and a message into `Facts`; the sending is
+done by the `Runtime` that it is given, and the run by the runner. Never here: storage, threads, policy decisions.
 Invariant: a message that this job sent reads back as an equal payload with the same key and fingerprint.
 """
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from onefold.runner.versions import Versions
 
 JudgeFailure = Callable[[Failed, Delivery, Callable[[], Sequence[Row]], float], Outcome]
-"""The outcome of a failed run, its delivery, the operation's history (read only when called), and chance in [0, 1)."""
+"""From a failure, its delivery, a function that reads the operation's history, and a random number: the outcome."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -58,7 +58,7 @@ class Done(Struct, frozen=True):
     """A probe's answer: the effect happened.
 
     Args:
-        result: what the handler would have returned; it answers duplicates from now on.
+        result: what the handler would have returned; duplicates get it from now on.
     """
 
     result: Any = None
@@ -69,7 +69,7 @@ class NotDone(Struct, frozen=True):
 
 
 class StillUnknown(Struct, frozen=True):
-    """A probe's answer: it does not know; a person must decide.
+    """A probe's answer: the probe does not know, and a person must decide.
 
     Args:
         why: one line for that person.
@@ -86,9 +86,9 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     Args:
         payload: codec of the payload's type.
-        key: the business key; tenant, group: scope and message group, or None.
-        compared: the fields that its fingerprint is of; None: all, and none is named.
-        source: which envelope foreign messages come in (see `runner/sources.py`).
+        key: the rule for the business key; tenant, group: those for scope and message group, or None.
+        compared: the fields from which its fingerprint is made; None: all of them.
+        source: the envelope of messages that onefold did not send (see `runner/sources.py`).
     """
 
     payload: PayloadCodec[Any]
@@ -99,26 +99,26 @@ class Rules(Struct, frozen=True, kw_only=True):
     compared: Compared | None = None
 
     def fingerprint(self, text: bytes | str) -> str:
-        """Of a payload's JSON text. Errors as `PayloadCodec.fingerprint`."""
+        """The fingerprint of a payload's JSON text. Errors as for `PayloadCodec.fingerprint`."""
         return self.payload.fingerprint(text) if self.compared is None else self.compared.of(text)
 
 
 class Job(Generic[P, R]):
-    """A declared job. Call it to run the handler directly (no guard, no queue: for tests); use `send` to have it run once.
+    """A declared job. Use `send` to have its handler run once; a direct call runs it without guard or queue, in tests.
 
     Attributes:
         name: as stored in records and messages.
         policy: its retry, timeout and unknown-outcome settings.
         starts_after: the schedule or map job whose complete runs start it; None for a job that is only sent.
-        judge_failure: decides the outcome of a failed item of a map run; None for a job that is not a map's.
-        dispatches: its handler dispatches the run that its key names.
-        ticks: each of its messages is a tick, whose run is its key.
+        judge_failure: decides the outcome of a failed item of a map run; None for a job that does not belong to a map.
+        dispatches: whether its handler dispatches the run that its key names.
+        ticks: whether each of its messages is a tick; the key is then the name of its run.
         normal: turns a payload that can be written in several ways into one form, before its key is read; None: it is used
-            as it is. Raises PayloadError if it belongs to another job.
-        aliases: names that it had before; names: its present one and those. versions: of its payload; None: it has one.
-        executor: where its handler runs, whatever the worker says; None: where the worker says.
-        app: name of the app that declares it; travels with its messages.
-        hooks: run around its handler, and when that raises.
+            unchanged. Raises PayloadError if the payload belongs to another job.
+        aliases: names that it had before; names: its present name and those. versions: its payload's; None: only one.
+        executor: where its handler runs, whatever the worker's settings are; None: as these say.
+        app: name of the app that declares it; sent with its messages.
+        hooks: run around its handler, and when the handler raises.
         internal: only onefold itself sends to its queue, so the attributes of its messages count without a signature.
     """
 
@@ -171,20 +171,20 @@ class Job(Generic[P, R]):
         return (self.name, *self.aliases)
 
     def upgrade(self, from_version: int) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-        """Declare how a payload of an earlier version becomes the next one's: the function below takes and returns it.
+        """Declare a function that turns a payload of an earlier version into one of the next version.
 
             @book_courier.upgrade(from_version=1)
             def with_currency(order: dict) -> dict:
                 return {**order, "currency": "EUR"}
 
         It is applied before the payload is validated, to plain JSON values, and again at every delivery; it must depend on
-        nothing else. With several versions between, one function after the other is applied.
+        nothing else. If there are several versions in between, one function after the other is applied.
 
         Args:
             from_version: 1 up to the job's `version=` - 1.
 
         Raises:
-            UsageError: no earlier version of this job. ConflictError: there is one already.
+            UsageError: not an earlier version of this job. ConflictError: that version has a function already.
         """
         if self.versions is None:
             raise errors.UsageError(
@@ -221,12 +221,13 @@ class Job(Generic[P, R]):
         """Send one message. On return it is durable; inside a handler it is sent when the run completes (outbox).
 
         Args:
-            payload: of the type the handler takes.
-            delay: not before so long from now. `run_at`: not before that instant (with a time zone). Any time ahead. On a
-                FIFO queue the message takes its place in its group when it is due: what is sent to the group before then
-                runs first. SQS delays no single message of a FIFO queue: there it needs `--later`, and is refused without.
-            key: instead of the declared key rule.
-            dedup_id: FIFO queues: instead of one derived from job, key and payload.
+            payload: of the type that the handler takes.
+            delay: run no earlier than this long from now. `run_at`: run no earlier than this instant, with a time zone.
+                There is no upper limit. On a FIFO queue the message gets its place in its group when it is due, behind
+                all sent before then. SQS cannot delay single messages of a FIFO queue: there it needs `--later`, and is
+                refused without it.
+            key: used instead of the declared key rule.
+            dedup_id: FIFO queues: used instead of one derived from job, key and payload.
             connection: your connection to the engine's own file, or to a database with the app's outbox: the message is part
                 of the transaction that is open on it, and is sent if, and only if, you commit. A `sqlite3.Connection`, a
                 `psycopg.Connection`, Django's `connection`, a SQLAlchemy Session or Connection.
@@ -236,7 +237,7 @@ class Job(Generic[P, R]):
             UsageError: delay and run_at together, a run_at that is not a datetime or has no zone; a connection that is
                 closed, to another database, or in autocommit mode without a transaction.
             StorageBusy: the engine could not write; nothing was sent.
-            TransientError: the job is `unique`, and another process is sending this key; ask again.
+            TransientError: the job is `unique`, and another process is sending this key; send again later.
         """
         outgoing = self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)
         return self._send([outgoing], connection)[0]
@@ -251,7 +252,7 @@ class Job(Generic[P, R]):
         dedup_id: str | None = None,
         connection: object = None,
     ) -> Receipt:
-        """As `send`, from a coroutine: nothing stops the loop. A task that is cancelled meanwhile may have sent.
+        """Like `send`, for coroutines: it does not block the loop. A task that is cancelled meanwhile may have sent.
 
         Args:
             delay, run_at, key, dedup_id: as for `send`.
@@ -259,24 +260,24 @@ class Job(Generic[P, R]):
                 on one of them, to the database with the app's outbox: sent if, and only if, its transaction commits.
 
         Raises:
-            as `send`; UsageError: a connection that is not asynchronous.
+            as for `send`; UsageError: a connection that is not asynchronous.
         """
         outgoing = self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id)
         return (await self._asend([outgoing], connection))[0]
 
     def send_many(self, payloads: Iterable[P], *, connection: object = None) -> list[Receipt]:
-        """As `send` for each payload, in order, in one transaction: all are accepted or none.
+        """Like `send` for each payload, in order, in one transaction: all are accepted or none.
 
         Args:
-            connection: that transaction is yours, as for `send`.
+            connection: as for `send`; the transaction is then yours.
 
         Raises:
-            UsageError: one payload, and no list of them; others as `send`.
+            UsageError: a single payload instead of a list; others as for `send`.
         """
         return self._send(self._outgoing_of(payloads), connection)
 
     async def asend_many(self, payloads: Iterable[P], *, connection: object = None) -> list[Receipt]:
-        """As `send_many`, from a coroutine: nothing stops the loop. `connection`, errors: as `asend`."""
+        """Like `send_many`, for coroutines: it does not block the loop. `connection` and errors as for `asend`."""
         return await self._asend(self._outgoing_of(payloads), connection)
 
     def _outgoing_of(self, payloads: Iterable[P]) -> list[Outgoing]:
@@ -302,7 +303,7 @@ class Job(Generic[P, R]):
         return await self._runtime.asend(outgoing, connection) if inside is None else self.kept(outgoing, inside)
 
     def kept(self, outgoing: Sequence[Outgoing], run: context.Context) -> list[Receipt]:
-        """Put messages into the outbox of a run. Errors as `Context.keep`."""
+        """Put messages into the outbox of a run. Errors as for `Context.keep`."""
         if self._runtime.tracing is None:
             return keep(outgoing, run.keep)
         with self._runtime.tracing.sending(outgoing, outbox=True) as carrying:
@@ -319,16 +320,16 @@ class Job(Generic[P, R]):
     ) -> dict[str, dict[str, Any]]:
         """An action for your own call of DynamoDB's TransactWriteItems: the message is sent if, and only if, that succeeds.
 
-        It has its id from here on: in a call that is repeated because its answer was lost, use the same action.
+        The action contains the message's id: when you repeat a call whose answer was lost, pass the same action.
 
         Args:
             delay, run_at, key, dedup_id: as for `send`.
 
         Returns:
-            `{"Put": {"TableName": ..., "Item": ...}}`, in the form of boto3's client. Nothing is asked of DynamoDB.
+            `{"Put": {"TableName": ..., "Item": ...}}`, in the form of boto3's client. DynamoDB is not called.
 
         Raises:
-            PayloadError: as `send`; a message over 390,000 bytes. UsageError: the app's `outbox=` is not in DynamoDB.
+            PayloadError: as for `send`; a message over 390,000 bytes. UsageError: `outbox=` is not in DynamoDB.
         """
         return self._runtime.outbox_item(self.outgoing(payload, delay=delay, run_at=run_at, key=key, dedup_id=dedup_id))
 
@@ -338,7 +339,7 @@ class Job(Generic[P, R]):
         """What is known of an operation now: its state, its result, its attempts, and why it failed last.
 
         Args:
-            key: of the operation, as the receipt of its send has it. tenant: its scope, where the job has tenants.
+            key: the operation's key, as in the receipt of its send. tenant: its scope, where the job has tenants.
 
         Raises:
             PayloadError: the stored result is not of the type that the handler returns.
@@ -347,7 +348,7 @@ class Job(Generic[P, R]):
         return lookup.look(self._runtime, self._looked_at(), key, tenant)
 
     async def alook(self, key: str, *, tenant: str = "") -> Known[R]:
-        """As `look`, from a coroutine: nothing stops the loop."""
+        """Like `look`, for coroutines: it does not block the loop."""
         return await self._runtime.in_thread(lambda: self.look(key, tenant=tenant))
 
     def cancel(self, key: str, *, tenant: str = "") -> bool:
@@ -356,22 +357,22 @@ class Job(Generic[P, R]):
         Only on an engine in a file. The record does not change, and the operation can be sent again.
 
         Raises:
-            UsageError: the engine finds no message by its key (SQS).
+            UsageError: the engine cannot find a message by its key (SQS).
         """
         return lookup.cancel(self._runtime, self._looked_at(), key, tenant)
 
     async def acancel(self, key: str, *, tenant: str = "") -> bool:
-        """As `cancel`, from a coroutine: nothing stops the loop."""
+        """Like `cancel`, for coroutines: it does not block the loop."""
         return await self._runtime.in_thread(lambda: self.cancel(key, tenant=tenant))
 
     def wait(self, key: str, timeout: duration.Duration = "30s", *, tenant: str = "") -> Known[R]:
         """Wait until an operation is done, dead or held, and return what is known then; for tests and scripts.
 
         Args:
-            timeout: at most so long.
+            timeout: how long to wait at most.
 
         Raises:
-            TransientError: it is not by then. Others as `look`.
+            TransientError: the operation has not ended by then. Others as for `look`.
         """
         return lookup.wait(self._runtime, self._looked_at(), key, tenant, timeout)
 
@@ -382,7 +383,7 @@ class Job(Generic[P, R]):
         *,
         tenant: str = "",
     ) -> Known[R]:
-        """As `wait`, from a coroutine: nothing stops the loop. A task that is cancelled changes nothing."""
+        """Like `wait`, for coroutines: it does not block the loop. Cancelling the task changes nothing."""
         return await lookup.await_end(self._runtime, self._looked_at(), key, tenant, timeout)
 
     def _looked_at(self) -> lookup.JobView[R]:
@@ -397,15 +398,15 @@ class Job(Generic[P, R]):
     def message(
         self, payload: P, *, delay: duration.Duration | None = None, run_at: datetime | None = None
     ) -> Outgoing:
-        """The message for a payload, for a dispatcher to `yield`; nothing is sent here. Arguments and errors as `send`."""
+        """The message for a payload, for a dispatcher to `yield`; nothing is sent. Arguments, errors: as for `send`."""
         return self.outgoing(payload, delay=delay, run_at=run_at)
 
     def deliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """Send messages now, past the outbox of a handler that may be running. Errors as `send`."""
+        """Send messages at once, not through the outbox of a handler that may be running. Errors as for `send`."""
         return self._runtime.send(outgoing)
 
     async def adeliver(self, outgoing: Sequence[Outgoing]) -> list[Receipt]:
-        """As `deliver`, from a coroutine: nothing stops the loop."""
+        """Like `deliver`, for coroutines: it does not block the loop."""
         return await self._runtime.asend(outgoing)
 
     def outgoing(
@@ -417,7 +418,7 @@ class Job(Generic[P, R]):
         key: str | None = None,
         dedup_id: str | None = None,
     ) -> Outgoing:
-        """The message that `send` would send. Arguments and errors as there."""
+        """The message that `send` would send. Arguments and errors as for `send`."""
         rules = self.rules
         body = rules.payload.encode(payload)
         fingerprint = rules.fingerprint(body)
@@ -456,7 +457,7 @@ class Job(Generic[P, R]):
             attributes = delivery.attributes
             sent_by_us = JOB_ATTRIBUTE in attributes
             if not sent_by_us and self.rules.source != "json":
-                from onefold.runner import sources  # few jobs have envelopes; imported here for the sake of cold starts
+                from onefold.runner import sources  # imported here for faster cold starts: few jobs have envelopes
 
                 found = sources.unwrap(self.rules.source, body, attributes)
                 if isinstance(found, sources.NotAJob):
@@ -482,7 +483,7 @@ class Job(Generic[P, R]):
                     return self._without_key(delivery, malformed=claimed, kind="untrusted"), None
             scope = self.rules.tenant.of(payload) if self.rules.tenant else ""
             if self.limit is not None and self.limit.key is not None:
-                self.limit.key.of(payload)  # admission computes it again, where a message cannot be refused
+                self.limit.key.of(payload)  # checked here, because admission, which computes it again, cannot refuse
             amends = attributes.get(AMENDS_ATTRIBUTE)
             facts = Facts(
                 key=RecordKey(scope, self._name_in(attributes), key),
@@ -498,15 +499,15 @@ class Job(Generic[P, R]):
         return facts, payload
 
     def _name_in(self, attributes: Mapping[str, Attribute]) -> str:
-        """The job's name as a message has it: an earlier one, where it was sent before the job was renamed."""
+        """The job's name in a message: an earlier name, if it was sent before the job was renamed."""
         named = attributes.get(JOB_ATTRIBUTE) if self.aliases else None
         return str(named.value) if named is not None and named.value in self.aliases else self.name
 
     def _claimed_wrongly(self, attributes: Mapping[str, Attribute], key: str) -> str | None:
-        """An attribute of an untrusted message that its body does not confirm; None where the body confirms all.
+        """A sentence about an attribute of an untrusted message that its body does not confirm; None: there is none.
 
         Args:
-            key: as its body gives it.
+            key: the key that its body gives.
         """
         says = {KEY_ATTRIBUTE: key, RUN_ATTRIBUTE: key if self.ticks else None, AMENDS_ATTRIBUTE: None}
         for name, derived in says.items():
@@ -535,12 +536,12 @@ class Job(Generic[P, R]):
         )
 
     def invoke(self, payload: Any, ctx: context.Context) -> R | Awaitable[R]:
-        """Call the handler as the runner does."""
+        """Call the handler, as the runner does; the result may have to be awaited."""
         answer: R | Awaitable[R] = self.handler(payload, ctx) if self.takes_context else self.handler(payload)
         return answer
 
     def ask(self, payload: Any, ctx: context.Context) -> Any:
-        """Call the probe as the runner does; the answer may have to be awaited."""
+        """Call the probe, as the runner does; the answer may have to be awaited."""
         assert self.probe is not None
         return self.probe(payload, ctx) if self.probe_takes_context else self.probe(payload)
 
@@ -566,33 +567,33 @@ class Job(Generic[P, R]):
 
 
 def _run_that_keeps(connection: object) -> context.Context | None:
-    """The run in whose outbox a message goes that is sent now with this connection; None: it is sent."""
+    """The run into whose outbox a message goes that is sent now with this connection; None: it is sent at once."""
     inside = context.of_this_thread()
     return inside if inside is not None and (connection is None or inside.lends(connection)) else None
 
 
 def _unmarked(body: bytes | str) -> bytes | str:
-    """A payload without what a replay added to it: a replayed event is the same payload."""
+    """A payload without what a replay has added to it, because a replayed event has the same payload."""
     if isinstance(body, bytes) or '"replay-name"' not in body:
         return body
-    from onefold.record.envelopes import unmarked  # only for replayed events; imported here for the sake of cold starts
+    from onefold.record.envelopes import unmarked  # imported here for faster cold starts: only replayed events need it
 
     return unmarked(body)
 
 
 def run_of(delivery: Delivery | Peeked) -> str | None:
-    """The run that a message belongs to; None where it belongs to none, or its attribute is not trusted."""
+    """The run that a message belongs to; None if it belongs to none, or its attribute is not trusted."""
     named = delivery.attributes.get(RUN_ATTRIBUTE) if delivery.attributes and delivery.trusted else None
     return str(named.value) if named is not None else None
 
 
 def positional(function: Callable[..., Any]) -> int:
-    """How many positional parameters a handler takes: the payload, and perhaps the context."""
+    """How many positional parameters a handler has: the payload, and perhaps the context."""
     return len(positional_names(function))
 
 
 def positional_names(function: Callable[..., Any]) -> Sequence[str]:
-    """The names of these parameters, in order."""
+    """The names of a handler's positional parameters, in order."""
     if type(function) is FunctionType and not vars(function):  # a plain function, not a wrapper
         code = function.__code__  # inspect.signature would take 0.1 ms of every cold start
         return code.co_varnames[: code.co_argcount]
