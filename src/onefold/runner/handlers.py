@@ -223,9 +223,8 @@ class Job(Generic[P, R]):
         Args:
             payload: of the type that the handler takes.
             delay: run no earlier than this long from now. `run_at`: run no earlier than this instant, with a time zone.
-                There is no upper limit. On a FIFO queue the message gets its place in its group when it is due, behind
-                all sent before then. SQS cannot delay single messages of a FIFO queue: there it needs `--later`, and is
-                refused without it.
+                Without limit. On a FIFO queue the message gets its place in its group when it is due, behind all sent
+                before then; with SQS this needs `--later`, as SQS cannot delay single messages of a FIFO queue.
             key: used instead of the declared key rule.
             dedup_id: FIFO queues: used instead of one derived from job, key and payload.
             connection: your connection to the engine's own file, or to a database with the app's outbox: the message is part
