@@ -169,7 +169,7 @@ class RecordChanger:
         Args:
             now_ms: for expiry and counts; None for verbs that are not given the time and complete nothing.
             guess: what is probably stored if this process does not know; None to read first.
-            unreadable: gives the answer if something else than a record is stored, which is not changed.
+            unreadable: gives the answer if something other than a record is stored, which is not changed.
 
         Raises:
             TransientError: others kept changing the same record.
@@ -375,7 +375,7 @@ class RedisStore:
         """See `contracts.verbs.Store`; one call.
 
         Raises:
-            StorageError: something else than a record is stored under one of the keys.
+            StorageError: something other than a record is stored under one of the keys.
         """
         found = self._changer.read(keys)
         for stored in found:

@@ -95,17 +95,16 @@ class Database:
                 makes it durable too, since the write-ahead log is synced as a whole.
             adds: True for work that only takes space (a send, a guarded call): it is refused early, while there is still
                 room to finish accepted messages, which frees space.
-            early: other processes may see the work before it is on disk. This call still waits for the disk, but
-                meanwhile the turn is free. Only for work whose effects other processes never report without a synced
-                write of their own (docs/decisions/0017).
+            early: other processes may see the work before it is on disk. This call waits for the disk, but the turn is
+                free. Only for work that other processes never report without a synced write (docs/decisions/0017).
 
         On a full disk the log is written into the file and `run` is called once more. The work of several callers
         shares one transaction; each has a savepoint, so an exception affects only its caller. `run` must not commit,
         roll back, wait, or call `write` of another engine.
 
         Raises:
-            StorageBusy: another process, or an open transaction of this process (`begin_exclusive`), held the file for
-                longer than `busy_ms`, or the disk is full; nothing was written.
+            StorageBusy: another process, or an open transaction of this one (`begin_exclusive`), held the file for longer
+                than `busy_ms`, or the disk is full; nothing was written.
             StorageError: the file is corrupt, read-only or gone.
             Exception: whatever `run` raised; nothing of it was written.
         """
@@ -203,8 +202,7 @@ class Database:
     def _run_waiting(self, own: Work[Any]) -> None:
         """Run all waiting work in one transaction.
 
-        After an exception from outside (a signal), the others' work is not lost: each caller runs its own when it gets
-        the turn.
+        After an exception from outside (a signal), the others' work is not lost: each runs its own when it has the turn.
         """
         batch = Batch()
         with batch.running:
@@ -331,8 +329,7 @@ class Database:
         """Check whether the file is still the one that was opened; for processes that rarely write.
 
         Raises:
-            StorageError: the file, its log or the log's index was removed, replaced or damaged, or the log could not be
-                synced.
+            StorageError: the file, its log or the log's index was removed, replaced or damaged; or a sync failed.
         """
         self._log.check()
         if self.in_memory or self._opened is None or self._file.is_there():
@@ -440,8 +437,7 @@ class Database:
     def take_back(self, run: Run[object]) -> None:
         """Undo what other processes can see of a call that raised `log.NotOnDisk`; errors while undoing are ignored.
 
-        It is not synced: after one failed sync, later syncs prove nothing. A power cut may lose this write and keep
-        what it undoes.
+        It is not synced: after one failed sync, later syncs prove nothing, so a power cut may keep what this undoes.
         """
 
         def undo(writer: sqlite3.Connection) -> None:
@@ -549,8 +545,8 @@ class Database:
         if self._is_copy:
             raise errors.UsageError(
                 f"{self.path} is in the memory of the process that opened it; this one was forked from it.",
-                meaning="What is sent or claimed here, that process would never see.",
-                todo="Use a file, or open a database in memory of its own in this process.",
+                meaning="That process would never see what is sent or claimed here.",
+                todo="Use a file, or open another database in memory in this process.",
             )
         if not self._file.is_itself():
             raise self._file.refusal(is_saved=True, log=None)

@@ -120,7 +120,7 @@ def _send_on(
         [(target.id, new, now_ms, visible_at_ms, grp, None if grp is None else new, dedup_id, message.key,
           meta_text(meta), edit.body if edit else message.body)],
     )  # fmt: skip
-    if old_group is not None:  # after the insert, because the message may move to the end of its own group
+    if old_group is not None:  # after the insert, or its group could be empty and be deleted
         refresh_groups_in(connection, source, [old_group], now_ms)
     moved = Moved(message.message_id, f"{target.token}-{new}", target.settings.name)
     if isinstance(connection, LentConnection):

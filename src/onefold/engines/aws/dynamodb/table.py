@@ -384,7 +384,7 @@ class Table:
             self.client.transact_write_items(TransactItems=named)
 
     def close(self) -> None:
-        """Close the session; only if nothing else than the table uses it."""
+        """Close the session; only if nothing but the table uses it."""
         self._session.close()
 
     # -- reads ---------------------------------------------------------------------------------------------------------
