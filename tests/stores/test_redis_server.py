@@ -299,7 +299,7 @@ def test_cluster_is_asked_of_a_server_that_is_none(server: str) -> None:
         ("-MISCONF Errors writing to the AOF file: No space left on device", errors.StorageBusy, "a full disk"),
         ("-NOREPLICAS Not enough good replicas to write.", errors.StorageBusy, "missing replicas"),
         ("-BUSY Redis is busy running a script.", errors.StorageBusy, "script that runs for long"),
-        ("-MASTERDOWN Link with MASTER is down", errors.TransientError, "not whole at the moment"),
+        ("-MASTERDOWN Link with MASTER is down", errors.TransientError, "incomplete at the moment"),
         ("-CLUSTERDOWN Hash slot not served", errors.TransientError, "CLUSTER INFO"),
         ("-ERR max number of clients reached", errors.TransientError, "max number of clients"),
         ("-ERR unknown command 'EVALSHA'", errors.StorageError, "refuses what records need"),
