@@ -1,9 +1,9 @@
 """Background jobs that take effect once, however often they are delivered, and can prove it.
 
-These are the names that people start with. The other public ones are in `onefold.schedules`, `onefold.maps`,
-`onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing`, `onefold.aws` and those for
-other frameworks (`onefold.django`, `onefold.powertools`, `onefold.sqlalchemy`), which `import onefold` finds too. Everything
-else is private: it may change with any release.
+These are the names that people start with. The other public names are in `onefold.schedules`, `onefold.maps`,
+`onefold.events`, `onefold.reconcile`, `onefold.errors`, `onefold.observe`, `onefold.testing`, `onefold.aws` and the
+modules for frameworks (`onefold.django`, `onefold.powertools`, `onefold.sqlalchemy`); `import onefold` makes all of
+them available. Everything else is private: it may change with any release.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onefold.runtime.outgoing import Receipt
     from onefold.schedules.schedule import Tick
 
-__all__ = [  # noqa: RUF022 - grouped by what one is doing
+__all__ = [  # noqa: RUF022 - grouped by purpose
     # declaring
     "App",
     "DeadLetter",
@@ -59,9 +59,9 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     "memory_store",
     "once",
     "store",
-    # knowing
+    # looking up
     "LogSink",
-    # what a handler raises, and the root of all errors
+    # errors that a handler raises, and the root of all errors
     "DependencyDown",
     "OnefoldError",
     "OutcomeUnknown",
@@ -69,7 +69,7 @@ __all__ = [  # noqa: RUF022 - grouped by what one is doing
     "TransientError",
 ]
 
-# Names that were here until November 2026; with version 1.0 they go.
+# Names that were here until November 2026; version 1.0 removes them.
 MOVED = {
     "Bus": "onefold.events",
     "CompleteRun": "onefold.schedules",
@@ -123,7 +123,7 @@ _later = lazy.attributes(
 
 
 def __getattr__(name: str) -> Any:
-    """Names whose modules cost something to import, and the version, are loaded when first used."""
+    """Load a name when it is first used: the version, and names whose modules are slow to import."""
     if name == "__version__":
         from importlib.metadata import version
 

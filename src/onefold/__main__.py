@@ -1,6 +1,6 @@
-"""`python -m onefold` is `onefold`.
+"""`python -m onefold` does the same as `onefold`.
 
-For machines where the script is not on the PATH. Nothing else lives here.
+It is for machines where the script is not on the PATH. Nothing else is in this module.
 Private: may change with any release.
 """
 

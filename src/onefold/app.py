@@ -1,9 +1,9 @@
-"""`App`: what a program declares, and the engine that it is sent to and run on.
+"""`App`: the declarations of a program, and the engine on which its messages are stored and its jobs run.
 
-A thin interface to two objects: declarations go into a `Registry`, and what is opened is held by a `Runtime`. Every option
-is checked here, when it is declared. What a declaration makes (a schedule, a map, a bus) is built in its own package, which
-is imported when one is declared. Importing a module that declares an app opens nothing and costs little. Never here: how
-messages travel, storage, threads.
+A thin interface to two objects: declarations go into a `Registry`, and a `Runtime` holds what is opened. Every option
+is checked here, when it is declared. What a declaration makes (a schedule, a map, a bus) is built in its own package,
+which is imported when one is declared. Importing a module that declares an app opens nothing and takes little time.
+Never here: how messages travel, storage, threads.
 Invariants: a declaration that is refused leaves nothing behind. Two processes that import the same declarations agree on
 every queue, key and lifetime.
 Private: may change with any release.
@@ -87,7 +87,7 @@ class _OfOperators:
         if app is None:
             return self
         try:
-            from onefold.admin.api import admin_of  # the one name above this floor: the app only hands it out
+            from onefold.admin.api import admin_of  # the only import from a higher layer: the app just returns it
         except ModuleNotFoundError as error:
             if not str(error.name).startswith("onefold.admin"):
                 raise
@@ -105,20 +105,20 @@ class App:
     Args:
         name: 1-40 of a-z 0-9 - _; names the default file.
         url: the engine; by default ONEFOLD_URL from the environment, or else `sqlite:///.onefold/<name>.db`.
-        history: what the ledger keeps besides the records: `off`, `brief` (only what was not a clean first run), `full`.
-        sinks: receive events (`onefold.observe.Event`); a structured log is `onefold.LogSink()`.
+        history: what the ledger keeps besides records: `off`, `brief` (only what was not a clean first run), `full`.
+        sinks: objects that receive events (`onefold.observe.Event`), such as the structured log `onefold.LogSink()`.
         hooks: objects of classes derived from `onefold.Hooks`: code that runs when a worker starts and stops, around each
             handler, and when one raises.
-        clock, entropy: where time and chance come from; tests pass their own.
-        outbox: URL of the database of your own in which `send(..., connection=...)` leaves messages, for workers to pass on:
-            `postgresql://...`, `sqlite:///...` of another file than the engine's, or `dynamodb://REGION/TABLE`
-            (`job.outbox_item`); unless given, the environment's ONEFOLD_OUTBOX.
+        clock, entropy: the sources of time and random numbers; tests pass their own.
+        outbox: URL of your own database, in which `send(..., connection=...)` leaves messages for workers to pass on:
+            `postgresql://...`, `sqlite:///...` with a file other than the engine's, or `dynamodb://REGION/TABLE`
+            (`job.outbox_item`); by default ONEFOLD_OUTBOX from the environment.
 
     Attributes:
-        admin: what an operator can do with its engine: look, redrive, settle (`onefold.admin.Admin`).
+        admin: what an operator can do with its engine: inspect, redrive, settle (`onefold.admin.Admin`).
 
     Raises:
-        UsageError: a name out of range, an unknown history level.
+        UsageError: the name is invalid, or the history level unknown.
     """
 
     url: _OfRuntime[str] = _OfRuntime("url")
@@ -167,26 +167,26 @@ class App:
             outbox_url=outbox or os.environ.get("ONEFOLD_OUTBOX"),
         )
 
-    # -- doing -------------------------------------------------------------------------------------------------------
+    # -- opening and running -----------------------------------------------------------------------------------------
 
     def runtime(self, url: str | None = None) -> Runtime:
-        """The app's runtime, opened, with all declared queues created. It is opened once, in whichever thread comes first.
+        """The app's runtime, opened, with all declared queues created. The first call opens it, in any thread.
 
         For tools: its `engine` gives access to queues and records, its `send` takes messages made by `Job.message`. Sending
         to jobs and running them do not need it.
 
         Args:
-            url: another engine than the app's own, for a Lambda handler; an engine that is open already is kept.
+            url: an engine other than the app's own, for a Lambda handler; an engine that is already open is kept.
 
         Raises:
             StorageError: the file cannot be used. ConflictError: a queue exists with another type, deduplication,
-                dead-letter or held queue; where it has other times or limits, they stay, and a warning is logged.
+                dead-letter or held queue; if only its times or limits differ, it keeps them and a warning is logged.
         """
         self._runtime.open(url)
         return self._runtime
 
     async def aruntime(self, url: str | None = None) -> Runtime:
-        """As `runtime`, from a coroutine: opening the engine does not stop the loop. Await it when the program starts."""
+        """As `runtime`, from a coroutine, without blocking the loop. Await it when the program starts."""
         return await self._runtime.in_thread(lambda: self.runtime(url))
 
     @checked_options
@@ -203,23 +203,23 @@ class App:
 
             handler = app.lambda_handler()      # below the jobs
 
-        The mapping must have ReportBatchItemFailures; `onefold synth` sets it. Messages are on SQS; records are on the app's
-        engine, whichever it is.
+        The mapping must have ReportBatchItemFailures; `onefold synth` sets it. Messages are in SQS; records are on the
+        app's engine, whichever it is.
 
         Args:
             concurrency: plain functions at one time, in threads; 1: in the invoking thread, one after the other. Coroutines
-                run together, up to 100.
+                run concurrently, up to 100.
             margin: time at the end of an invocation that is reserved for settling, at most half of the invocation. Messages
                 that cannot be done before it are released unstarted.
             on_failure: what a message that will be retried blocks: on a FIFO queue the rest of its `group` (a standard queue
-                has no groups), or on either the rest of the `batch`, which then runs one by one. Whether a dead letter
-                blocks its group is decided by the job's `after_failure`.
-            heartbeat: extend leases and visibilities while handlers run: after a crash messages come back within 30 seconds,
-                instead of when their visibility ends.
-            raise_for_batch: raise when no message of a batch is done, for the function's error metric.
+                has no groups), or on either kind of queue the rest of the `batch`, whose messages then run one by one.
+                The job's `after_failure` decides whether a dead letter blocks its group.
+            heartbeat: extend leases and visibilities while handlers run: after a crash, messages come back within
+                30 seconds, not only when their visibility ends.
+            raise_for_batch: raise if no message of a batch is done, for the function's error metric.
 
         Raises:
-            UsageError: an option out of its range. In Lambda: the engine cannot be opened.
+            UsageError: an option is out of range. In Lambda: the engine cannot be opened.
         """
         settings = LambdaSettings(
             concurrency=concurrency,
@@ -232,20 +232,20 @@ class App:
 
     @contextmanager
     def _reopened(self, url: str, clock: Clock, entropy: Entropy) -> Iterator[Runtime]:
-        """Use another engine, clock and entropy for a while; for tests and simulations. Not safe from several threads."""
+        """Use another engine, clock and entropy for a while; for tests and simulations. Not thread-safe."""
         with self._runtime.reopened(url, clock, entropy):
             yield self.runtime()
 
     def close(self, *, unfinished: bool = False) -> None:
-        """Close the engine, if it was opened. The app may be used again.
+        """Close the engine, if it was opened. The app can be used again.
 
         Args:
-            unfinished: handlers still run in this process; what they hold is freed when it ends.
+            unfinished: handlers still run in this process; the process's end frees what they hold.
         """
         self._runtime.close(unfinished=unfinished)
 
     async def aclose(self, *, unfinished: bool = False) -> None:
-        """As `close`, from a coroutine: nothing stops the loop."""
+        """As `close`, from a coroutine, without blocking the loop."""
         await self._runtime.in_thread(lambda: self.close(unfinished=unfinished))
 
     # -- declaring ---------------------------------------------------------------------------------------------------
@@ -266,11 +266,11 @@ class App:
         function: Function | None = FUNCTION,
         internal: bool = False,
     ) -> Queue:
-        """Declare a queue, with its dead-letter queue and the queue for unknown outcomes beside it.
+        """Declare a queue, together with its dead-letter queue and its queue for unknown outcomes.
 
         Args:
-            name: 1-75 of A-Z a-z 0-9 - _ (companions are named after it); FIFO queues get the suffix `.fifo` when it
-                is missing, and only they may have it.
+            name: 1-75 of A-Z a-z 0-9 - _ (its companions are named after it); FIFO queues get the suffix `.fifo` if it
+                is missing, and only they can have it.
             fifo: strict order per message group.
             visibility: how long a receive hides a message from other consumers without a heartbeat, 0 s to 12 h.
             retention: how long a message stays, 60 s to 14 d.
@@ -278,14 +278,13 @@ class App:
             dead_letter: after how many receives, and how long dead letters stay.
             max_bytes: 1,024 to 1,048,576 per message.
             content_dedup, dedup_scope: FIFO deduplication, as on SQS.
-            function: the Lambda function that runs its jobs on AWS, as `onefold synth` writes it; None for none: workers do.
+            function: the Lambda function that runs its jobs on AWS, as `onefold synth` writes it; None: workers do.
             internal: only onefold in this app can send to it (its policy must ensure that), so the keys, runs and amendments
-                in its messages count without a signature (docs/security.md).
+                in its messages are trusted without a signature (docs/security.md).
 
         Raises:
-            UsageError: a value out of range (the same ranges as SQS); an unsuitable dead-letter queue. Nothing is declared
-                then.
-            ConflictError: declared before with other settings.
+            UsageError: a value is out of range (as on SQS), or an unsuitable dead-letter queue; nothing is declared.
+            ConflictError: the queue was declared before with other settings.
         """
         declared = queue_of(
             name, fifo=fifo, visibility=visibility, retention=retention, delay=delay,
@@ -329,55 +328,55 @@ class App:
         Start with these five; the defaults of the others are safe:
 
         Args:
-            key: which operation a payload is: a template over its fields ("{order_id}"), a JMESPath expression
+            key: identifies the operation: a template over the payload's fields ("{order_id}"), a JMESPath expression
                 ("jmespath:detail.id"), or a function of the payload. Never null, never empty.
-            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`): the run
-                keeps its key and its message until the handler ends.
+            timeout: of one run. Enforced with processes and asyncio; with threads only reported (`overrun`), and the
+                run keeps its key and its message until the handler ends.
             retry: attempts and pauses.
-            on_unknown: when an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask a
-                function of (payload) or (payload, ctx) that answers Done, NotDone or StillUnknown.
+            on_unknown: if an earlier run may or may not have had its effect: `rerun` it, `hold` it for a person, or ask
+                a function of (payload) or (payload, ctx) that returns Done, NotDone or StillUnknown.
             owner: the team that is responsible for fixes; shown with every failure.
 
-        Which operation and which messages:
+        About operations and messages:
 
         Args:
-            name: by default the function's name. It is stored in records: after renaming every key is new, unless the old
-                name is among the aliases.
-            aliases: names that the job had before, at most 10. Its messages under these names run, and what is recorded
-                under them counts. Keep one until its last records have expired (`keep`).
+            name: by default the function's name. It is stored in records: after a renaming every key is new, unless the
+                old name is among the aliases.
+            aliases: earlier names of the job, at most 10. Messages with these names run, and records under them count.
+                Keep an alias until its last records have expired (`keep`).
             version: of the payload's form, 1 to 1,000; raise it when the type changes so that older messages do not fit.
                 Messages carry it; one that a later release has sent waits for a worker of that release.
             upgrade: functions by the version that they upgrade from, such as {1: with_currency}: each takes the payload as
-                plain JSON values and returns it as the next version has it. Or `@job.upgrade(from_version=1)` below.
-            tenant: scope of the key, by a rule as `key`.
-            group: the message group, by a rule: its messages are kept in order on a FIFO queue; required there. A standard
-                queue keeps no order, and a warning says so; on SQS its groups are the tenants of a fair queue.
-            unique: sending a known key (waiting, running or done) adds nothing, and the receipt says what
-                was found; with another payload it is a ConflictError. In a file, a key whose message was purged or expired
-                is free again. SQS cannot tell whether a message still exists, so there a key is known as long as its
+                plain JSON values and returns that of the next version. Or use `@job.upgrade(from_version=1)` below.
+            tenant: scope of the key; a rule like `key`.
+            group: the message group, by a rule; required on a FIFO queue, which keeps the messages of a group in order.
+                A standard queue keeps no order, and warns of that; on SQS its groups are the tenants of a fair queue.
+            unique: sending a known key (waiting, running or done) adds nothing, and the receipt says what was found;
+                with another payload it raises ConflictError. In a file, a key whose message was purged or expired is
+                free again. SQS cannot tell whether a message still exists, so there a key is known as long as its
                 record exists.
-            fingerprint, ignore: the payload's fields by which a second message with the key is the same operation: only
-                these, or all but these. By default all. With either, a conflict names the fields that differ. Another choice
-                later makes conflicts of messages that are sent again from before.
+            fingerprint, ignore: the payload's fields that decide whether a second message with the key is the same
+                operation: only these, or all but these; by default all. With either, a conflict names the fields that
+                differ. After a change of this option, messages that are sent again from before are conflicts.
             keep: how long a finished record answers duplicates; at least retention + dead-letter retention + 1 day.
             source: the envelope of messages that onefold did not send: json, s3, sns, eventbridge, scheduler.
-            when_complete: a schedule or map; each of its runs starts this job once, when it is complete. It takes a
-                `CompleteRun`.
+            when_complete: a schedule or map; each of its runs starts this job once, when the run is complete. The job
+                takes a `CompleteRun`.
 
-        What a run does and how it may fail:
+        About runs and failures:
 
         Args:
-            effect: `external` (calls something outside), `repeatable` (running twice is harmless: faster), or
+            effect: `external` (calls another system), `repeatable` (running twice is harmless, which is faster), or
                 `transactional` (all effects are rows written through ctx.connection: level 4).
             executor: where a worker runs the handler: in a child `process` (without `--processes` it starts two, for these
-                jobs only), or in a `thread` of its own (a coroutine: in its loop), also with `--processes`. None: as the
+                jobs only), or in one of its `thread`s (a coroutine: in its loop) even with `--processes`. None: as the
                 worker was started. Lambda ignores it.
             throttle: rate and concurrency over all processes.
-            after_failure: FIFO: whether a dead letter stops its group (`stop`) or the group continues after it (`skip`).
-            transient, permanent, unknown: exception classes, or their dotted names, to be treated as this kind of failure.
+            after_failure: FIFO: a dead letter stops its group (`stop`), or the group continues after it (`skip`).
+            transient, permanent, unknown: exception classes, or their dotted names, that mean this kind of failure.
 
         Raises:
-            UsageError: an invalid option; the error names it and says what to do.
+            UsageError: an option is invalid; the error names it and says what to do.
         """
         declared: Decorator = declare_job(
             self._runtime, queue, key=key, name=name, aliases=aliases, version=version,
@@ -418,23 +417,23 @@ class App:
 
         Args:
             expression: `cron(minute hour day month weekday year)`, `rate(5 minutes)` or `at(2026-06-01T03:00:00)`.
-            tz: IANA zone in which cron and at are read: its name, a ZoneInfo, or datetime.UTC.
+            tz: IANA zone of cron and at expressions: its name, a ZoneInfo, or datetime.UTC.
             name: 1-64 of 0-9 A-Z a-z - _ . ; by default the function's name. It is part of every tick's key.
             queue: for its ticks; by default the queue `<app>-schedules`, which is declared with the first schedule.
-            missed: for ticks whose time passed while no scheduler ran: `skip` them, send the `last`, or send `all`, of
-                which at most the `missed_max` (1 to 1,000) latest; with `all` and a start in the past a new schedule sends
-                the ticks since then, otherwise it begins now. A new one-time schedule in the past sends its tick.
-            dst: clock changes: `eventbridge` skips what the change skips, `next-valid` fires at the first valid instant.
+            missed: for ticks whose time passed while no scheduler ran: `skip` them, send the `last`, or send `all`, at
+                most the latest `missed_max` (1 to 1,000). With `all` and a start in the past a new schedule sends the
+                ticks since then, otherwise it begins now. A new one-time schedule in the past sends its tick.
+            dst: clock changes: `eventbridge` skips the times that the change skips, `next-valid` fires right after it.
             window: flexible window after the planned time, 1 m to 24 h, in which a tick is sent; 0 s: at its time.
             start, end: no ticks before `start` or after `end`; aware datetimes. A rate begins at its start.
-            delete_after: forget the schedule after its last tick.
+            delete_after: delete the schedule after its last tick.
             retry, dead_letter: for a tick that its queue refuses; in the end it goes to `<app>-schedules-dead`.
             timeout: of one call of the function.
-            job_retry: for the function, when it fails or its worker dies; like a job's `retry`.
+            job_retry: for the function, if it fails or its worker dies; like a job's `retry`.
             owner: the team that is responsible for fixes.
 
         Raises:
-            UsageError: an invalid option; the error names the field and what is allowed.
+            UsageError: an option is invalid; the error names the field and what is allowed.
         """
         return schedules.declare(
             self._runtime, expression, tz=tz, name=name, queue=queue, missed=missed, missed_max=missed_max, dst=dst,
@@ -465,25 +464,24 @@ class App:
     ) -> Callable[[Callable[..., Any]], maps.MapJob]:
         """Declare a map: the function below is called for each item of a file or listing, once per run and key.
 
-        Runs are started by `onefold map start`; on AWS they run as a Distributed Map of Step Functions, with the same rules.
+        `onefold map start` starts runs; on AWS they run as a Distributed Map of Step Functions, by the same rules.
 
         Args:
             queue: of the items' messages; a standard queue.
             key: identifies an item within a run; a rule like a job's key.
             name: the function's name unless given.
-            items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, quote ...).
+            items: `csv`, `json`, `jsonl`, `listing`, or an `ItemReader` with its options (header, delimiter, ...).
             source: path or s3:// URL, unless it is given at the start of each run.
-            batch: items given to one call, as a list; None for one.
-            concurrency: how many children may be in progress, 1 to 10,000.
-            tolerated_count, tolerated_percent: how many items may fail, including malformed rows; more than that end the
-                run. By default none.
+            batch: how many items one call gets, as a list; None: one item, without a list.
+            concurrency: how many children can be in progress, 1 to 10,000.
+            tolerated_count, tolerated_percent: how many items may fail, malformed rows included; by default none.
             retry: which errors are retried, by their names; by default all except PermanentError, 3 times.
-            catch: an operations queue for items that failed for good, which then do not count as failed; or `ItemCatch`es.
-            effect: as a job's. timeout: of one call. owner: the team that is responsible for fixes.
+            catch: an operations queue for items that failed for good and then count as succeeded; or `ItemCatch`es.
+            effect: like a job's. timeout: of one call. owner: the team that is responsible for fixes.
             results: folder or s3:// URL of the result files; by default next to the engine's file.
 
         Raises:
-            UsageError: an invalid option; the error names it and what is allowed.
+            UsageError: an option is invalid; the error names it and what is allowed.
         """
         return maps.declare(
             self._runtime,
@@ -508,17 +506,18 @@ class App:
     ) -> reconciliations.Reconciler:
         """Check, `after` the start of each run, that what should exist exists once. Call it, or use it as a decorator.
 
-        What was dispatched is compared with its records. A decorated function adds what only the app can count: it takes a
-        `Reconciliation` and returns found per key, `Totals`, or yields `Counted`. See `reconcile/reconciler.py`.
+        Dispatched operations are compared with their records. A decorated function adds what only the app can count:
+        it takes a `Reconciliation` and returns counts by key or `Totals`, or yields `Counted` (`reconcile/counts.py`).
 
         Args:
             of: a schedule, a map run, or its name.
             after: 1 s to 14 d, counted from the run's start.
-            name: of the job that checks; by default `reconcile-<of>`. queue: for its messages; by default a separate queue.
+            name: of the job that checks; by default `reconcile-<of>`. queue: of that job; by default
+                `onefold-reconcile`.
             owner: the team that is responsible for fixes.
 
         Raises:
-            UsageError: a value out of range. ConflictError: the name is taken.
+            UsageError: a value is out of range. ConflictError: the name is taken.
         """
         return reconciliations.declare(self._runtime, of, after=after, name=name, queue=queue, owner=owner)
 
@@ -538,27 +537,27 @@ class App:
         Args:
             slack, webhook: a URL, or where it is stored: `env:SLACK_WEBHOOK_URL`, `file:/run/secrets/slack`. Slack's is an
                 incoming webhook. Requests to a webhook are signed with ONEFOLD_ALARM_SECRET.
-            email: addresses, with commas between or as a list; sent by the server in ONEFOLD_SMTP_URL.
+            email: addresses, separated by commas or as a list; sent through the server in ONEFOLD_SMTP_URL.
             command: a program and its arguments, run without a shell; it gets the report on standard input.
-            command_env: variables of the worker's environment that the command gets too, with commas between or as a list.
-                By itself it gets PATH, HOME, the language and what reaching a server needs, and no others (docs/alarms.md).
+            command_env: variables of the worker's environment to pass to the command, separated by commas or as a list.
+                It always gets PATH, HOME, the language and what it needs to reach a server (docs/alarms.md).
             owner: the responsible team for alarms about things without an owner.
 
         Raises:
-            UsageError: an invalid target. ConflictError: alarms were declared before.
+            UsageError: a target is invalid. ConflictError: alarms were declared before.
         """
         observe.declare_alarms(
             self._runtime, observe.checked_targets(slack, webhook, email, command, owner, command_env)
         )
 
     def bus(self, name: str = "default", *, account: str | None = None, region: str | None = None) -> events.Bus:
-        """The event bus of that name; declare rules and archives on it, put events on it (`events/bus.py`).
+        """The event bus of that name: declare rules and archives on it, and put events on it (`events/bus.py`).
 
         Args:
             name: 1-60 of A-Z a-z 0-9 . - _. account, region: the origin written into its events.
 
         Raises:
-            UsageError: a value out of range. ConflictError: the bus was declared with another account or region.
+            UsageError: a value is out of range. ConflictError: the bus was declared with another account or region.
         """
         return events.declare_bus(self._runtime, name, account=account, region=region)
 
@@ -583,15 +582,14 @@ class App:
 
         Args:
             name: 1-64 of A-Z a-z 0-9 . - _; `<source>-to-<target>` unless given. Stored in records.
-            filter: up to five patterns such as {"body": {"kind": ["order"]}}; messages that match none of them are deleted.
-            enrich: takes the body [, the context] and returns what to forward instead; None: nothing is forwarded. It may
-                run twice.
+            filter: up to five patterns such as {"body": {"kind": ["order"]}}; messages that match none are deleted.
+            enrich: takes the body [, the context] and returns what to forward, None for nothing. It can run twice.
             transform: template of the message to the target, for example '{"id": "<$.body.id>"}'.
             group: message group for a FIFO target (required there): a text, or a path such as "$.body.customer".
             timeout, retry, after_failure, keep, owner: as for a job.
 
         Raises:
-            UsageError: an invalid value. ConflictError: the source queue has a job or pipe already.
+            UsageError: a value is invalid. ConflictError: the source queue already has a job or pipe.
         """
         return events.declare_pipe(
             self._runtime, source, target, name=name, filter=filter, enrich=enrich, transform=transform, group=group,

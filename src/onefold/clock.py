@@ -1,25 +1,25 @@
 """The only module that reads a clock or sleeps: two readings, one wait, and wall time without steps.
 
-A `Clock` gives wall time (`now_ms`, for values that others read: records, messages, logs) and monotonic time
-(`monotonic_ms`, for values that stay in this process: deadlines, rates), and it performs every wait. `SystemClock` is the
-real one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it.
+A `Clock` returns wall time (`now_ms`, for values that others read: records, messages, logs) and monotonic time
+(`monotonic_ms`, for values that stay in this process: deadlines, rates), and it performs every wait. `SystemClock` is
+the real one; the `ManualClock` of `manual_clock.py` does not move until a test or an inline run moves it.
 
-`SteadyClock` is for leases, visibility and everything else that measures how long something lasts. A machine's clock can be
-set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Instants that were stored before are then wrong by
-the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and then returns
-to the machine's time:
+`SteadyClock` is for leases, visibility and everything else that measures how long something lasts. A machine's clock
+can be
+set: by hand, by NTP at boot, when a laptop or a virtual machine wakes up. Times that were stored before are then wrong
+by the step. This clock detects a step by comparing with monotonic time, continues as if there had been none, and then
+returns to the machine's time:
 
     set forward by J    it stays J behind for `HOLD_MS`, in which running processes extend their leases to the new time
                         (`until_ms`); then it follows. A lease that has ended by then has ended by both clocks.
-    set back by J       it stays ahead, and every second of it lasts two until it is back: what was sent before stays
-                        visible, and what lasts, lasts up to twice as long.
+    set back by J       it stays ahead and runs at half speed until the machine's time has caught up: messages that were
+                        sent before stay visible, and durations take up to twice as long.
 
-Where records are on a server that several machines share (Redis, PostgreSQL), the server's clock takes the place of the
-machine's wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own say.
+If records are on a server that several machines share (Redis, PostgreSQL), the server's clock replaces the machine's
+wall clock (`ServerTime`): leases are then compared on one clock, whatever the machines' own clocks say.
 
-Schedules and `run_at` mean the time on the wall, never a steady clock's. Invariant: `SteadyClock.now_ms` goes back by less
-than twice `STEP_MS`.
-Private: may change with any release.
+Schedules and `run_at` mean wall time, never a steady clock's. Invariant: `SteadyClock.now_ms` goes back by less than
+twice `STEP_MS`. Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SystemClock:
 
 
 class Never:
-    """A waiter that is never woken: a pause through the clock.
+    """A waiter that is never woken, so that a wait on it is a pause.
 
-    A lock that stays locked. An event is not used, because its own lock could stay taken if a signal handler raises, or in a
-    fork while another thread waits.
+    It is a lock that stays locked. An event is not used, because its own lock could stay taken if a signal handler
+    raises, or in a fork while another thread waits.
     """
 
     def __init__(self) -> None:
@@ -65,25 +65,25 @@ class Never:
         self._locked.acquire()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait the whole time."""
+        """Wait for the whole time."""
         return self._locked.acquire(timeout=min(max(timeout_s, 0), threading.TIMEOUT_MAX))
 
 
-STEP_MS: Final = 1_000  # smaller differences are followed at once; NTP slews them
-HOLD_MS: Final = 120_000  # in which working processes extend their leases, however long these last
-_LOOK_MS: Final = 1_000  # the greatest age of the last comparison of both clocks
+STEP_MS: Final = 1_000  # smaller differences are followed at once, as NTP slews the clock by them
+HOLD_MS: Final = 120_000  # in this time working processes extend their leases, however long these are
+_LOOK_MS: Final = 1_000  # the two clocks are compared at least this often
 _DRIFT_SHARE: Final = 1_000  # clocks drift by less than a thousandth,
-_DRIFT_MS_MAX: Final = 5_000  # and by less than this, however long ago they were compared: kernels steer both alike
-_ASK_AGAIN_MS: Final = 60_000  # in which two clocks drift apart by less than 60 ms
+_DRIFT_MS_MAX: Final = 5_000  # and by less than this in all, since kernels adjust both in the same way
+_ASK_AGAIN_MS: Final = 60_000  # in this time two clocks drift apart by less than 60 ms
 _ASK_AGAIN_FAILED_MS: Final = 1_000
-_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer may be wrong by half of the time it took
+_ANSWER_MS_MAX: Final = 2_000  # an answer that took longer can be wrong by half of the time it took
 
 
 class Offset(NamedTuple):
-    """The difference between steady clock and wall clock at a monotonic instant: ahead, or (negative) behind.
+    """The difference between a steady clock and the wall clock at a moment.
 
     Args:
-        by_ms: ahead of the wall clock. at_ms: by the machine's monotonic clock.
+        by_ms: how far ahead of the wall clock; negative: behind. at_ms: when, by the machine's monotonic clock.
     """
 
     by_ms: int
@@ -91,13 +91,14 @@ class Offset(NamedTuple):
 
 
 class ServerTime:
-    """A server's wall time, kept between two of its answers by this machine's monotonic clock.
+    """A server's wall time, continued between its answers by this machine's monotonic clock.
 
-    No lock: threads that ask at the same time both use the answer.
+    It has no lock: if two threads ask at the same time, either answer is used.
 
     Args:
         clock: the machine's.
-        ask: the server's wall time in milliseconds since the epoch; may raise OnefoldError, and is then asked again later.
+        ask: returns the server's wall time in milliseconds since the epoch; if it raises OnefoldError, it is called
+            again later.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], int]) -> None:
@@ -137,12 +138,12 @@ class SteadyClock:
     """A `Clock` whose `now_ms` has no steps; safe to share between threads.
 
     Args:
-        clock: whose wall time may be set.
+        clock: a clock whose wall time can be set.
 
     Attributes:
         wall: that clock.
-        steps: by how much it was set, in milliseconds, each time that a step was detected.
-        behind_ms: how far it was set forward without being followed yet; mostly 0.
+        steps: by how many ms it was set, one entry for each detected step.
+        behind_ms: how far this clock is behind a wall clock that was set forward; mostly 0.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -155,8 +156,8 @@ class SteadyClock:
         self.behind_ms: int = 0
         self._hold_until_ms = 0
         self._ahead = Offset(0, 0)
-        self._beside = False  # the wall
-        self._last_ms = 0  # answered while beside the wall
+        self._beside = False  # whether it differs from the wall clock
+        self._last_ms = 0  # the last answer while it differs
         self.steps: list[int] = []
         forks.in_child(self._start_anew)
 
@@ -172,7 +173,7 @@ class SteadyClock:
         """Use a server's clock from now on; it is asked at the next `now_ms`.
 
         Args:
-            ask: as `ServerTime` takes it.
+            ask: see `ServerTime`.
         """
         with self._lock:
             self._server = ServerTime(self.wall, ask)
@@ -180,21 +181,21 @@ class SteadyClock:
             self._seen_wall_ms, self._seen_ms = 1 << 62, -1  # this clock has not been read yet
 
     def fresh_ms(self) -> int:
-        """`now_ms`, for the start of a lease: if a server's clock is used, it was asked within the last minute."""
+        """`now_ms` for the start of a lease: if a server's clock is used, it has been asked within the last minute."""
         if self._server is not None:
             self._server.refresh()
         return self.now_ms()
 
     @property
     def offset(self) -> Offset:
-        """Its difference from the wall clock."""
+        """The difference from the wall clock."""
         with self._lock:
             self._compare()
             now_ms = self.monotonic_ms()
             return Offset(self._ahead_ms(now_ms) - self.behind_ms, now_ms)
 
     def adopt(self, offset: Offset) -> None:
-        """Adopt the difference from the wall clock that another process of this machine has, which saw a step before."""
+        """Adopt the difference from the wall clock of another process on this machine, which saw an earlier step."""
         with self._lock:
             self._compare()
             if self._beside:
@@ -208,13 +209,13 @@ class SteadyClock:
             self._beside = bool(self._ahead.by_ms or self.behind_ms)
 
     def stepped(self, by_ms: int) -> None:
-        """Treat the wall clock as set by this much just now, because another process's note shows that it was."""
+        """Act as if the wall clock had just been set by this much, as another process's note shows that it was."""
         with self._lock:
             self._compare()
             self._step(by_ms, self.monotonic_ms())
 
     def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
-        """As the clock it was made from."""
+        """Wait as the underlying clock does."""
         return self.wall.wait(waiter, timeout_ms)
 
     def _start_anew(self) -> None:
@@ -241,7 +242,7 @@ class SteadyClock:
         beside_ms = self._ahead_ms(now_ms) - self.behind_ms - step_ms
         self._last_ms = 0
         self._ahead = Offset(max(beside_ms, 0), now_ms)
-        if beside_ms < -self.behind_ms:  # also at a second step: leases end by the offset at which they were extended
+        if beside_ms < -self.behind_ms:  # even for a second step: a lease ends by the offset at which it was extended
             self._hold_until_ms = now_ms + HOLD_MS
         self.behind_ms = max(-beside_ms, 0)
         self._beside = beside_ms != 0
@@ -261,10 +262,10 @@ def lease_from_ms(clock: Clock) -> int:
 
 
 def until_ms(clock: Clock, now_ms: int, for_ms: int) -> int:
-    """The instant at which a lease of `for_ms` from `now_ms` (just read from `clock`) ends, by the clock's time then."""
+    """When a lease of `for_ms` from `now_ms` (just read from `clock`) ends, by what the clock will show then."""
     return now_ms + for_ms + clock.behind_ms if type(clock) is SteadyClock else now_ms + for_ms
 
 
 def steady(clock: Clock) -> SteadyClock:
-    """A clock without steps; itself if it is one."""
+    """A steady clock over `clock`, or `clock` itself if it is one."""
     return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

@@ -1,12 +1,12 @@
-"""Canonical JSON, both ways and typed, and the fingerprint of a payload.
+"""Encodes to and decodes from canonical, typed JSON, and makes the fingerprint of a payload.
 
-Canonical: keys sorted by code point at every level, no white space, Decimal, date, UUID and Enum as JSON text. A value that
-would not decode to an equal one (NaN, a tuple where the type does not declare one, a field that the type does not have) is
-refused when it is encoded, so that a duplicate is answered with exactly what the first run returned. A fingerprint is
-BLAKE2b of the canonical text, 128 bits: two texts that differ only in key order, white space or the spelling of a number
-have the same fingerprint; 1 and 1.0 have different ones.
+Canonical means: keys sorted by code point at every level, no white space, Decimal, date, UUID and Enum as JSON strings.
+A value that would not decode to an equal one (NaN, a tuple if the type does not declare one, a field that the type does
+not have) is refused when it is encoded, so that a duplicate is answered with exactly what the first run returned. A
+fingerprint is BLAKE2b of the canonical text, 128 bits: two texts that differ only in key order, white space or the
+notation of a number have the same fingerprint; 1 and 1.0 have different ones.
 
-pydantic models are understood when the program has imported pydantic; nothing here imports it.
+pydantic models are supported if the program has imported pydantic; nothing here imports it.
 Never here: pickle, keys of operations, envelopes.
 Invariant: decode(encode(value), type of value) == value, or encode raised.
 Private: may change with any release.
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EXACT_CHARS = 16  # 15 digits and a point: different decimals are different doubles (IEEE 754, DBL_DIG = 15)
+_EXACT_CHARS = 16  # 15 digits and a point: up to here different decimals are different doubles (DBL_DIG = 15)
 
 
-_CROWDED_BYTES = 16_384  # a shorter text has too few numbers to take long
-_ALIKE_MAX = 32  # different values with the same hash in one array or object; at most 16 64-bit integers have the same
-_NESTED_MAX = 4  # nested arrays whose hash is checked
-_HASHED = (  # in msgspec's texts and in pydantic's
+_CROWDED_BYTES = 16_384  # a shorter text has too few numbers to cost much time
+_ALIKE_MAX = 32  # values with the same hash in one array or object; at most 16 64-bit integers share one
+_NESTED_MAX = 4  # levels of nested arrays whose hash is checked
+_HASHED = (  # in msgspec's descriptions of types and in pydantic's
     r"SetType\(item_type=(?!StrType)|key_type=(?!StrType|AnyType)"
     r"|'(?:frozen)?set'(?!, 'items_schema': \{'type': 'str')|'keys_schema': \{'type': '(?!str'|any')"
 )
@@ -49,14 +49,14 @@ _OWN_HASH_MAX = 2**61 - 2  # a smaller integer is its own hash
 
 
 def _to_builtins(value: object) -> object:
-    """Called by msgspec for unknown classes."""
+    """Convert an object of a class that msgspec does not know; msgspec calls it."""
     if _is_model(type(value)):
         return cast(Any, value).model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
 def _number(text: str) -> float | Decimal:
-    """A number of a JSON text: a double, or a Decimal where a double would make two amounts equal."""
+    """A number in a JSON text as a double, or as a Decimal if a double would make different amounts equal."""
     number = float(text)
     if len(text) <= _EXACT_CHARS and abs(number) != float("inf"):
         return number
@@ -65,10 +65,10 @@ def _number(text: str) -> float | Decimal:
 
 
 def decimal(text: str) -> Decimal:
-    """A number of a JSON text, digit by digit: for `float_hook` and `parse_float`.
+    """A number in a JSON text with all of its digits, for `float_hook` and `parse_float`.
 
     Raises:
-        ValueError: its exponent is one that Decimal does not have.
+        ValueError: its exponent is too large for Decimal.
     """
     try:
         return Decimal(text)
@@ -76,7 +76,7 @@ def decimal(text: str) -> Decimal:
         raise ValueError(f"the number {text[:20]} ... is out of range") from None
 
 
-_MARKS: Final = "~"  # in a fingerprint, between the digest and the fields
+_MARKS: Final = "~"  # separates the digest from the fields in a fingerprint
 _MARKS_CHARS_MAX: Final = 400
 _NAMED: Final = re.compile(r"\w{1,64}")
 _SORTED = msgspec.json.Encoder(order="sorted", decimal_format="string", enc_hook=_to_builtins)
@@ -98,7 +98,7 @@ def canonical(text: bytes | str) -> bytes:
     """The canonical form of a JSON text.
 
     Raises:
-        PayloadError: not JSON, or nested too deeply.
+        PayloadError: the text is not JSON, or is nested too deeply.
     """
     try:
         return _EXACT_SORTED.encode(_EXACT.decode(text))
@@ -117,7 +117,7 @@ def joined(value: object) -> bytes:
 
 
 def digest(canonical_text: bytes) -> str:
-    """Fingerprint of a text that is canonical already (what `encode` returns): 32 hexadecimal characters."""
+    """Fingerprint of a canonical text (as `encode` returns it): 32 hexadecimal characters."""
     return blake2b(canonical_text, digest_size=16).hexdigest()
 
 
@@ -125,27 +125,27 @@ def fingerprint(value_or_json: object) -> str:
     """Fingerprint of a value, or of a JSON text given as bytes: 32 hexadecimal characters.
 
     Raises:
-        PayloadError: not JSON, or a value whose JSON form would not decode to an equal value.
+        PayloadError: the text is not JSON, or the value's JSON form would not decode to an equal value.
     """
     return digest(canonical(value_or_json) if isinstance(value_or_json, bytes) else encode(value_or_json))
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """Which fields of a payload its fingerprint is of, and what each had, so that a conflict can name those that differ.
+    """Makes fingerprints of a payload's fields, with a mark of each, so that a conflict can name those that differ.
 
     Args:
-        only: names in JSON; None: all. ignored: of these, those that are left out.
+        only: the fields' names in JSON; None: all. ignored: fields that are left out.
     """
 
     only: tuple[str, ...] | None = None
     ignored: tuple[str, ...] = ()
 
     def of(self, text: bytes | str) -> str:
-        """The fingerprint of a payload's JSON text; errors as `fingerprint`."""
+        """The fingerprint of a payload's JSON text; raises what `fingerprint` raises."""
         return self.of_parts(parts(canonical(text)))
 
     def of_parts(self, tree: Any) -> str:
-        """The fingerprint of what `parts` returns."""
+        """The fingerprint of a result of `parts`."""
         if isinstance(tree, dict):
             tree = {
                 name: value
@@ -158,12 +158,12 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def says_fields(fingerprint: str) -> bool:
-    """Whether it is one of `Compared`."""
+    """Whether a fingerprint was made by `Compared`, so that it names fields."""
     return _MARKS in fingerprint
 
 
 def differing(own: str, first: str) -> list[str]:
-    """The names of the fields in which two payloads differ, as far as their fingerprints say so."""
+    """The names of the fields in which two payloads differ, as far as their fingerprints show it."""
     if not (says_fields(own) and says_fields(first)):
         return []
     one, other = (set(filter(None, text.partition(_MARKS)[2].split(","))) for text in (own, first))
@@ -171,34 +171,34 @@ def differing(own: str, first: str) -> list[str]:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON's own types: dict, list, str, int, float, bool, None; names as in the JSON text."""
+    """A value as JSON's own types: dict, list, str, int, float, bool, None; field names as in the JSON text."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_builtins)
 
 
 def encode(value: object) -> bytes:
-    """Canonical JSON of a value, as `payload_type(type(value)).encode(value)`; plain containers as `Any`."""
+    """Canonical JSON of a value, as by `payload_type(type(value)).encode(value)`; plain containers count as `Any`."""
     return payload_type(type(value) if _has_fields(type(value)) else Any).encode(value)
 
 
 def outline(value: object) -> bytes:
-    """Canonical JSON of a value that is only fingerprinted, never decoded: the types of its parts need not be declared.
+    """Canonical JSON of a value that is only fingerprinted, never decoded; the types of its parts need not be declared.
 
     Raises:
-        PayloadError: no JSON form, NaN or an infinity, or nested too deeply.
+        PayloadError: the value has no JSON form, contains NaN or an infinity, or is nested too deeply.
     """
     try:
         data = _SORTED.encode(value)
     except TypeError:  # keys that are not strings, or no JSON form at all
         data = _encode_unsorted(value)
     except (ValueError, RecursionError):
-        return encode(value)  # its text explains what is wrong
+        return encode(value)  # its error explains what is wrong
     if b"null" in data:
         payload_errors.refuse_endless(value)
     return data
 
 
 def decode(data: bytes | str, as_type: type[T]) -> T:
-    """A value of `as_type` from JSON. Errors as `PayloadCodec.decode`."""
+    """A value of `as_type` from JSON. Raises what `PayloadCodec.decode` raises."""
     return cast(T, payload_type(as_type).decode(data))
 
 
@@ -206,15 +206,15 @@ def decode(data: bytes | str, as_type: type[T]) -> T:
 
 
 class PayloadCodec(Generic[T]):
-    """Encodes, decodes and fingerprints the payloads of one job, and encodes its results. Immutable, safe from any thread.
+    """Encodes, decodes and fingerprints the payloads of one job, and encodes its results. Immutable and thread-safe.
 
     Args:
-        annotation: the payload's type: a dataclass, TypedDict, msgspec.Struct, pydantic model, builtin, or any combination
-            that msgspec understands; `Any` for untyped JSON.
-        result: the type of what the handler returns; `Any` when it does not say.
+        annotation: the payload's type: a dataclass, TypedDict, msgspec.Struct, pydantic model, builtin, or any
+            combination that msgspec understands; `Any` for untyped JSON.
+        result: the type of what the handler returns; `Any` if it is not annotated.
 
     Raises:
-        UsageError: a type that has no JSON form.
+        UsageError: the type has no JSON form.
     """
 
     __slots__ = ("_decoder", "_hashes", "_result", "annotation")
@@ -222,7 +222,7 @@ class PayloadCodec(Generic[T]):
     def __init__(self, annotation: Any = Any, result: Any = Any) -> None:
         self.annotation: Any = Any if annotation is object else annotation
         self._decoder = _decoder_of(self.annotation)
-        self._hashes: tuple[Callable[[str], object], ...] | None = None  # found with the first long text
+        self._hashes: tuple[Callable[[str], object], ...] | None = None  # determined at the first long text
         self._result: PayloadCodec[Any] | None = None if result is annotation else payload_type(result)
 
     def __repr__(self) -> str:
@@ -230,14 +230,14 @@ class PayloadCodec(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The payload's type, for people."""
+        """The payload's type as a text for people."""
         return type_name(self.annotation)
 
     def encode(self, value: T) -> bytes:
         """Canonical JSON of `value`.
 
         Raises:
-            PayloadError: no JSON form, or it would not decode to an equal value; names the field and the value.
+            PayloadError: the value has no JSON form, or would not decode to an equal value; names field and value.
         """
         if value is None and self.annotation is Any:
             return b"null"
@@ -271,9 +271,9 @@ class PayloadCodec(Generic[T]):
         return data
 
     def encode_result(self, value: object) -> bytes:
-        """Canonical JSON of what the handler returned; errors as for `encode`, worded for a returned value.
+        """Canonical JSON of what the handler returned; the errors are those of `encode`, worded for a returned value.
 
-        A handler without a return annotation may return anything that has a JSON form; duplicates get that form.
+        A handler without a return annotation can return anything that has a JSON form; duplicates get that form.
         """
         codec = self if self._result is None else self._result
         try:
@@ -285,9 +285,10 @@ class PayloadCodec(Generic[T]):
         """The payload of a JSON text.
 
         Raises:
-            PayloadError: not JSON, nested too deeply, or it does not fit the type; names the field, its value and what was
-                expected. `what` and `todo` of the error do not repeat the value, so that they may be logged. Or it has
-                very many numbers that Python's sets and dicts cannot distinguish by their hash.
+            PayloadError: the text is not JSON, is nested too deeply, or does not fit the type; the error names the
+                field, its value and what was expected, but `what` and `todo` do not repeat the value, so that they can
+                be logged. Or the text has very many numbers that Python's sets and dicts cannot distinguish by their
+                hash.
         """
         if len(data) > _CROWDED_BYTES:
             if self._hashes is None:
@@ -300,15 +301,15 @@ class PayloadCodec(Generic[T]):
             raise payload_errors.misfit(data, error, self.name) from None
 
     def decode_result(self, data: bytes | str) -> Any:
-        """The handler's result, from a record; errors as `decode`."""
+        """The handler's result, from a record; raises what `decode` raises."""
         return (self if self._result is None else self._result).decode(data)
 
     @staticmethod
     def fingerprint(text: bytes | str) -> str:
-        """Fingerprint of a payload's JSON text, the same however it is written; 32 hexadecimal characters.
+        """Fingerprint of a payload's JSON text, which does not depend on how it is written; 32 hexadecimal characters.
 
         Raises:
-            PayloadError: not JSON, or nested too deeply.
+            PayloadError: the text is not JSON, or is nested too deeply.
         """
         return digest(canonical(text))
 
@@ -319,7 +320,7 @@ def _cached(annotation: Any, result: Any) -> PayloadCodec[Any]:
 
 
 def payload_type(annotation: Any, result: Any = Any) -> PayloadCodec[Any]:
-    """The codec for an annotation, made once per pair of types. Arguments and errors as `PayloadCodec`."""
+    """The codec for an annotation, made once for each pair of types. Arguments and errors as in `PayloadCodec`."""
     try:
         return _cached(annotation, result)
     except TypeError:  # an annotation that cannot be hashed: Annotated[...] with a list in it
@@ -327,7 +328,7 @@ def payload_type(annotation: Any, result: Any = Any) -> PayloadCodec[Any]:
 
 
 def type_name(annotation: Any) -> str:
-    """A type as written in code: `Order`, `list[Order]`, `Order | None`."""
+    """A type as it is written in code: `Order`, `list[Order]`, `Order | None`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return "None" if annotation is type(None) else annotation.__name__
     return re.sub(r"(?<!\w)(?:\w+\.)+(?:<locals>\.)?", "", str(annotation))
@@ -341,10 +342,10 @@ def _of_result(value: object, error: PayloadError, codec: PayloadCodec[Any]) -> 
 
 
 def fitting(value: object, beside: Any = Any) -> str | None:
-    """An annotation, as text for an error, that would let `value` be recorded unchanged; None: none was found.
+    """An annotation with which `value` could be recorded unchanged, as text for an error; None if none was found.
 
     Args:
-        beside: an annotation whose values must fit as well; `Any` for none.
+        beside: an annotation whose values must fit too; `Any` for none.
     """
     try:
         annotation = payload_errors.annotation_of(value)
@@ -353,7 +354,7 @@ def fitting(value: object, beside: Any = Any) -> str | None:
         elif beside is not Any:
             annotation = beside | (None if value is None else annotation)
         payload_type(annotation).encode(value)
-    except Exception:  # noqa: BLE001 - the value's own methods may raise anything; it is a proposal for an error's text
+    except Exception:  # noqa: BLE001 - the value's methods can raise anything, and this is only a proposal for an error
         return None
     return type_name(annotation)
 
@@ -362,7 +363,7 @@ def fitting(value: object, beside: Any = Any) -> str | None:
 
 
 def _is_model(cls: object) -> bool:
-    pydantic = sys.modules.get("pydantic")  # a model exists only where pydantic was imported
+    pydantic = sys.modules.get("pydantic")  # there are models only if pydantic was imported
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
@@ -371,9 +372,9 @@ def _has_fields(cls: type) -> bool:
 
 
 def _from_builtins(cls: type, value: object) -> object:
-    """Called by msgspec for classes it does not know; `object` takes anything.
+    """Convert a value to a class that msgspec does not know; msgspec calls it. `object` accepts anything.
 
-    As JSON, so that a strict model reads dates as it does alone.
+    The value is passed as JSON, so that a strict model reads dates as it does on its own.
     """
     if cls is object:
         return value
@@ -382,7 +383,7 @@ def _from_builtins(cls: type, value: object) -> object:
     except ValueError as error:
         if not payload_errors.is_pydantic(error):
             raise
-        raise ValueError("pydantic refuses it") from error  # msgspec would build a text of all errors
+        raise ValueError("pydantic refuses it") from error  # msgspec would make a text of all errors
 
 
 class _ModelDecoder:
@@ -416,7 +417,7 @@ def _decoder_of(annotation: Any) -> msgspec.json.Decoder[Any] | _ModelDecoder:
 
 
 def _hashed_texts(annotation: Any) -> tuple[Callable[[str], object], ...]:
-    """How to read texts that the type hashes without a secret, in sets and keys; empty where there are none."""
+    """Readers for texts that the type hashes without a secret, in sets and keys; empty if there are none."""
     known = () if _is_model(annotation) else inspect.type_info(annotation)
     models = [annotation] if _is_model(annotation) else [one for one in _customs(known, set()) if _is_model(one)]
     words = repr(known) + "".join(repr(one.__pydantic_core_schema__) for one in models)
@@ -434,7 +435,7 @@ def _as_number(text: str) -> object:
 
 
 def _as_uuid(text: str) -> object:
-    """Its integer, which has the hash of the UUID."""
+    """The UUID's integer, which has the same hash as the UUID."""
     if len(text) not in (32, 36):
         return text
     try:
@@ -454,7 +455,7 @@ def _hashable(value: object, read: Callable[[str], object], depth: int = 0) -> o
 
 
 def _is_plain(part: dict[str, object] | list[Any]) -> bool:
-    """Whether it is an array of integers with different hashes (except for -1, which has the hash of -2)."""
+    """Whether a part is an array of integers with different hashes (except -1, which has the same hash as -2)."""
     return (
         isinstance(part, list)
         and set(map(type, part)) == {int}
@@ -464,9 +465,10 @@ def _is_plain(part: dict[str, object] | list[Any]) -> bool:
 
 
 def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
-    """Refuse a text in which very many different values have the same hash: a set of them takes quadratic time.
+    """Refuse a text in which very many different values have the same hash, since a set of them takes quadratic time.
 
-    In Python the hashes of numbers and UUIDs use no secret, so an attacker can choose such values; hashes of texts use one.
+    Python's hashes of numbers and UUIDs use no secret, so an attacker can choose such values; its hashes of texts use
+    one.
     """
     try:
         parts = [_ROUGH.decode(data)]
@@ -480,7 +482,7 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
         if len(part) <= _ALIKE_MAX or _is_plain(part):
             continue
         values = [_hashable(one, read) for one in part]
-        hashes = [str(hash(one)) for one in values]  # texts, whose hashes use a secret
+        hashes = [str(hash(one)) for one in values]  # as texts, since hashes of texts use a secret
         if len(set(hashes)) >= len(hashes) - _ALIKE_MAX:
             continue
         crowds: dict[str, list[object]] = {}
@@ -490,14 +492,14 @@ def _refuse_crowds(data: bytes | str, read: Callable[[str], object]) -> None:
                 crowd.append(value)
             if len(crowd) > _ALIKE_MAX:
                 raise PayloadError(
-                    f"The payload has more than {_ALIKE_MAX} different numbers of one hash in one array or object.",
-                    meaning="Python would take minutes to make a set or dict of them. They do not come together by chance.",
-                    todo="Find out who sent it. For numbers that are not keys declare a list.",
+                    f"The payload has more than {_ALIKE_MAX} different numbers with one hash in an array or object.",
+                    meaning="Python would take minutes to make a set or dict of them. This does not happen by chance.",
+                    todo="Find out who sent it. For numbers that are not keys, declare a list.",
                 )
 
 
 def _customs(known: object, seen: set[int]) -> Iterator[Any]:
-    """Classes inside a type that msgspec does not support: pydantic models, and classes that cannot be decoded."""
+    """Classes inside a type that msgspec does not support: pydantic models, and those that cannot be decoded."""
     if id(known) in seen:
         return
     seen.add(id(known))

@@ -1,8 +1,8 @@
 """Durations as people write them: `"30m"`, `"1h30m"`, `"250ms"`, or a `timedelta`, never a bare number. Also instants.
 
-A number without a unit is how seconds and milliseconds get mixed up, so it is refused. Inside onefold all durations are
-integer milliseconds; they are converted here and nowhere else. Never here: texts of dates, cron, time zones.
-Private: may change with any release.
+A number without a unit is refused, because that is how seconds and milliseconds get mixed up. Inside onefold all
+durations are integer milliseconds; they are converted here and nowhere else. Never here: dates as text, cron, time
+zones. Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Duration = str | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DIGITS = "0123456789"
-_DIGITS_MAX = 30  # longer ones are as far out of any range
+_DIGITS_MAX = 30  # longer numbers are out of every range
 
 
 def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None = None) -> int:
@@ -28,7 +28,8 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
         least_ms, most_ms: bounds, inclusive; `most_ms` None for none.
 
     Raises:
-        UsageError: a bare number, another form, or out of bounds; names the setting, the value and the rule.
+        UsageError: the value is a bare number, has another form, or is out of bounds; the error names the setting, the
+            value and the rule.
     """
     if isinstance(value, timedelta):
         found_ms = round(value.total_seconds() * 1000)
@@ -45,7 +46,7 @@ def to_ms(value: Duration, what: str, *, least_ms: int = 0, most_ms: int | None 
 
 
 def _read_ms(text: str) -> int | None:
-    """Whole numbers with units, summed; None for any other form. No pattern: compiling one would cost each cold start."""
+    """The sum of whole numbers with units; None for another form. Compiling a pattern would slow each cold start."""
     total_ms, rest = 0, text
     while rest:
         behind = rest.lstrip(_DIGITS)
@@ -62,7 +63,7 @@ def _read_ms(text: str) -> int | None:
 
 
 def to_text(ms: int) -> str:
-    """Milliseconds as a person would say them, at most two units: 5400000 -> "1h30m"."""
+    """Milliseconds as a person would write them, in at most two units: 5400000 -> "1h30m"."""
     if ms == 0:
         return "0s"
     parts = []
@@ -85,7 +86,7 @@ def instant_ms(at: Any, what: str) -> int:
         at: as the user gave it. what: the name of the setting, for the error.
 
     Raises:
-        UsageError: no datetime, or one without a zone.
+        UsageError: the value is not a datetime, or has no zone.
     """
     if not isinstance(at, datetime) or at.tzinfo is None:
         which = f"{at.isoformat()} without a time zone" if isinstance(at, datetime) else repr(at)

@@ -1,9 +1,8 @@
 """The only source of random numbers: identifiers and jitter.
 
-`SystemEntropy` draws from the operating system; `SeededEntropy` repeats itself for one seed, so that a demo or a test can be
-repeated: its ids are not secret, and no two processes may share a seed. No other module may draw a random number or make an
-id.
-Private: may change with any release.
+`SystemEntropy` draws from the operating system; `SeededEntropy` gives the same sequence for the same seed, so that a
+demo or a test can be repeated: its ids are not secret, and no two processes may share a seed. No other module may draw
+a random number or make an id. Private: may change with any release.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import secrets
 
 
 class SystemEntropy:
-    """Chance from the operating system."""
+    """Random numbers from the operating system."""
 
     def __init__(self) -> None:
         self._random = random.Random(secrets.randbits(64))  # noqa: S311 - jitter is not secret; ids come from token()
@@ -28,7 +27,7 @@ class SystemEntropy:
 
 
 class SeededEntropy:
-    """Chance that repeats itself.
+    """Random numbers that can be repeated.
 
     Args:
         seed: any integer; the same seed gives the same ids and fractions in the same order.

@@ -1,24 +1,24 @@
-"""Every error onefold raises on purpose, grouped by what the code that catches it does next.
+"""Every error that onefold raises on purpose, grouped by what the code that catches it does next.
 
     OnefoldError
     |-- UsageError          change your code, settings or input; nothing was changed
     |   |-- PayloadError    a payload, key or result does not have the form that was declared
-    |   |-- ConflictError   the same key came with another payload, or a thing exists with other settings
+    |   |-- ConflictError   the same key came with another payload, or something exists with other settings
     |   |-- NotFoundError   a queue, message, job or file that does not exist
     |   `-- StorageError    the database file cannot be used (corrupt, foreign, newer, read-only)
     |-- TransientError      try again later; may say how long to wait
     |   |-- OverLimitError  too many messages in flight (SQS: OverLimit)
-    |   `-- StorageBusy     another process holds the file longer than we may wait, or the disk is full
+    |   `-- StorageBusy     another process has locked the file for too long, or the disk is full
     |-- PermanentError      trying again cannot help: dead-letter the message with the reason
-    |-- DependencyDown      the dependency as a whole refuses: pause the job, use up no attempt
+    |-- DependencyDown      the dependency refuses everything: pause the job, use up no attempt
     |-- OutcomeUnknown      the effect may or may not have happened: the job's policy decides
     |-- LeaseLost           someone else owns this run now: stop, settle nothing
     `-- InvariantBroken     a defect of onefold itself: crash, keep the evidence, report it
 
 Handlers raise TransientError, PermanentError, DependencyDown and OutcomeUnknown to say what a failure means.
-Every error has a stable `code` (documented under that anchor) and a message in three parts: what happened, with
-the value; what it means; what to do next. Fields are str and int only, and secrets in
-them are masked, so that an error can be logged safely.
+Every error has a stable `code` (documented under that anchor) and a message in three parts: what happened, with the
+value; what it means; what to do next. Its fields are only str and int, and secrets in them are masked, so that an error
+can be logged safely.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "UsageError",
 ]
 
-TEXT_CHARS_MAX: Final = 8_192  # of each part: what it quotes may be a stranger's, and is cut before it is masked
+TEXT_CHARS_MAX: Final = 8_192  # of each part; quoted text may come from outside, and is cut before it is masked
 
 
 class OnefoldError(Exception):
@@ -78,7 +78,7 @@ class UsageError(OnefoldError):
     """The call, setting or input is wrong; nothing was changed.
 
     Means: the same call fails again. In a handler it is a permanent failure: the message goes to the dead-letter queue.
-    Next: change what the text quotes; it says to what.
+    Next: change what the text quotes, as it says.
     """
 
     code = "usage"
@@ -87,21 +87,21 @@ class UsageError(OnefoldError):
 class PayloadError(UsageError):
     """A payload, key, or handler result does not have the form that was declared.
 
-    Means: on a send, nothing was sent. On a delivery, the message goes to the dead-letter queue as `malformed`. Of a
-        result, the handler ran and its effect happened, so that the operation is held for a person.
-    Next: send what the handler's annotation says, or correct the dead letter: `onefold dlq edit`, then `redrive`. What is
-        held: `onefold held settle`.
+    Means: on a send, nothing was sent. On a delivery, the message goes to the dead-letter queue as `malformed`. For a
+        result, the handler ran and its effect happened, so the operation is held for a person.
+    Next: send what the handler's annotation says, or correct the dead letter: `onefold dlq edit`, then `redrive`.
+        Settle a held operation with `onefold held settle`.
     """
 
     code = "payload"
 
 
 class ConflictError(UsageError):
-    """The same name or key exists already with other contents.
+    """The same name or key already exists with other contents.
 
-    Means: of a key, the operation was begun with another payload; this one is not a duplicate of it, and was not run. Of a
-        queue, bus or name, it is declared twice, or exists with other settings.
-    Next: give the other operation a key of its own, or declare the thing once; for a queue that exists,
+    Means: for a key, the operation was begun with another payload; this one is not a duplicate of it, and was not run.
+        A queue, bus or name is declared twice, or exists with other settings.
+    Next: give the other operation a key of its own, or declare the name once; for a queue that exists, use
         `onefold queue apply`.
     """
 
@@ -109,9 +109,9 @@ class ConflictError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """The thing that was named does not exist.
+    """Something that was named does not exist.
 
-    Means: nothing was changed. Of a message, its job is not declared on its queue in the app that received it.
+    Means: nothing was changed. For a message, its job is not declared on its queue in the app that received it.
     Next: check the name and the engine (`--url`, ONEFOLD_URL); deploy the app that declares the job, then redrive.
     """
 
@@ -122,20 +122,21 @@ class StorageError(UsageError):
     """The database file cannot be used: corrupt, foreign, newer, read-only or missing.
 
     Means: nothing was written to it.
-    Next: what the text says for the case: another path, the file's mode, a newer onefold, or a backup.
+    Next: follow the text: use another path, change the file's mode, install a newer onefold, or restore a backup.
     """
 
     code = "storage"
 
 
 class TransientError(OnefoldError):
-    """Failed now, may work later.
+    """The call failed now and may succeed later.
 
     Means: in a handler, the run failed and had no effect; the job's `retry` says when and how often it is tried again.
-    Next: raise it for temporary failures (a timeout before anything was sent, a 503); otherwise try again later.
+    Next: raise it for temporary failures (a timeout before anything was sent, a 503); if you caught it, try again
+    later.
 
     Args:
-        retry_in_ms: how long to wait at least before the next try, in milliseconds; None lets the policy decide.
+        retry_in_ms: the least time to wait before the next try, in milliseconds; None lets the policy decide.
     """
 
     code = "transient"
@@ -148,18 +149,19 @@ class TransientError(OnefoldError):
 class OverLimitError(TransientError):
     """Too many messages of the queue are in flight (SQS error OverLimit).
 
-    Means: 120,000 messages were received and are not settled; nothing more is given out.
-    Next: find who receives without deleting: `onefold status` shows what is in flight on each queue.
+    Means: 120,000 messages were received and are not settled; no more can be received.
+    Next: find the consumer that does not delete: `onefold status` shows how much is in flight on each queue.
     """
 
     code = "over-limit"
 
 
 class StorageBusy(TransientError):
-    """The file is locked by another process for longer than we may wait, or the disk is full.
+    """Another process has locked the file for longer than a call may wait, or the disk is full.
 
-    Means: nothing was written. Workers wait and go on by themselves.
-    Next: free space, or end the program that holds the file (a backup, a shell with an open transaction), and try again.
+    Means: nothing was written. Workers wait and continue by themselves.
+    Next: free space, or end the program that locks the file (a backup, a shell with an open transaction), and try
+    again.
     """
 
     code = "storage-busy"
@@ -168,8 +170,9 @@ class StorageBusy(TransientError):
 class PermanentError(OnefoldError):
     """Trying again cannot help; the message goes to the dead-letter queue with this reason.
 
-    Means: the run had no effect, and no attempt that is left is used.
-    Next: raise it for what a person must change; they find it with `onefold dlq list`, correct it and redrive.
+    Means: the run had no effect, and the remaining attempts are not used.
+    Next: raise it if a person must change something; they find the message with `onefold dlq list`, correct it and
+        redrive it.
     """
 
     code = "permanent"
@@ -178,11 +181,12 @@ class PermanentError(OnefoldError):
 class DependencyDown(OnefoldError):
     """The dependency refuses everything (a rotated key, a closed account): the job pauses, no attempt is used.
 
-    Means: it is not this message's fault: the job's circuit breaker opens for all of them, and `onefold status` says so.
-    Next: raise it for what hits every call alike; after the repair the job resumes by itself or by `onefold resume`.
+    Means: the message is not at fault: the job's circuit breaker opens for all of its messages, and `onefold status`
+        says so.
+    Next: raise it for failures of every call; after the repair the job resumes by itself or with `onefold resume`.
 
     Args:
-        retry_in_ms: how long to pause at least, in milliseconds; None lets the job's breaker decide.
+        retry_in_ms: the least time to pause, in milliseconds; None lets the job's breaker decide.
     """
 
     code = "dependency-down"
@@ -193,30 +197,30 @@ class DependencyDown(OnefoldError):
 
 
 class OutcomeUnknown(OnefoldError):
-    """The effect may have happened; the job's `on_unknown` policy decides what comes next.
+    """The effect may have happened; the job's `on_unknown` policy decides what happens next.
 
     Means: neither running again nor giving up is known to be right. Under `onefold.once` with `hold`: a person must
         settle it.
-    Next: raise it when an answer was lost after the request had left; settle what is held with `onefold held`.
+    Next: raise it if an answer was lost after the request had been sent; settle held operations with `onefold held`.
     """
 
     code = "outcome-unknown"
 
 
 class LeaseLost(OnefoldError):
-    """The record of this run belongs to someone else now; what this run did is not recorded.
+    """The record of this run now belongs to another run; what this run did is not recorded.
 
-    Means: the run paused for longer than its lease, or its process was taken for dead, and another run took over.
-    Next: stop without further effects. When it comes often: longer leases, or less work in one process.
+    Means: the run paused for longer than its lease, or its process was considered dead, and another run took over.
+    Next: stop without further effects. If it happens often, use longer leases or less work in one process.
     """
 
     code = "lease-lost"
 
 
 class InvariantBroken(OnefoldError):
-    """Something that cannot be is: a defect of onefold. The process should stop and keep the evidence.
+    """Something impossible has happened: a defect of onefold. The process should stop and keep the evidence.
 
-    Means: going on could do harm, so nothing goes on.
+    Means: continuing could do harm, so onefold stops.
     Next: keep the file and the log, and report it with the traceback (ONEFOLD_DEBUG=1).
     """
 

@@ -1,6 +1,7 @@
-"""Packages that come with an extra: where one is missing, the error says which extra to install.
+"""Packages that come with an extra: if one is missing, the error says which extra to install.
 
-Never here: importing one of them. Invariant: what is missing of onefold itself, or of the user's own code, stays what it is.
+Never here: importing one of them. Invariant: errors about missing modules of onefold or of the user's code are
+unchanged.
 Private: may change with any release.
 """
 
@@ -30,7 +31,8 @@ def missing(what: str, package: str, extra: str, more: str = "") -> UsageError:
     """The error for a package that is not installed.
 
     Args:
-        what: needs it, to begin a sentence: "The page". extra: it comes with. more: to do beside installing that.
+        what: the thing that needs it, as the beginning of a sentence: "The page". package: its name.
+        extra: the extra that it comes with. more: what to do in addition to installing that, after the command.
     """
     return UsageError(
         f"{what} needs the package {package}, which is not installed.",
@@ -39,8 +41,8 @@ def missing(what: str, package: str, extra: str, more: str = "") -> UsageError:
     )
 
 
-class needed:  # noqa: N801 - for `with`, as a function is named
-    """For `with`, around the imports of an extra's packages, or of modules of ours that import them; arguments as `missing`.
+class needed:  # noqa: N801 - used in `with`, so named like a function
+    """A context manager around imports that need an extra's packages, directly or indirectly; arguments as `missing`.
 
     Raises:
         UsageError: one of the extra's packages is not installed.
@@ -50,10 +52,10 @@ class needed:  # noqa: N801 - for `with`, as a function is named
         self._what, self._extra, self._more = what, extra, more
 
     def __enter__(self) -> None:
-        """Nothing is done before."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Say which extra to install, where an import has failed for want of a package of it."""
+        """Raise the error that names the extra, if an import failed because one of its packages is missing."""
         if isinstance(error, ModuleNotFoundError):
             package = (error.name or "").partition(".")[0]
             if package in _PACKAGES[self._extra]:

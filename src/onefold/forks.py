@@ -1,14 +1,15 @@
 """Forks of this process: what the child must not inherit is closed before the fork and opened again when needed.
 
 SQLite's locks belong to a process, and its library keeps a table of them in memory, by file. A child inherits that table but
-not the locks: even a connection that it opens itself takes the file to be locked already, so that another process may delete
-the log that it uses (https://www.sqlite.org/howtocorrupt.html, section 2.6). So no connection to a file may be open while a
-process forks: each owner of connections closes them and keeps its threads from opening others (`Forked.hold`), and the next
-use, in the parent or in the child, opens one again. A connection that could not be closed, because a handler's transaction
-is open or because it is not ours, makes its file unusable in the child: `refuse_inherited`.
+not the locks: even a connection that it opens itself assumes that the file is already locked, so another process can
+delete the log that it uses (https://www.sqlite.org/howtocorrupt.html, section 2.6). So no connection to a file may be
+open while a process forks: each owner of connections closes them and keeps its threads from opening others
+(`Forked.hold`), and the next use, in the parent or in the child, opens one again. If a connection could not be closed,
+because a handler's transaction is open or because it is not onefold's, its file cannot be used in the child:
+`refuse_inherited`.
 
-Never here: which connections a process has. Invariant: a connection of ours to a file that the parent had open at the fork
-is never opened in its child.
+Never here: which connections a process has. Invariant: onefold never opens a connection in the child to a file that the
+parent had open at the fork.
 Private: may change with any release.
 """
 
@@ -32,7 +33,7 @@ from onefold.interrupts import Deferred, ignored
 
 _SLICE_S: Final = 0.05  # how long a fork waits for one owner while it holds the others
 _IMPORT_LOOKS: Final = (
-    1_000  # tenths of a slice, 5 s in all, for which a fork waits for modules that other threads are importing
+    1_000  # how many tenths of a slice (5 s in all) a fork waits for modules that other threads are importing
 )
 _LOCKING: Final = ("concurrent.futures.thread", "logging")  # modules that hold a lock during a fork
 
@@ -41,29 +42,29 @@ class Forked(Protocol):
     """An owner of something that a child must not use."""
 
     wait_s: float
-    """How long a fork may wait for it."""
+    """How long a fork may wait for this owner, in seconds."""
 
     def hold(self, wait_s: float) -> bool:
-        """Before a fork: close what can be closed, and keep other threads from using it until `let_go`. May be called again.
+        """Before a fork: close what can be closed, and block other threads until `let_go`. Can be called repeatedly.
 
         Args:
-            wait_s: for those threads, in seconds.
+            wait_s: how long to wait for those threads, in seconds.
 
         Returns:
-            False: another thread still uses it, so it is open.
+            False: another thread still uses something, so that is open.
         """
         ...
 
     def is_held(self) -> bool:
-        """Whether other threads have opened anything since then."""
+        """Whether everything is still closed, and no other thread has opened anything since `hold`."""
         ...
 
     def let_go(self) -> None:
-        """After the fork, in the parent: continue."""
+        """After the fork, in the parent: let the other threads continue."""
         ...
 
     def start_anew(self) -> None:
-        """After the fork, in the child, which has one thread: drop the parent's state and locks. `hold` may not have run."""
+        """After the fork, in the child with its one thread: drop the parent's state and locks, even if not held."""
         ...
 
 
@@ -76,16 +77,16 @@ class _Here:
         self.opening = threading.RLock()
         self.forking = threading.RLock()
         self.held: list[Forked] = []
-        self.is_gated = False  # `opening` is held for a fork
-        self.hooked = -1  # how many of `_LOCKING` were there when the hooks were registered last
-        self.signals = Deferred()  # while the main thread forks
+        self.is_gated = False  # whether `opening` is held for a fork
+        self.hooked = -1  # how many of `_LOCKING` were loaded when the hooks were last registered
+        self.signals = Deferred()  # signals that come while the main thread forks
         self.owners: dict[int, weakref.ref[Forked]] = {}
         self.when_held: list[Callable[[], None]] = []
         self.anew: dict[object, Callable[[], Callable[[], None] | None]] = {}
         self.inherited: frozenset[tuple[int, int]] = frozenset()
         self.kept: list[object] = []
-        self.swept = -1  # the process in which the program's connections are kept
-        self.never = threading.Lock()  # to wait on
+        self.swept = -1  # the process in which the program's connections were last kept open
+        self.never = threading.Lock()  # only to wait on
         self.never.acquire()
 
 
@@ -98,23 +99,24 @@ def generation() -> int:
 
 
 def opening() -> threading.RLock:
-    """Held while a connection is opened and registered with its owner."""
+    """The lock that is held while a connection is opened and registered with its owner."""
     return _here.opening
 
 
 def register(owner: Forked) -> None:
     """Register an owner for forks, for as long as it exists."""
     go_first()
-    owners, number = _here.owners, id(owner)  # at the interpreter's end this module's names go first
+    owners, number = _here.owners, id(owner)  # copies, as the interpreter's end deletes this module's names first
     owners[number] = weakref.ref(owner, lambda _: owners.pop(number, None))
 
 
 def go_first() -> None:
-    """Let a fork wait for open connections before it takes the locks of Python's own modules, not while it holds them.
+    """Make a fork wait for open connections before it takes the locks of Python's own modules, not while it holds them.
 
-    A handler whose transaction it waits for may need them: it submits to an executor, or forks itself. Hooks are called in
-    reverse order of registration and cannot be moved, so they are registered again when such a module came after them. This
-    is checked when an engine is opened, and before each transaction in which users' code runs.
+    A handler whose transaction the fork waits for may need these locks: to submit to an executor, or to fork itself.
+    Hooks are called in reverse order of registration and cannot be moved, so they are registered again if such a module
+    was loaded after them. This is checked when an engine is opened, and before each transaction in which users' code
+    runs.
     """
     if _here.hooked == len(_LOCKING):
         return
@@ -125,20 +127,20 @@ def go_first() -> None:
             os.register_at_fork(after_in_parent=_in_parent, after_in_child=_in_child)
         for _ in range(
             2
-        ):  # a signal handler may raise in a hook's first instruction: Python prints that, and calls the next hook
+        ):  # twice: a signal handler may raise in a hook's first instruction; Python prints it and calls the next
             os.register_at_fork(before=_before)
 
 
 def when_held(free: Callable[[], None]) -> None:
-    """Call this before a fork, when all owners are held: to free what no owner has."""
+    """Have `free` called before each fork, when all owners are held, to free what belongs to no owner."""
     _here.when_held.append(free)
 
 
 def in_child(start_anew: Callable[[], None]) -> None:
-    """Call this in every child, which has no other thread, to drop the parent's threads, locks and connections.
+    """Have `start_anew` called in every child, to drop the parent's threads, locks and connections.
 
     Args:
-        start_anew: a method, for as long as its object lives, or a function.
+        start_anew: a function, or a method, which is called for as long as its object lives.
     """
     mark, anew = object(), _here.anew
     if not isinstance(start_anew, MethodType):
@@ -155,7 +157,7 @@ def in_child(start_anew: Callable[[], None]) -> None:
 
 
 def look() -> None:
-    """Detect a fork that bypassed Python's hooks. Called before anything that belongs to a process is used."""
+    """Detect a fork that bypassed Python's hooks. It is called before anything that belongs to a process is used."""
     if os.getpid() != _here.process:
         _in_child()
 
@@ -164,7 +166,7 @@ def refuse_inherited(path: str, real_path: str) -> None:
     """Refuse a file that the parent process had open when it forked this one.
 
     Args:
-        path: as the user wrote it. real_path: the file.
+        path: as the user wrote it. real_path: the path of the file itself.
 
     Raises:
         StorageError: the parent had it open.
@@ -177,18 +179,18 @@ def refuse_inherited(path: str, real_path: str) -> None:
             _keep_connections()
             raise errors.StorageError(
                 f"{path} was in use at the moment when this process was forked.",
-                meaning="A transaction of a handler, or a connection of the program's own, was open. SQLite cannot lock the "
-                "file in this process any more; messages would be lost. The parent process goes on unharmed.",
-                todo="Fork before the handler's first statement and close connections of your own before, or start the "
-                "process by multiprocessing's spawn or forkserver.",
+                meaning="A handler's transaction, or a connection of the program's own, was open. SQLite can no longer "
+                "lock the file in this process; messages would be lost. The parent process continues unharmed.",
+                todo="Fork before the handler's first statement and close your own connections first, or start the "
+                "process with multiprocessing's spawn or forkserver.",
             )
 
 
 def keep_for_ever(thing: object) -> None:
-    """Keep an object of the parent's from being finalised, even when the interpreter ends: that would close it."""
+    """Keep an object of the parent from being finalised, which would close it, even when the interpreter ends."""
     _here.kept.append(thing)
-    with suppress(ImportError, AttributeError):  # it is just being imported
-        import ctypes  # only in a child
+    with suppress(ImportError, AttributeError):  # it may be in the middle of its import
+        import ctypes  # needed only in a child
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
@@ -196,7 +198,8 @@ def keep_for_ever(thing: object) -> None:
 def _keep_connections() -> None:
     """Keep the program's own connections from being closed when this child ends.
 
-    SQLite would assume that no other process has the file open, write an old log into it, and delete the log of others.
+    Otherwise SQLite would assume that no other process has the file open, write an old log into it, and delete the log
+    that other processes use.
     """
     kind = getattr(sys.modules.get("sqlite3"), "Connection", None)
     if _here.swept != _here.process and kind is not None:
@@ -211,10 +214,10 @@ def _owners() -> list[Forked]:
 
 
 def _before() -> None:
-    """Hold all owners: at most for the longest of their `wait_s`, and hold none of them while waiting for another.
+    """Hold all owners, waiting at most for the longest of their `wait_s`; while it waits for one it holds none of them.
 
     Otherwise a fork could wait for a transaction whose thread waits for something that the fork holds, or wants to fork
-    itself. It also waits for imports in other threads: the first `send` of an app imports its engine.
+    itself. It also waits for imports in other threads, since the first `send` of an app imports its engine.
     """
     while True:
         try:
@@ -222,7 +225,7 @@ def _before() -> None:
                 return  # the hook that was registered later has done it
             _here.signals.begin()
             break
-        except BaseException as error:  # noqa: BLE001 - of a signal: Python would print it, and fork with everything open
+        except BaseException as error:  # noqa: BLE001 - from a signal; Python would print it, and fork with all open
             _here.signals.caught(error)
     waited_s = 0.0
     for looks in count():
@@ -231,12 +234,12 @@ def _before() -> None:
         missing = [owner for owner in owners if not _held(owner)]
         if all(waited_s >= owner.wait_s for owner in missing):
             _here.opening.acquire()
-            owners = _owners()  # one may have been registered while another thread was opening
+            owners = _owners()  # another thread may have registered one while it was opening
             is_late = waited_s >= max((owner.wait_s for owner in owners), default=0.0)
             is_ready = is_late or all(owner in _here.held and owner.is_held() for owner in owners)
             if is_ready and (looks >= _IMPORT_LOOKS or not _is_importing()):
                 for free in _here.when_held:
-                    with suppress(Exception):  # Python would print it, and fork with everything open
+                    with suppress(Exception):  # Python would print it and fork with everything open
                         free()
                 _here.is_gated = True
                 return
@@ -248,9 +251,9 @@ def _before() -> None:
 
 
 def _is_importing() -> bool:
-    """Whether another thread is importing a module: a child would wait for that import forever.
+    """Whether another thread is importing a module; a child would wait for that import forever.
 
-    In a child Python renews its global import lock, but not the locks of single modules (`importlib._bootstrap`).
+    In a child Python renews its global import lock, but not the locks of individual modules (`importlib._bootstrap`).
     """
     me = threading.get_ident()
     locks = [lock() for lock in list(getattr(_bootstrap, "_module_locks", {}).values())]
@@ -258,25 +261,25 @@ def _is_importing() -> bool:
 
 
 def _is_forking() -> bool:
-    """Whether this thread is importing one."""
+    """Whether this thread is the one that forks."""
     owned: bool = _here.forking._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition does
     return owned
 
 
 def _held(owner: Forked) -> bool:
-    """Hold one owner; whatever it raises, the others are held too. What could not be closed is refused in the child."""
+    """Hold one owner; if it raises, the others are held all the same. The child refuses what could not be closed."""
     if owner not in _here.held:
         _here.held.append(owner)
     try:
         return owner.hold(_SLICE_S)
-    except Exception:  # noqa: BLE001 - Python would print it, and fork with everything open
+    except Exception:  # noqa: BLE001 - Python would print it and fork with everything open
         return True
 
 
 def _let_go() -> None:
     while _here.held:
         owner = _here.held.pop()
-        with suppress(RuntimeError):  # it was not held after all; the others are
+        with suppress(RuntimeError):  # this one was not held after all; go on with the others
             owner.let_go()
 
 
@@ -303,7 +306,7 @@ def _in_child() -> None:
         try:
             if start_anew is not None:
                 start_anew()
-        except Exception as error:  # noqa: BLE001 - the others must not continue with the parent's connections
+        except Exception as error:  # noqa: BLE001 - the others must be started anew too
             first = first or error
     _here.signals.end(deliver=False)
     if first is not None:
@@ -311,7 +314,7 @@ def _in_child() -> None:
 
 
 def _open_files() -> frozenset[tuple[int, int]]:
-    """Device and inode of every file that is open here."""
+    """Device and inode of every file that is open in this process."""
     found: set[tuple[int, int]] = set()
     for folder in ("/proc/self/fd", "/dev/fd"):
         with ignored(OSError):

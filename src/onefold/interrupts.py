@@ -1,17 +1,17 @@
 """Exceptions that a signal handler raises in the middle of other code.
 
 Python runs such a handler between any two bytecode instructions of the main thread, so its exception seems to come from
-whatever code runs there: a Ctrl-C that is caught, the interrupt of a notebook, a time limit by `signal.alarm`. Most time
-limits raise TimeoutError, which is an OSError; so an `except` for errors of the disk or a server begins with `let_through`,
-and `ignored` takes the place of `suppress` (tests/architecture/test_interrupts.py). During a fork they are deferred
-(`Deferred`), because Python prints and discards what is raised in a fork hook.
-Never here: permanent handlers. Invariant: an exception that no signal handler raised is never taken for one.
+whatever code runs there. Examples are a Ctrl-C that is caught, the interrupt of a notebook, a time limit by
+`signal.alarm`. Most time limits raise TimeoutError, which is an OSError; so an `except` for errors of the disk or a
+server begins with `let_through`, and `ignored` replaces `suppress` (tests/architecture/test_interrupts.py). During a
+fork signals are deferred (`Deferred`), because Python prints and discards what is raised in a fork hook.
+Never here: permanent handlers. Invariant: an exception that no signal handler raised is never mistaken for one.
 Private: may change with any release.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # what `signal` is made of
+import _signal  # type: ignore[import-not-found]  # the C functions under `signal`
 import _thread
 import functools
 import inspect
@@ -29,10 +29,11 @@ _LAYERS_MAX: Final = 20  # our limit: levels of partials and decorators around a
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised this exception, which was just caught.
+    """Whether a signal handler raised this exception, which has just been caught.
 
-    Partials and decorated handlers are recognised. A handler that is not written in Python is not, except Python's own,
-    which raises KeyboardInterrupt; nor is an exception that another thread raises here (`PyThreadState_SetAsyncExc`).
+    Partials and decorated handlers are recognised. Handlers that are not written in Python are not, except Python's
+    own, which raises KeyboardInterrupt; nor are exceptions that another thread raises here
+    (`PyThreadState_SetAsyncExc`).
     """
     if isinstance(error, KeyboardInterrupt):
         return True
@@ -45,12 +46,13 @@ def is_of_a_signal(error: BaseException) -> bool:
 
 
 def let_through(error: BaseException) -> None:
-    """Raise the signal handler's exception that this error is, or that a library turned into this error.
+    """Raise the exception of a signal handler, if this error is one or a library turned one into this error.
 
-    One that the program was already handling when it called us does not count: it was caught further out.
+    An exception that the program was already handling when it called onefold does not count, since an outer function
+    caught it.
 
     Args:
-        error: just caught.
+        error: the error that was just caught.
 
     Raises:
         BaseException: the handler's.
@@ -70,16 +72,16 @@ def let_through(error: BaseException) -> None:
 def stems_from_signal(error: BaseException, own: tuple[type[BaseException], ...] = ()) -> bool:
     """Whether the exception that ended a call came from a signal handler, or was made from such an exception in the call.
 
-    May be called in any thread, and after the handler was replaced: a handler is recognised by the frame it is passed. An
-    exception that the program was handling when it made the call does not count, and neither does one that the call itself
-    handled.
+    It can be called in any thread, and after the handler was replaced: a handler is recognised by the frame that it is
+    passed. An exception that the program was handling when it made the call does not count, and neither does one that
+    the call itself handled.
 
     Args:
-        error: just caught by the caller.
-        own: classes that the call itself raises about the limit; their causes are not examined.
+        error: the error that the caller has just caught.
+        own: classes that the call itself raises about a time limit; their causes are not examined.
     """
     codes = {code for number in _SIGNALS for code in _codes(_signal.getsignal(number))}
-    inside: set[FrameType] | None = None  # the frames of the call
+    inside: set[FrameType] | None = None  # frames of the call
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -110,7 +112,7 @@ def _frames(error: BaseException) -> list[FrameType]:
 
 
 def _is_passed(frame: FrameType, before: FrameType) -> bool:
-    """Whether a function was called like a signal handler: with a signal and the interrupted frame."""
+    """Whether a function was called like a signal handler, with a signal's number and the interrupted frame."""
     code, given = frame.f_code, list[object]()
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
     for name in code.co_varnames[:count]:
@@ -119,7 +121,7 @@ def _is_passed(frame: FrameType, before: FrameType) -> bool:
     return any(one is before for one in given) and any(isinstance(one, int) and one in _SIGNALS for one in given)
 
 
-class ignored(suppress):  # noqa: N801 - as `suppress`
+class ignored(suppress):  # noqa: N801 - named like `suppress`
     """Like `contextlib.suppress`, but lets a signal handler's exception through."""
 
     def __exit__(
@@ -133,7 +135,7 @@ class ignored(suppress):  # noqa: N801 - as `suppress`
 
 
 def _is_dealt_with(error: BaseException) -> bool:
-    """Whether a running function has caught it."""
+    """Whether a function that is still running has caught the error."""
     trace = error.__traceback__
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None and trace is not None:
@@ -144,7 +146,7 @@ def _is_dealt_with(error: BaseException) -> bool:
 
 
 def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int]:
-    """The signals whose handler raised it and did not catch it."""
+    """The signals whose handlers raised the error and did not catch it."""
     codes = {number: _codes(handler) for number, handler in handlers.items()}
     trace, found = error.__traceback__ and error.__traceback__.tb_next, list[int]()
     while trace is not None:
@@ -156,7 +158,7 @@ def _raised_by(error: BaseException, handlers: Mapping[int, object]) -> list[int
 class Deferred:
     """Defers signal handlers: signals are noted, and their handlers are called at the end.
 
-    For the main thread, in which handlers run; in another thread nothing is deferred.
+    It is for the main thread, in which handlers run; in another thread it defers nothing.
     """
 
     def __init__(self) -> None:
@@ -164,13 +166,13 @@ class Deferred:
         self._noted: list[int] = []
 
     def begin(self) -> None:
-        """From now on signals are noted."""
+        """Start to note signals."""
         if threading.current_thread() is not threading.main_thread():
             return
         while True:
             try:
                 self._replace()
-            except BaseException as error:  # noqa: BLE001 - of a handler that is not replaced yet
+            except BaseException as error:  # noqa: BLE001 - from a handler that is not replaced yet
                 self.caught(error)
             else:
                 return
@@ -179,7 +181,8 @@ class Deferred:
         """Restore the signals' handlers.
 
         Args:
-            deliver: call the handlers soon for noted signals; a forked child has none of its parent's signals.
+            deliver: call the handlers for the noted signals soon; False in a forked child, as the signals were the
+                parent's.
         """
         if not self._handlers or threading.current_thread() is not threading.main_thread():
             return
@@ -189,23 +192,23 @@ class Deferred:
                 if self._noted and deliver:
                     _thread.start_new_thread(_deliver, (self._noted,))
                 self._noted = []
-            except RuntimeError:  # no thread can be started
+            except RuntimeError:  # a thread cannot be started
                 return
-            except BaseException as error:  # noqa: BLE001 - of a handler that is back already: it is called again later
+            except BaseException as error:  # noqa: BLE001 - from a restored handler, which is called again later
                 self.caught(error)
             else:
                 return
 
     def caught(self, error: BaseException) -> None:
-        """A handler raised this where it would go unnoticed: note its signal."""
+        """Note the signal of a handler that raised this error where it would go unnoticed."""
         found = _raised_by(error, {number: _signal.getsignal(number) for number in _SIGNALS} | self._handlers)
         self._noted += found or ([signal.SIGINT] if isinstance(error, KeyboardInterrupt) else [])
 
     def _replace(self) -> None:
-        for number in _SIGNALS:  # the C functions: a handler may still raise at each of these lines
+        for number in _SIGNALS:  # C functions, as a handler may still raise at each of these lines
             handler = _signal.getsignal(number)
-            # asyncio's handler does nothing: the loop has learned of the signal through its wake-up file, and must not
-            # twice.
+            # asyncio's handler does nothing: the loop learns of the signal through its wake-up file, and must not learn
+            # of it twice.
             if callable(handler) and handler != self._note and getattr(handler, "__name__", "") != "_sighandler_noop":
                 self._handlers[number] = handler
                 _signal.signal(number, self._note)
@@ -222,7 +225,7 @@ class Deferred:
 
 
 def _deliver(noted: list[int]) -> None:
-    """In a thread of its own: a moment later, so that no exception is raised where it would only be printed."""
+    """Call the noted handlers a moment later, so that they do not raise where Python would only print the exception."""
     pause = _thread.allocate_lock()
     pause.acquire()
     pause.acquire(timeout=0.001)
@@ -235,7 +238,7 @@ def _deliver(noted: list[int]) -> None:
 
 
 def _codes(handler: object) -> list[CodeType]:
-    """The code of a handler, and of what it wraps."""
+    """The code of a handler and of the functions that it wraps."""
     found: list[CodeType] = []
     for _ in range(_LAYERS_MAX):
         if not callable(handler):

@@ -1,6 +1,7 @@
 """Public names of a package that are imported when they are first used, so that an unused feature costs no import time.
 
-Only for the `__init__` of a package (PEP 562). Invariant: a name is always what its module has; nothing is stored here.
+Only for the `__init__` of a package (PEP 562). Invariant: a name always has the value that its module has; nothing is
+stored here.
 Private: may change with any release.
 """
 
@@ -24,9 +25,9 @@ def attributes(
 
     Args:
         package: its name. modules: name -> module that has it.
-        rooms: modules below the package that `import package` alone is to find.
-        moved: name that was here -> public module that has it now; still found, with a DeprecationWarning.
-        frames: how many calls are between this function and the line that asks.
+        rooms: modules below the package that `import package` alone makes available.
+        moved: name that was here -> public module that has it now; it is still found, with a DeprecationWarning.
+        frames: how many calls are between this function and the line that uses the name.
     """
 
     def get(name: str) -> Any:
@@ -35,7 +36,7 @@ def attributes(
         if name in rooms:
             return import_module(f"{package}.{name}")
         if moved is not None and name in moved:
-            text = f"{package}.{name} is {moved[name]}.{name} now; the old name goes with version 1.0."
+            text = f"{package}.{name} is {moved[name]}.{name} now; version 1.0 removes the old name."
             warnings.warn(text, DeprecationWarning, stacklevel=1 + frames)
             return getattr(import_module(moved[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

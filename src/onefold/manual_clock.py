@@ -1,6 +1,7 @@
-"""Time that moves only when it is moved: the `Clock` of tests, of inline runs and of the local services that tests pace.
+"""A clock that moves only when it is moved: for tests, inline runs, and local services whose time a test controls.
 
-It has both readings and the wait of `clock.py`; a wait ends when its waiter is woken or the clock was advanced far enough.
+It has both readings and the wait of `clock.py`; a wait ends when its waiter is woken or the clock has been advanced far
+enough.
 
 Never here: real time, except for the short sleeps between which a wait checks whether it has ended.
 Invariant: monotonic time moves only by `advance`, wall time only by `advance` and `jump`.
@@ -27,11 +28,11 @@ class ManualClock:
         self._monotonic_ms = 0
 
     def now_ms(self) -> int:
-        """The instant the clock was last moved to."""
+        """The time to which the clock was last moved."""
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds this clock was advanced by since it was made."""
+        """By how many milliseconds this clock has been advanced since it was made."""
         return self._monotonic_ms
 
     def advance(self, by_ms: int) -> None:
@@ -50,7 +51,7 @@ class ManualClock:
             self._lock.notify_all()
 
     def jump(self, by_ms: int) -> None:
-        """Set the wall clock forward or back by `by_ms` milliseconds; monotonic time stays."""
+        """Set the wall clock forward or back by `by_ms` milliseconds; monotonic time does not change."""
         with self._lock:
             self._now_ms += by_ms
 

@@ -1,8 +1,8 @@
 """The option values of a declaration: retries, dead letters, throttles, a declared queue; and the settings of workers.
 
-Plain and frozen. They are checked where they are used (`runner/declaring.py`), because only there is it known what they must
-be compatible with. Their names are checked here, and `checked_options` does the same for the functions that declare.
-Never here: behaviour. Invariant: equal options mean equal jobs.
+The values are plain and frozen. They are checked where they are used (`runner/declaring.py`), because only that code
+knows what they must be compatible with. Their names are checked here, and `checked_options` checks those of the
+functions that declare. Never here: behaviour. Invariant: equal options mean equal jobs.
 Private: may change with any release.
 """
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 def _refuse_unknown(given: Iterable[str], known: Sequence[str], what: str) -> None:
     for name in given:
         if name not in known:
-            import difflib  # only for the hint: a program that starts cold should not wait for it
+            import difflib  # only for the hint; a cold start should not wait for it
 
             near = ["tz"] if "zone" in name and "tz" in known else difflib.get_close_matches(name, known, n=1)
             raise errors.UsageError(
@@ -38,13 +38,13 @@ def _refuse_unknown(given: Iterable[str], known: Sequence[str], what: str) -> No
 
 
 def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
-    """Refuse a value that is none of those allowed, with the one that was probably meant.
+    """Refuse a value that is not among those allowed; the error names the one that was probably meant.
 
     Raises:
-        UsageError: it is another one.
+        UsageError: the value is not allowed.
     """
     if value not in allowed:
-        from difflib import get_close_matches  # only a typing error pays for it
+        from difflib import get_close_matches  # loaded only after a typing error
 
         near = get_close_matches(str(value), allowed, n=1)
         raise errors.UsageError(
@@ -54,10 +54,10 @@ def check_choice(value: object, allowed: Sequence[str], what: str) -> None:
 
 
 def check_whole(value: object, what: str, least: int, most: int | None = None) -> None:
-    """Refuse what is not a whole number of a range, both ends included; without `most` it has no upper end.
+    """Refuse a value that is not a whole number from `least` to `most`, inclusive; None: no upper bound.
 
     Raises:
-        UsageError: it is another number, or none.
+        UsageError: the value is out of range, or not a whole number.
     """
     if type(value) is int and least <= value and (most is None or value <= most):
         return
@@ -68,12 +68,12 @@ def check_whole(value: object, what: str, least: int, most: int | None = None) -
 
 
 def checked_options(function: Callable[A, R]) -> Callable[A, R]:
-    """Answer an option that a function or method does not have, or one that is missing, with what to write instead.
+    """A function or method whose errors about unknown and missing options say what to write instead.
 
     Raises (when the function is called):
-        UsageError: an unknown option, a missing one, or a decorator without parentheses.
+        UsageError: an option is unknown or missing, or a decorator has no parentheses.
     """
-    code: Any = function.__code__  # inspect.signature would take 0.1 ms of every import
+    code: Any = function.__code__  # inspect.signature would add 0.1 ms to every import
     selfs = int(code.co_varnames[:1] == ("self",))
     known = code.co_varnames[selfs : code.co_argcount + code.co_kwonlyargcount]
     name = function.__qualname__.removesuffix(".__init__").replace("Declarations.", "app.").replace("App.", "app.")
@@ -93,7 +93,7 @@ def checked_options(function: Callable[A, R]) -> Callable[A, R]:
 
 
 def _check_plain(kwargs: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse an optional name or owner that is not a text, and a `unique` that is neither True nor False."""
+    """Refuse a name or owner that is not a text, and a `unique` that is neither True nor False."""
     for what in ("name", "owner") if known[0] != "name" else ("owner",):
         given = kwargs.get(what)
         if given is not None and not isinstance(given, str):
@@ -112,12 +112,12 @@ def _explain_call(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> None:
-    """Raise a UsageError where a TypeError came from the call's own arguments: one is missing, or one too many.
+    """Raise a UsageError if a TypeError came from the arguments of the call itself: one is missing, or one too many.
 
     Args:
-        selfs: how many of `args` come before the first that the user wrote: 1 for a method. The rest: the call's.
+        selfs: how many of `args` come before the first that the user wrote: 1 for a method. The others: of the call.
     """
-    import inspect  # only for the text of an error
+    import inspect  # needed only for the text of an error
 
     signature = inspect.signature(function)
     try:
@@ -128,25 +128,25 @@ def _explain_call(
         if len(args) == selfs + 1 and inspect.isroutine(args[selfs]) and not kwargs:
             raise errors.UsageError(
                 f"@{name} of {args[selfs].__name__} has no parentheses.",
-                meaning="The function itself was taken for the first option.",
+                meaning="The function itself was passed as the first option.",
                 todo=f"Write @{name}({example}) above it.",
             ) from None
         raise errors.UsageError(
-            f"{name}() was called wrongly: {misfit}.", todo=f"Write {name}({example}); everything else is optional."
+            f"{name}() was called incorrectly: {misfit}.", todo=f"Write {name}({example}); everything else is optional."
         ) from error
 
 
 def warn_of_attempts(owner: str) -> None:
-    """Say that a count of retries has been used by its old name, in the line that called the caller."""
-    text = f"attempts of {owner} is retries now, which it counts; the old name goes with version 1.0."
+    """Warn that `attempts`, the old name of a count of retries, was used in the line that called the caller."""
+    text = f"attempts of {owner} is retries now, which it counts; version 1.0 removes the old name."
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
 class Checked(StructMeta):
-    """The same for a class of options, wherever it lives."""
+    """A metaclass that does for classes of options what `checked_options` does for functions."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
-        """Make one, unless it is given an option that it does not have."""
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - in a metaclass
+        """Make an instance, unless it is given an option that the class does not have."""
         if "attempts" in kwargs and "retries" in cls.__struct_fields__:
             warn_of_attempts(cls.__name__)
             kwargs = {"retries" if name == "attempts" else name: value for name, value in kwargs.items()}
@@ -169,14 +169,15 @@ _ROOMS: Final = {
 
 
 def check_option(value: object, kind: type[Struct], what: str, field: str, example: object) -> None:
-    """Refuse an option that must be a value of one of the classes below, with what to write instead.
+    """Refuse an option that is not of the right class below; the error says what to write instead.
 
     Args:
         value: what the user passed. kind: the class. what: the option's name.
-        field: of the class, that a bare number or text was probably meant for. example: a value for that field.
+        field: the field of the class that a bare number or text was probably meant for. example: a value for that
+            field.
 
     Raises:
-        UsageError: it is something else, for example the bare number.
+        UsageError: the value is something else, for example a bare number.
     """
     if isinstance(value, kind):
         return
@@ -188,13 +189,13 @@ def check_option(value: object, kind: type[Struct], what: str, field: str, examp
 
 
 class Retry(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """How often and how soon a run that failed for now is tried again.
+    """How often and how soon a run that failed temporarily is tried again.
 
     Args:
-        attempts: runs in all, the first one included; 1 means no retry.
+        attempts: runs in all, including the first one; 1 means no retry.
         base, factor, cap: the pause before attempt n+1 is base x factor^(n-1), at most cap.
         jitter: `full` (anything from 0 to the pause), `half` (+-50 %), `none`.
-        crashes: runs that may end with their worker process before the operation is quarantined.
+        crashes: how many runs may end with their worker process before the operation is quarantined.
     """
 
     attempts: int = 5
@@ -206,12 +207,12 @@ class Retry(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """The queue for messages that could not be done.
+    """The queue for messages that could not be handled.
 
     Args:
-        after: the queue's own maximum receive count, 1 to 1,000; the last net, onefold itself decides earlier.
-        retention: how long dead letters stay, at most 14 days; longer than the source's.
-        name: `<queue>-dead` unless given.
+        after: the queue's maximum receive count, 1 to 1,000; a last resort, since onefold itself decides earlier.
+        retention: how long dead letters stay, at most 14 days; longer than the source queue's.
+        name: by default `<queue>-dead`.
     """
 
     after: int = 10
@@ -220,11 +221,12 @@ class DeadLetter(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class AlarmTargets(Struct, frozen=True, kw_only=True):
-    """Where an app's alarms are sent, as `App.alarms` checked it. No secret is in it: see `observe/alarm_targets.py`.
+    """Where an app's alarms are sent, as `App.alarms` checked it; without secrets (see `observe/alarm_targets.py`).
 
     Args:
-        slack, webhook: URLs, or where they are: `env:NAME`, `file:/PATH`. email: addresses. command: its words.
-        command_env: the variables that it gets beside the usual ones. owner: of what has no owner of its own.
+        slack, webhook: URLs, or where they are stored: `env:NAME`, `file:/PATH`. email: addresses.
+        command: program and arguments. command_env: variables that it gets in addition to the usual ones.
+        owner: of things that have no owner of their own.
     """
 
     slack: str | None = None
@@ -236,7 +238,7 @@ class AlarmTargets(Struct, frozen=True, kw_only=True):
 
 
 class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """How much of a job may happen, counted over all processes on the engine.
+    """How much of a job may run, counted over all processes on the engine.
 
     Args:
         rate: starts per time, for example "100/s" or "30/m".
@@ -250,13 +252,13 @@ class Throttle(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """Which items of a map run are tried again, by the names of errors; the fields are Step Functions' Retry's.
+    """Which items of a map run are tried again, by the names of errors; the fields are those of Step Functions' Retry.
 
     Args:
         errors: class names, with or without module; States.ALL (alone and last), States.TaskFailed, States.Timeout.
-        interval: before the first retry. backoff: growth of each pause, 1.0 or more.
-        retries: at most so many, 0 for never. max_delay: longest pause.
-        jitter: `full` draws from 0 to the pause, `none` keeps it.
+        interval: pause before the first retry. backoff: factor for each further pause, 1.0 or more.
+        retries: how many at most, 0 for none. max_delay: longest pause.
+        jitter: `full` draws each pause from 0 to the computed one, `none` keeps that.
     """
 
     errors: Sequence[str] = ("States.ALL",)
@@ -268,16 +270,16 @@ class ItemRetry(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
     @property
     def attempts(self) -> int:
-        """The old name of `retries`; it goes with version 1.0."""
+        """The old name of `retries`, which version 1.0 removes."""
         warn_of_attempts(type(self).__name__)
         return self.retries
 
 
 class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """Where a map run's items go that failed for good; a caught item does not count as failed, as in Step Functions.
+    """Where items of a map run go that failed for good; a caught item does not count as failed, as in Step Functions.
 
     Args:
-        queue: the operations queue, as `App.queue` returned it. errors: as `ItemRetry`'s.
+        queue: the operations queue, as `App.queue` returned it. errors: as in `ItemRetry`.
     """
 
     queue: Queue
@@ -285,31 +287,32 @@ class ItemCatch(Struct, frozen=True, kw_only=True, metaclass=Checked):
 
 
 class Function(Struct, frozen=True, kw_only=True, metaclass=Checked):
-    """The Lambda function that runs a queue's jobs on AWS. Nothing of it matters elsewhere; ranges are Lambda's.
+    """The Lambda function that runs a queue's jobs on AWS. It has no effect elsewhere; the ranges are Lambda's.
 
     Args:
-        memory_mb: 128 to 10,240; CPU comes in proportion (1,769 MB are one vCPU).
-        timeout: 1 s to 15 min, whole seconds; unless given, worked out from the timeouts of the queue's jobs.
+        memory_mb: 128 to 10,240; CPU is in proportion (1,769 MB are one vCPU).
+        timeout: 1 s to 15 min, whole seconds; by default derived from the timeouts of the queue's jobs.
         batch: most messages of one invocation: 1 to 10,000; on FIFO queues, or without a window, 1 to 10.
         window: how long a batch is collected: 0 s to 5 min, whole seconds; not on FIFO queues.
-        concurrency: most invocations at one time, 2 to 1,000: what the systems that the jobs call can bear.
+        concurrency: most invocations at one time, 2 to 1,000: as many as the systems that the jobs call can handle.
         runtime: Lambda's name of the Python version. architecture: of the processor.
-        handler: `module.name` of what `app.lambda_handler()` returned; unless given, `handler` in the app's module.
-        environment: variables for the handler. Everyone who may read the function can read them: no secrets.
+        handler: `module.name` of what `app.lambda_handler()` returned; by default `handler` in the app's module.
+        environment: variables for the handler. Everyone who may read the function can read them, so put no secrets
+            there.
         tracing: sample traces with X-Ray.
         layers: ARNs of at most five layer versions, for example of an extension that collects telemetry.
-        reserved: invocations that Lambda keeps for this function, and at most so many; at least `concurrency`, and what the
-            map runs on its queue have beside it.
-        alias: name of an alias that points to a version of its own for each deployment, which is what is invoked then.
-        provisioned: containers that are kept warm, behind the alias.
-        ephemeral_mb: of /tmp, 512 to 10,240.
+        reserved: how many concurrent invocations Lambda reserves for this function, which is also its limit; at least
+            `concurrency` plus what the map runs on its queue need.
+        alias: name of an alias that points to a new version for each deployment; that version is then invoked.
+        provisioned: how many containers are kept warm behind the alias.
+        ephemeral_mb: size of /tmp, 512 to 10,240.
         json_logs: Lambda writes its log as JSON.
-        statements: more of what the jobs may do, as statements of an IAM policy.
-        policies: ARNs of managed policies with what the jobs themselves may do, for example read a bucket. In both,
-            `{account}`, `{region}` and `{partition}` stand for those of the stack: no stage is named in Python.
-        sends_to: names of the queues that the jobs may send to; any queue of the app unless given.
-        guards: names of `@once` functions that the jobs call with records in the app's own table: with `layout=2` the
-            function's role may write those records, too.
+        statements: further permissions of the jobs, as statements of an IAM policy.
+        policies: ARNs of managed policies with permissions of the jobs, for example to read a bucket. In both,
+            `{account}`, `{region}` and `{partition}` stand for those of the stack, so that Python names no stage.
+        sends_to: names of the queues that the jobs may send to; by default every queue of the app.
+        guards: names of `@once` functions that the jobs call with records in the app's own table; with `layout=2` the
+            function's role may write those records too.
         subnets, security_groups: ids, to run the function in a VPC.
     """
 
@@ -344,12 +347,12 @@ FUNCTION: Final = Function()
 
 
 class Queue(Struct, frozen=True):
-    """A declared queue. Made by `App.queue`.
+    """A declared queue, made by `App.queue`.
 
     Attributes:
-        settings: of the queue itself; `dead_letter` and `held` of its two companions.
-        function: that runs its jobs on AWS; None where a worker does.
-        internal: only onefold of this app can send to it; what its messages claim counts unsigned.
+        settings: of the queue itself. dead_letter, held: settings of its two companions.
+        function: the Lambda function that runs its jobs on AWS; None if workers do.
+        internal: only onefold in this app can send to it, so its messages are trusted without a signature.
     """
 
     settings: QueueSettings
@@ -365,20 +368,20 @@ class Queue(Struct, frozen=True):
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose.
+    """The settings of a worker.
 
     Args:
         threads: for plain functions and groups, 1 or more.
-        tasks: coroutines at one time, 1 or more.
-        processes: child processes for all jobs but transactional ones; 0 for none.
-        prefetch: how many deliveries of one queue may lie in the buffer; None: what is done in 20 ms, learned as it goes.
+        tasks: most coroutines at one time, 1 or more.
+        processes: child processes for all jobs except transactional ones; 0 for none.
+        prefetch: how many deliveries of one queue can be in the buffer; None: what is done in 20 ms, as measured.
         group_max: runs in one group, 1 or more.
-        lease_ms: how long claims and receives hold without a heartbeat, 1,000 or more.
-        grace_ms: how long a drain waits for what runs; None: the longest timeout of any job.
-        weights: how often a queue's turn comes, 1 or more; 1 where absent.
-        until_empty: drain as soon as the queues are empty, nothing is in flight here or elsewhere. Messages that no job here
-            takes, and what waits behind them in a FIFO group, count as nothing.
-        wait_for_delayed: with until_empty: delayed messages count as not empty.
+        lease_ms: how long claims and receives last without a heartbeat, 1,000 or more.
+        grace_ms: how long a drain waits for runs in progress; None: the longest timeout of any job.
+        weights: how often it is a queue's turn, 1 or more; 1 if absent.
+        until_empty: drain as soon as the queues are empty and nothing is in flight here or elsewhere. Messages that no
+            job here takes, and those that wait behind them in a FIFO group, do not count.
+        wait_for_delayed: with until_empty: a queue with delayed messages does not count as empty.
     """
 
     threads: int = 8
@@ -393,13 +396,13 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     wait_for_delayed: bool = True
 
     def check(self, queues: Collection[str]) -> None:
-        """Refuse what cannot be worked with.
+        """Refuse settings that cannot work.
 
         Args:
             queues: names of the queues to work on.
 
         Raises:
-            UsageError: a value out of its range, no queue, a weight for another queue.
+            UsageError: a value is out of range, there is no queue, or a weight is for another queue.
         """
         least = {"threads": 1, "tasks": 1, "processes": 0, "group_max": 1, "lease_ms": 1_000}
         for name, low in least.items():
@@ -420,20 +423,21 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
 
 OnFailure = Literal["group", "batch"]
-"""What a message that stays holds up: what is behind it in its FIFO group, or everything behind it in the batch."""
+"""What a message that is not done blocks: those behind it in its FIFO group, or everything behind it in the batch."""
 
 
 class LambdaSettings(Struct, frozen=True, kw_only=True):
-    """What a user may choose about a Lambda handler.
+    """The settings of a Lambda handler.
 
     Args:
         concurrency: plain functions at one time, 1 or more; 1: in the invoking thread, one after the other. By default as
-            many as a mapping's default batch has: what is claimed together is marked as started, so it must start together.
-        tasks: coroutines at one time, 1 or more.
-        margin_ms: kept back of an invocation's time for settling; at most half of that time is.
-        on_failure: what a message that stays holds up; `batch` counts on a standard queue too.
+            many as a mapping's default batch has: runs claimed together are marked as started, so they must start
+            together.
+        tasks: most coroutines at one time, 1 or more.
+        margin_ms: time of an invocation that is reserved for settling; at most half of the invocation.
+        on_failure: what a message that is not done blocks; `batch` works on a standard queue too.
         heartbeat: extend leases and visibilities while handlers run, instead of leases that last for the whole invocation.
-        raise_for_batch: raise when not one message of a batch is done.
+        raise_for_batch: raise if not one message of a batch is done.
     """
 
     concurrency: int = 10
@@ -444,10 +448,10 @@ class LambdaSettings(Struct, frozen=True, kw_only=True):
     raise_for_batch: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot be worked with.
+        """Refuse settings that cannot work.
 
         Raises:
-            UsageError: a value out of its range.
+            UsageError: a value is out of range.
         """
         for name, least in (("concurrency", 1), ("tasks", 1), ("margin_ms", 0)):
             check_whole(getattr(self, name), name, least)

@@ -1,7 +1,7 @@
 """What is passed in from outside, as protocols: time, something to wait for, and random numbers.
 
-Code that needs one of them takes it as an argument and names these types in its annotations; they are imported for type
-checking only. `clock.py`, `manual_clock.py` and `entropy.py` have the real implementations and those for tests.
+Code that needs one of them takes it as an argument and uses these types in its annotations; they are imported only for
+type checking. The real implementations and those for tests are in `clock.py`, `manual_clock.py` and `entropy.py`.
 Never here: classes with code. Invariant: code that takes a `Clock` or an `Entropy` reads no other clock and draws no other
 random numbers.
 Private: may change with any release.
@@ -16,7 +16,7 @@ class Waiter(Protocol):
     """Something that can be waited for: an event, a wake-up socket, a queue of finished work."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Block for at most `timeout_s` seconds; True when woken, False when time ran out."""
+        """Block for at most `timeout_s` seconds; returns True if woken, False if the time ran out."""
         ...
 
 
@@ -24,15 +24,15 @@ class Clock(Protocol):
     """Two readings and a wait. Instants are integer milliseconds since the epoch, UTC."""
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds since the epoch; may jump when the machine's clock is set."""
+        """Wall time in milliseconds since the epoch; it can jump when the machine's clock is set."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds from an arbitrary start that never go back."""
+        """Milliseconds since an arbitrary start; they never go back."""
         ...
 
     def wait(self, waiter: Waiter, timeout_ms: int) -> bool:
-        """Wait until `waiter` is woken or `timeout_ms` have passed; True when woken."""
+        """Wait until `waiter` is woken or `timeout_ms` have passed; returns True if woken."""
         ...
 
 
@@ -44,5 +44,5 @@ class Entropy(Protocol):
         ...
 
     def fraction(self) -> float:
-        """A number drawn evenly from [0, 1)."""
+        """A random number from [0, 1), uniformly distributed."""
         ...

@@ -1,12 +1,12 @@
 """Whether two payloads differ only in fields that one of them omits because they have a default.
 
-A fingerprint is made of the payload as written. `{"id": "1"}` and `{"id": "1", "n": 1}` mean the same if `n` defaults to
-1; so does a payload from a version of the program that did not have `n` yet. This is checked only when two fingerprints
-differ, so it costs nothing otherwise.
+A fingerprint is made of the payload as it is written. `{"id": "1"}` and `{"id": "1", "n": 1}` mean the same if `n`
+defaults to 1; the first may come from a version of the program that did not have `n` yet. This is checked only when two
+fingerprints differ, so it costs nothing otherwise.
 
-Fields of dataclasses, msgspec.Struct and pydantic models, at any depth, and parameters of guarded functions. A default that
-a factory makes counts where the factory is one of Python's own types (`list`, `dict`); others may give another value each
-time.
+It covers fields of dataclasses, msgspec.Struct and pydantic models, at any depth, and parameters of guarded functions.
+A default that a factory makes counts if the factory is one of Python's own types (`list`, `dict`); other factories may
+give another value each time.
 Never here: what to do about a difference. Invariant: a field whose value is not its default is never left out.
 Private: may change with any release.
 """
@@ -25,11 +25,11 @@ from onefold import codec
 from onefold.errors import PayloadError
 
 _FACTORIES: Final = (list, dict, set, frozenset, tuple, str, bytes, int, float, bool)
-_ALL_MAX: Final = 10  # so many fields are tried in all combinations (1,024)
+_ALL_MAX: Final = 10  # up to this many fields are tried in all combinations (1,024)
 _TRIES_MAX: Final = 2_000
 _TRIES_MIN: Final = 2  # none left out, and all
 _LOOKS_MAX: Final = (
-    20_000  # objects and fields with a default of one payload; these bound what a stranger's payload costs
+    20_000  # objects, and fields with a default, in one payload; bounds the cost of a payload from outside
 )
 _TRIED_BYTES_MAX: Final = 8 * 1024 * 1024
 _TRIED_FIELDS_MAX: Final = 400_000
@@ -39,10 +39,10 @@ _Found = dict[tuple[object, str], list[tuple[dict[str, Any], str, Any]]]
 
 
 def is_same(value: object, own: str, first: str, compared: codec.Compared | None) -> bool:
-    """As `is_alike`, for a job's payload.
+    """Like `is_alike`, for a job's payload.
 
     Args:
-        compared: the fields that the job compares; what an earlier version of it stored is of all of them.
+        compared: the fields that the job compares; a fingerprint that an earlier version stored may be of all fields.
     """
     if compared is None:
         return is_alike(value, own, first)
@@ -58,17 +58,18 @@ def is_alike(
     defaults: Mapping[str, object] | None = None,
     of: Callable[[Any], str] = lambda tree: codec.digest(codec.joined(tree)),
 ) -> bool:
-    """Whether two fingerprints are both of `value`, with some of the fields left out that have their default.
+    """Whether two fingerprints are both of `value`, each without some of the fields that have their default.
 
-    A field of a type is left out everywhere or nowhere. Of more than ten fields with defaults not every combination is
-    tried, but none, all, one, two, all but one, and the last ones; of payloads over 4 KB fewer, these two at least. Of a
-    payload that has more than 20,000 objects and fields with defaults the answer is no.
+    A field of a type is left out everywhere or nowhere. With more than ten fields with defaults, not every combination
+    is
+    tried: only none, all, each one, each two, all but one, and the last ones; for payloads over 4 KB fewer, but at
+    least none and all. For a payload with more than 20,000 objects and fields with defaults the answer is no.
 
     Args:
-        value: as its type reads it; of a guarded call, the arguments by name.
-        own: fingerprint of the text that it was read from: one with a field that the type does not have is another payload.
+        value: the payload as its type reads it; for a guarded call, the arguments by name.
+        own: fingerprint of the text that it was read from; a text with a field that the type does not have differs.
         first: fingerprint of the payload that came first.
-        defaults: of the parameters, where `value` holds arguments. of: makes a fingerprint.
+        defaults: of the parameters, if `value` holds arguments. of: makes a fingerprint.
     """
     try:
         tree = codec.parts(codec.outline(value))
@@ -102,7 +103,7 @@ def _without(tree: object, chosen: Sequence[list[tuple[dict[str, Any], str, Any]
 
 
 def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:
-    """Which fields to leave out, what is likeliest first."""
+    """The groups of fields to leave out, likeliest first."""
     count = len(groups)
     yield ()
     yield groups
@@ -111,13 +112,13 @@ def _choices(groups: list[Any]) -> Iterator[Sequence[Any]]:
             yield from combinations(groups, size)
         return
     yield from combinations(groups, 1)
-    yield from (groups[index:] for index in range(1, count - 1))  # what later versions added
+    yield from (groups[index:] for index in range(1, count - 1))  # fields that later versions added
     yield from (groups[:index] + groups[index + 1 :] for index in range(count))
     yield from combinations(groups, 2)
 
 
 class _TooLargeError(Exception):
-    """There is more to look at than `_LOOKS_MAX`."""
+    """The payload has more objects and fields than `_LOOKS_MAX`."""
 
 
 class _Collector:
@@ -129,10 +130,10 @@ class _Collector:
     def __init__(self, found: _Found) -> None:
         self._found = found
         self._left = _LOOKS_MAX
-        self._texts: dict[tuple[object, str], bytes | None] = {}  # of each default, as written
+        self._texts: dict[tuple[object, str], bytes | None] = {}  # each default as it is written
 
     def collect(self, value: object, tree: object) -> None:
-        """Note the defaults of a value; `tree` is its JSON."""
+        """Note the fields of a value that have their default; `tree` is its JSON."""
         self._spend()
         if isinstance(value, list | tuple) and isinstance(tree, list):
             for one, part in zip(value, tree, strict=False):
@@ -149,7 +150,7 @@ class _Collector:
         kind: Any = type(value)
         for attribute, name, default in _fields(kind):
             one = getattr(value, attribute, _NONE)
-            is_model = hasattr(kind, "model_fields")  # what it does not write, it never writes
+            is_model = hasattr(kind, "model_fields")  # a field that pydantic omits here is never written
             if name not in tree and (one is _NONE or default is _NONE or is_model):
                 continue
             part = tree[name] if name in tree else codec.parts(codec.outline(one))
@@ -192,7 +193,7 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any], ...]:
         made = tuple(_made(one, getattr(one, "factory", None) if _is_made(one) else None) for one in padded)
         return tuple(zip(cls.__struct_fields__, cls.__struct_encode_fields__, made, strict=True))
     if hasattr(cls, "__dataclass_fields__"):
-        dataclasses = sys.modules["dataclasses"]  # the code that made the class has imported it; a cold start need not
+        dataclasses = sys.modules["dataclasses"]  # the class's code has imported it; a cold start need not
         none = dataclasses.MISSING
         return tuple(
             (
@@ -221,7 +222,7 @@ def _is_made(default: object) -> bool:
 
 
 def _made(default: object, factory: Any) -> object:
-    """A default; `_NONE` for none, and for one that somebody's own function makes."""
+    """A default; `_NONE` if there is none, or if a factory other than Python's own types makes it."""
     if factory is not None:
         return factory() if factory in _FACTORIES else _NONE
     return _NONE if default is msgspec.NODEFAULT else default

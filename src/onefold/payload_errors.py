@@ -1,8 +1,8 @@
 """Errors of payloads: which part of a value has no JSON form, would not come back equal, or does not fit its type.
 
 They are made after `codec.py` has refused a payload, so that the message names the field, its value and what was expected.
-Never here: encoding, decoding, what is refused. Invariant: `what` and `todo` never repeat a value of a received payload,
-except for what the payload type's own validation says about it.
+Never here: encoding, decoding, deciding what is refused. Invariant: `what` and `todo` never repeat a value of a
+received payload, except as far as the payload type's own validation quotes it.
 Private: may change with any release.
 """
 
@@ -23,12 +23,12 @@ import msgspec
 from onefold.errors import PayloadError
 
 _SHOWN_CHARS = 60
-COMPLAINTS_MAX = 1_000  # of pydantic about one value; of more only the count is looked at
+COMPLAINTS_MAX = 1_000  # pydantic's errors about one value; if there are more, only their count is used
 _PATH = r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$"
 _VALUE = r"(?s)^(Invalid (?:enum )?value) .*$"
 _STEP = r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])"
 _NOTHING = object()
-_TUPLE_PARTS_MAX = 4  # a longer one is of any length
+_TUPLE_PARTS_MAX = 4  # for a longer tuple, an annotation of any length is proposed
 _UNION_MAX = 3
 _INEXACT = "cannot be stored exactly"
 _OF_JSON = (str, int, float, bool, list, dict, type(None))
@@ -58,7 +58,7 @@ def malformed(text: bytes | str, error: Exception) -> PayloadError:
         return PayloadError(
             "The payload is nested too deeply.",
             meaning=shown,
-            todo="Send a flatter form; some hundred levels are possible.",
+            todo="Send a flatter form; a few hundred levels are possible.",
         )
     reason = "a number is out of range" if isinstance(error, ArithmeticError) else str(error)
     return PayloadError(
@@ -69,11 +69,10 @@ def malformed(text: bytes | str, error: Exception) -> PayloadError:
 
 
 def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
-    """The error for a text that could not be read as the type, from what msgspec or pydantic said."""
+    """The error for a text that could not be read as the type, made from msgspec's or pydantic's error."""
     found = _pydantic_errors(error)
     at = ""
-    # The text of pydantic's own error, which has no such path, is never made: there may be a million complaints, each with
-    # a text.
+    # The text of pydantic's own error, which has no such path, is never made: it could have a million entries.
     if isinstance(error, msgspec.ValidationError) and (match := re.search(_PATH, str(error))):
         at = match["path"]
     if found is not None:
@@ -95,14 +94,14 @@ def misfit(text: bytes | str, error: Exception, name: str) -> PayloadError:
 
 
 def reason_of(error: msgspec.ValidationError) -> str:
-    """What msgspec says of a value that does not fit, without the place and without the value that some texts quote."""
+    """What msgspec says about a value that does not fit, without the path and the value that some texts quote."""
     return re.sub(_VALUE, r"\1", re.sub(_PATH, "", str(error)))
 
 
 def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
-    """Place (None: not JSON at all), reason and value of the first complaint of a pydantic ValidationError.
+    """Path (None: not JSON at all), reason and value of the first entry of a pydantic ValidationError.
 
-    Asking for the first one makes all of them: of very many only the count is given.
+    Getting the first entry makes all of them, so if there are very many only their count is returned.
     """
     one: BaseException | None = error
     while one is not None and not is_pydantic(one):
@@ -121,12 +120,12 @@ def _pydantic_errors(error: Exception) -> tuple[str | None, str, object] | None:
 
 
 def is_pydantic(error: BaseException) -> bool:
-    """Whether it is a ValidationError of pydantic, without importing that."""
+    """Whether an error is a ValidationError of pydantic, without importing pydantic."""
     return type(error).__module__.partition(".")[0] == "pydantic_core" and hasattr(error, "error_count")
 
 
 def _value_at(text: bytes | str, path: str) -> str:
-    """The value a path of msgspec points to, as a sentence; empty where the path does not name one place."""
+    """A sentence with the value that a path of msgspec points to; empty if the path does not name one location."""
     try:
         value: Any = msgspec.json.decode(text)
         for name, index, any_key in re.findall(_STEP, path):
@@ -146,8 +145,8 @@ def of_result(value: object, error: PayloadError, name: str, fitting: str | None
 
     Args:
         name: the type that the function is declared to return.
-        fitting: an annotation under which this value can be recorded, and all that the present one allows.
-        is_of_type: whether the value is of the class that the annotation names, which then says too little of its parts.
+        fitting: an annotation with which this value can be recorded, and all values that the present one allows.
+        is_of_type: whether the value is of the annotated class, so that the annotation says too little about its parts.
     """
     is_declared = name not in ("Any", "object")
     if fitting is not None and is_declared and is_of_type:
@@ -177,10 +176,10 @@ def of_result(value: object, error: PayloadError, name: str, fitting: str | None
 
 
 def annotation_of(value: Any) -> Any:
-    """The type to declare for a value, as its parts show it; `Any` for a part that does not. A proposal, to be tried.
+    """A type to propose for a value, derived from its parts, with `Any` for parts that do not show theirs. To be tried.
 
     Raises:
-        RecursionError: it is nested too deeply, or contains itself.
+        RecursionError: the value is nested too deeply, or contains itself.
     """
     cls = type(value)
     if cls is tuple and 0 < len(value) <= _TUPLE_PARTS_MAX:
@@ -197,13 +196,13 @@ def annotation_of(value: Any) -> Any:
 
 
 def _common(parts: Iterable[Any]) -> Any:
-    """The type of all parts; empty lists and dicts say nothing."""
+    """The common type of all parts; empty lists and dicts are ignored."""
     found = dict.fromkeys(annotation_of(part) for part in parts if type(part) not in (list, dict) or part)
     return functools.reduce(operator.or_, found) if 0 < len(found) <= _UNION_MAX else Any
 
 
 def retyped(value: Any, back: Any) -> tuple[type, type] | None:
-    """The first part of a value whose class is another one in `back`, its equal read from JSON: what it was and is."""
+    """The first change of class between a value and `back`, its equal read from JSON: the old class and the new one."""
     if type(value) is not type(back):
         return type(value), type(back)
     pairs: Iterable[tuple[Any, Any]] = ()
@@ -236,7 +235,7 @@ def _culprit(value: object, path: str, encode: Callable[[object], bytes]) -> tup
 
 
 def _not_finite(value: object, path: str) -> tuple[str, object] | None:
-    """The first NaN or infinity in a value: JSON turns them into null."""
+    """The first NaN or infinity in a value; JSON turns these into null."""
     if isinstance(value, float):
         return None if isfinite(value) else (path, value)
     found = (_not_finite(part, path + step) for step, part in _parts(value))
@@ -257,7 +256,7 @@ def _parts(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _field_names(cls: type) -> tuple[str, ...] | None:
-    """Of a Struct, dataclass or pydantic model, which may have none; None of any other class."""
+    """The field names of a Struct, dataclass or pydantic model, which may have none; None for any other class."""
     for attribute in ("__struct_fields__", "__dataclass_fields__", "model_fields"):
         if hasattr(cls, attribute):
             return tuple(getattr(cls, attribute))
@@ -265,13 +264,13 @@ def _field_names(cls: type) -> tuple[str, ...] | None:
 
 
 def strange_fields(value: object, given: object, path: str = "$") -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Fields of a decoded JSON text that the value read from it has no place for, which reading passes over.
+    """Fields of a decoded JSON text for which the value read from it has no place, so that reading ignores them.
 
     Args:
-        value: as the payload's type reads it. given: as JSON has it.
+        value: the payload as its type reads it. given: the payload as plain JSON values.
 
     Yields:
-        Where, the field's name, and the names there are.
+        The path, the field's name, and the names that exist there.
     """
     if isinstance(given, list) and isinstance(value, list | tuple) and len(given) == len(value):
         for number, (mine, theirs) in enumerate(zip(value, given, strict=True)):
@@ -295,20 +294,20 @@ def strange_fields(value: object, given: object, path: str = "$") -> Iterator[tu
 
 
 def _names_in_json(value: object) -> set[str] | None:
-    """What an object's fields may be called in JSON; None where it has no fields, or takes others too."""
+    """The names that an object's fields can have in JSON; None if it has no fields, or accepts others too."""
     names = _field_names(type(value))
     if names is None or getattr(value, "model_extra", None):
         return None
     known = {*names, *getattr(type(value), "__struct_encode_fields__", ())}
     for model in getattr(type(value), "model_fields", {}).values():
-        if not isinstance(model.validation_alias, str | None):  # choices, or a path
+        if not isinstance(model.validation_alias, str | None):  # several names, or a path
             return None
         known |= {alias for alias in (model.alias, model.validation_alias) if alias is not None}
     return known
 
 
 class _LostKey:
-    """What came back of a dict's key that is not text."""
+    """A dict's key that is not text and so did not come back."""
 
     def __init__(self, path: str, key: object) -> None:
         self.path, self.key = path, key
@@ -339,7 +338,7 @@ def _difference(value: Any, back: Any, path: str) -> tuple[str, object, object] 
 
 
 def unequal(value: object, back: object, name: str) -> PayloadError | None:
-    """The error for a value of type `name` that came back as `back`; None when all its parts are equal."""
+    """The error for a value of type `name` that came back as `back`; None if all its parts are equal."""
     found = _difference(value, back, "$")
     return _not_back(*found, name) if found is not None else None
 
@@ -348,7 +347,7 @@ def refuse_endless(value: object) -> None:
     """Refuse NaN and infinity, which JSON turns into null.
 
     Raises:
-        PayloadError: one of the value's parts is one.
+        PayloadError: a part of the value is NaN or infinity.
     """
     found = _not_finite(value, "$")
     if found is not None:
@@ -356,7 +355,7 @@ def refuse_endless(value: object) -> None:
 
 
 def unreadable(value: object, text: bytes, error: Exception, name: str) -> PayloadError:
-    """The error for a value of type `name` whose own text could not be read as that type."""
+    """The error for a value of type `name` whose JSON text could not be read as that type."""
     endless = _not_finite(value, "$")
     return _not_back(*endless, None, name) if endless is not None else misfit(text, error, name)
 
@@ -375,7 +374,7 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
         todo = "Send None, or a text, instead of a number."
     elif isinstance(value, Decimal) and value.is_nan():
         what = f"{_where(path)} is {value}, which is not equal to itself."
-        todo = "Send a number, or None where there is none."
+        todo = "Send a number, or None if there is none."
     elif kind == became:
         what = f"{_where(path)} {_INEXACT}: another {kind} would come back."
         todo = f"Give {kind} a way back from JSON that restores all of it, or send another value."
@@ -393,7 +392,7 @@ def _not_back(path: str, value: object, back: object, name: str) -> PayloadError
 
 
 def _declaring(path: str, kind: str, became: str) -> str:
-    """What to do about a value whose type nothing declares: the declaration that its place needs."""
+    """What to do about a value whose type is not declared: the declaration that is needed."""
     name, declared = "", kind
     for step, index, _ in reversed(re.findall(_STEP, path)):
         if not index:

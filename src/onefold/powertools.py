@@ -1,12 +1,13 @@
-"""A store of onefold under the idempotency decorators of AWS Lambda Powertools: the decorator stays, records get a fence.
+"""A store of onefold for the idempotency decorators of AWS Lambda Powertools: keep the decorator, records get a fence.
 
     from onefold.powertools import OnefoldPersistence
 
     @idempotent_function(persistence_store=OnefoldPersistence("redis://localhost/0"), data_keyword_argument="order", ...)
 
-A run that outlives its time, whose key another one has taken over, can neither delete nor overwrite what that one has
-stored. A run that died in the middle is run again, or held for a person. Every store of onefold will do.
-Never here: keys and hashes, which are Powertools'. Invariant: each write names the fence of the claim that it belongs to.
+A run that exceeds its time and whose key another run has taken over can neither delete nor overwrite what that run has
+stored. A run that died is run again, or held for a person. Every store of onefold can be used.
+Never here: making keys and hashes, which Powertools does. Invariant: each write names the fence of the claim that it
+belongs to.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ _LOG: Final = logging.getLogger("onefold")
 
 
 class OnefoldPersistence(BasePersistenceLayer):
-    """A persistence layer of Powertools on a store of onefold. Safe from any thread.
+    """A persistence layer of Powertools on a store of onefold. Thread-safe.
 
     Args:
         store: what `onefold.store(url)` returned, or its URL: `dynamodb://REGION/TABLE`, `redis://...`, `postgresql://...`
             or `sqlite:///...`.
-        on_unknown: when a run has ended with its process, or has outlived its time: `rerun` it, or `hold` the key until a
+        on_unknown: if a run has died with its process, or has exceeded its time: `rerun` it, or `hold` the key until a
             person settles it (`onefold held settle`).
-        lease: how long a run keeps its key where Powertools does not say it (no `register_lambda_context`).
+        lease: how long a run keeps its key if Powertools does not say so (no `register_lambda_context`).
 
     Raises:
-        UsageError: another policy, or a URL of no store.
+        UsageError: the policy is unknown, or the URL is not that of a store.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class OnefoldPersistence(BasePersistenceLayer):
         self._lease_ms = duration.to_ms(lease, "lease", least_ms=1)
         self._clock: Clock = clock or SystemClock()
         self._owner = owner_of_calls(self._store, SystemEntropy())
-        self._holds: dict[tuple[int, str], Hold] = {}  # of the runs in progress, by thread and key
+        self._holds: dict[tuple[int, str], Hold] = {}  # holds of the runs in progress, by thread and key
 
     # -- what Powertools asks for --------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class OnefoldPersistence(BasePersistenceLayer):
         hold = claimed.hold
         if claimed.doubt and self._on_unknown == "hold":
             failure = Failure(
-                kind="unknown", error="OutcomeUnknown", summary="A run before it has ended without an answer."
+                kind="unknown", error="OutcomeUnknown", summary="An earlier run has ended without an answer."
             )
             parked = Unknown(failure=failure, expires_at_ms=(data_record.expiry_timestamp or 0) * 1000, parked=True)
             self._store.write([(hold, parked)], now_ms)
@@ -151,7 +152,7 @@ class OnefoldPersistence(BasePersistenceLayer):
             raise _lost(hold)
 
     def _delete_record(self, data_record: DataRecord) -> None:
-        """The function raised: its key is free, and row and fence stay, so that no late run fits again."""
+        """Free the key of a function that raised; the row and its fence stay, so that no late run matches it again."""
         hold = self._hold_of(data_record)
         now_ms = self._clock.now_ms()
         failed = Fail(
@@ -159,7 +160,7 @@ class OnefoldPersistence(BasePersistenceLayer):
             expires_at_ms=now_ms + self.expires_after_seconds * 1000,
         )
         if not self._store.write([(hold, failed)], now_ms)[0]:
-            _LOG.error("%s", _lost(hold))  # the function's own exception goes on
+            _LOG.error("%s", _lost(hold))  # the function's own exception is raised
 
     def _get_record(self, idempotency_key: str) -> DataRecord:
         now_ms = self._clock.now_ms()
@@ -185,9 +186,9 @@ class OnefoldPersistence(BasePersistenceLayer):
         hold = self._holds.pop((threading.get_ident(), data_record.idempotency_key), None)
         if hold is None:
             raise errors.UsageError(
-                f"{data_record.idempotency_key} ended in another thread than it began in.",
+                f"{data_record.idempotency_key} did not end in the thread in which it began.",
                 meaning="Nothing was stored. Its key is free again when its time is over.",
-                todo="Call the function, and let it return, in one thread.",
+                todo="Let the function begin and return in one thread.",
             )
         return hold
 
@@ -205,7 +206,7 @@ def _as_theirs(idempotency_key: str, record: Record) -> DataRecord:
 
 
 def _key_of(idempotency_key: str) -> RecordKey:
-    """`function#hash` as an operation."""
+    """The operation of a key of the form `function#hash`."""
     function, _, digest = idempotency_key.rpartition("#")
     job = f"{_JOB}.{function}"
     if len(job) > _JOB_CHARS_MAX:
@@ -221,13 +222,13 @@ def _held(key: RecordKey) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"{key.job} {key.key}: a run of it has ended without an answer, and a person decides.",
         meaning="The function was not called.",
-        todo="Look whether its effect happened, then: onefold held settle",
+        todo="Find out whether its effect happened, then: onefold held settle",
     )
 
 
 def _lost(hold: Hold) -> errors.LeaseLost:
     return errors.LeaseLost(
-        f"The run of {hold.key.job} {hold.key.key} under fence {hold.fence} has outlived its time.",
-        meaning="Another run has taken its key over; what that one stores counts. Nothing was overwritten.",
-        todo="Give the function more time, or let it do less.",
+        f"The run of {hold.key.job} {hold.key.key} under fence {hold.fence} has exceeded its time.",
+        meaning="Another run has taken its key over, and what that one stores counts. Nothing was overwritten.",
+        todo="Give the function more time, or make it do less.",
     )

@@ -1,10 +1,11 @@
 """Files and folders that only one user may read: created with 0600 and 0700, and never changed afterwards.
 
-A database holds payloads, results and failures, and anyone who may read the file may read all of them. An administrator who
-wants a group to share it changes the mode of the file, and files beside it are created with the same mode (`mode_beside`).
-Never here: changing the mode of an existing file. Invariant: no file is readable by others for even a moment, and no file is
-opened here that SQLite may have open: closing it would release every lock that this process has on it (fcntl(2), POSIX
-locks).
+A database holds payloads, results and failures, and anyone who can read the file can read all of them. An administrator
+who wants a group to share it changes the mode of the file, and companion files are created with the same mode
+(`mode_beside`).
+Never here: changing the mode of an existing file. Invariant: no file is readable by others even for a moment, and this
+module opens no file that SQLite may have open, because closing it would release every lock that this process has on it
+(fcntl(2), POSIX locks).
 Private: may change with any release.
 """
 
@@ -27,10 +28,10 @@ FOLDER_MODE: Final = 0o700
 
 
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
-    """Make a folder and its missing parents, for this user alone; what exists keeps its mode.
+    """Make a folder and its missing parents, for this user only; existing folders keep their mode.
 
     Raises:
-        OSError: it cannot be made, or a file is in its place.
+        OSError: the folder cannot be made, or a file is in its place.
     """
     if path.is_dir():
         return
@@ -40,10 +41,10 @@ def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:
 
 
 def make_file(path: str) -> None:
-    """Make an empty file for this user alone, and its folder, where there is none; without opening it.
+    """Make an empty file and its folder, for this user only, unless they exist; the file is not opened.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
     target = Path(os.path.realpath(path))
     if target.exists():
@@ -57,7 +58,7 @@ def make_file(path: str) -> None:
             return  # another process was faster
         if not isinstance(error, AttributeError | PermissionError):
             raise
-        # A system where only root may: made under another name, opened there alone.
+        # On a system where only root may call mknod, it is made (and opened) under another name.
         file, name = tempfile.mkstemp(dir=target.parent, prefix=".new-")  # 0600
         os.close(file)
         try:
@@ -70,17 +71,17 @@ def make_file(path: str) -> None:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Write a file for this user alone that takes another's place when it is whole; its folder is made.
+    """Write a file for this user only that replaces the target when it is complete; its folder is made if missing.
 
-    Nothing that somebody has put in the place of the unfinished file is written through or into: not a symbolic link, not a
-    link to another file. Two processes that write one target do not meet.
+    If somebody has put a symbolic or hard link in the place of the unfinished file, nothing is written through it. Two
+    processes that write one target do not interfere.
 
     Raises:
-        OSError: it cannot be made or written; the target is unchanged.
+        OSError: the file cannot be made or written; the target is unchanged.
     """
     make_folder(target.parent)
     part = target.parent / f".{target.name}.{os.getpid()}-{threading.get_ident()}.unfinished"
-    part.unlink(missing_ok=True)  # of a process that was killed
+    part.unlink(missing_ok=True)  # left by a process that was killed
     try:
         with open(part, "x+b", opener=_opener) as file:
             yield file
@@ -97,9 +98,9 @@ def _opener(path: str, flags: int) -> int:
 
 
 def strangers(paths: Iterable[str], database: str) -> list[str]:
-    """Which of these files beside a database were made by somebody whom it does not trust.
+    """Which of a database's companion files were made by somebody whom the database does not trust.
 
-    It trusts this user, root and its own owner; and everyone who may write it by its mode.
+    It trusts this user, root and its own owner, and everyone if its mode lets others write it.
 
     Args:
         paths: files, folders or symbolic links; missing ones are ignored.
@@ -120,22 +121,22 @@ def strangers(paths: Iterable[str], database: str) -> list[str]:
 
 
 def refuse_strangers(database: str) -> None:
-    """Refuse a database beside which another user has put a file that would be used with it.
+    """Refuse a database if another user has put a file next to it that would be used with it.
 
     Raises:
-        StorageError: there is one: a log would be read and written by them, and a sign of life would be theirs to forge.
+        StorageError: there is such a file: its owner could read and write a log, or forge a sign of life.
     """
     found = strangers([f"{database}{end}" for end in ("-wal", "-shm", "-journal", ".owners", ".serve.lock")], database)
     if found:
         raise errors.StorageError(
             f"{', '.join(found)} belongs to another user of this machine.",
-            meaning="It existed before the database's owner made one; what is written to it could be read and changed.",
-            todo="Find out who made it; remove it, and keep the database in a folder in which only you can make files.",
+            meaning="It existed before the database's owner made one; that user could read and change its contents.",
+            todo="Find out who made it, remove it, and keep the database in a folder in which only you can make files.",
         )
 
 
 def mode_beside(path: str) -> int:
-    """The mode of a lock file or folder beside a database: the owner's alone, and whom the database's own mode lets in."""
+    """The mode of a database's companion file: for its owner, and for those whom the database's own mode allows."""
     try:
         shared = stat.S_IMODE(os.stat(path).st_mode) & 0o066
     except OSError as error:
@@ -145,12 +146,12 @@ def mode_beside(path: str) -> int:
 
 
 def as_folder(mode: int) -> int:
-    """The mode of a folder with files of `mode`: everyone who may read them may enter."""
+    """The mode of a folder with files of `mode`: everyone who can read them can enter it."""
     return mode | (mode & 0o444) >> 2
 
 
 def warning_of(path: str) -> str | None:
-    """What to say of a file that every user of the machine can read or write; None when none can, or it does not exist."""
+    """A warning about a file that every user of the machine can read or write; None if it is not one, or is missing."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Making texts safe to show: secrets are masked (`masked`), control characters and invisible ones escaped (`printable`).
+"""Makes texts safe to show: masks secrets (`masked`), and escapes control characters and invisible ones (`printable`).
 
-`masked` knows URLs with a login (`redis://:pw@host`, also one inside of another's query, percent-encoded), query
+`masked` recognises URLs with a login (`redis://:pw@host`, even percent-encoded inside the query of another URL), query
 parameters and fields whose name says that they are secret (`?password=`, libpq's `password='...'`, `"secret": "..."`,
-`X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 but for tab and line
+`X-Amz-Signature=`) and Authorization and Cookie headers. `printable` writes control characters (C0 except tab and line
 end, DEL, C1), bidirectional overrides, characters without width and lone surrogates as escapes.
-Never here: what is worth showing. Invariants: time is linear in the length of the text, the stack does not grow with it, and
-masking or escaping a second time changes nothing.
+Never here: deciding what to show. Invariants: time is linear in the length of the text, the stack does not grow with
+it, and masking or escaping a second time changes nothing.
 Private: may change with any release.
 """
 
@@ -16,15 +16,15 @@ import shlex
 from typing import Final
 
 MASK: Final = "***"
-_PLACEHOLDERS: Final = ("USER:PASSWORD@", ":PASSWORD@")  # of our own advice on how to write a URL: no secret
-_URL_CHARS_MAX: Final = 2_048  # of one URL that is looked into; what is longer is masked from its login on
-_NESTED_MAX: Final = 4  # URLs inside of another's query that are looked into; what lies deeper is masked as a whole
+_PLACEHOLDERS: Final = ("USER:PASSWORD@", ":PASSWORD@")  # from onefold's advice on how to write a URL: not secrets
+_URL_CHARS_MAX: Final = 2_048  # how much of one URL is examined; a longer one is masked from its login on
+_NESTED_MAX: Final = 4  # levels of URLs in another's query that are examined; a deeper one is masked as a whole
 
-_NAME_CHARS_MAX: Final = 60  # before the sensitive word in a field's name
+_NAME_CHARS_MAX: Final = 60  # how many are examined before the sensitive word in a field's name
 _NAME_CHARS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
-# Patterns are compiled at their first use (`re` keeps them), so that importing costs nothing. Each start of one examines a
-# bounded number of characters.
+# Patterns are compiled when they are first used (`re` keeps them), so that importing costs nothing. At each position a
+# pattern examines a bounded number of characters.
 _SENSITIVE: Final = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|(?:access|account)[-_]?key|private[-_]?key|signature|credential"
     r"|(?<![a-z0-9])(?:pass|pw|sig|auth))"
@@ -32,9 +32,9 @@ _SENSITIVE: Final = (
 _DATABASE: Final = r"(?:rediss?|postgres(?:ql)?|mysql|mongodb|amqps?)(?:\+\w{1,20})?"
 _NO_PORT: Final = r"(?!\d{1,5}[.:]?(?:[\s/?,;'\")\]}>]|$))"
 _HINT: Final = rf"(?i)@|:\\{{0,4}}/|//|cookie|%(?:25)?3a%(?:25)?2f%(?:25)?2f|identified by|{_SENSITIVE}"
-# A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` may hold quotes.
+# A URL ends at white space, quotes of code or prose, or a bracket of <...>; a login before its `@` can contain quotes.
 _URL: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30})(://)((?:[^\s@,]{1,256}@)?[^\s\"'<>`]+)"
-# A password may even hold spaces, where what follows the colon is not a port.
+# A password can even contain spaces, if what follows the colon is not a port.
 _SPACED: Final = (
     r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,30}://)"
     rf"(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:(?!\s|//){_NO_PORT}[^@\n]{{0,128}}+@"
@@ -43,8 +43,8 @@ _SPACED_LONG: Final = (
     rf"(?i)\b({_DATABASE}://)(?!(?-i:USER)?:(?-i:PASSWORD)@)[^\s@/:'\"]{{0,128}}:"
     rf"(?:(?!\s|//){_NO_PORT}[^@\n]{{0,1024}}+|[ \t]{{1,4}}[^\s@]{{1,256}}+)@"
 )
-# URLs of databases with a slip in them: signs of `://` too few, too many or mistyped; a password and no host. Each takes the
-# rest of its word, so that no character is examined from many starts.
+# URLs of databases with a typing error: `://` with missing, extra or wrong characters; a password and no host. Each
+# pattern takes the rest of the word, so that no character is examined from many positions.
 _SLIP: Final = (
     rf"(?i)\b({_DATABASE}(?::/(?!/)|:{{2,3}}/{{0,3}}|:(?:\\{{1,4}}/){{2}}|;?//|:\\{{1,4}}(?!/)|:(?=[^\s/@'\"]{{1,256}}[:@])))"
     r"([^\s'\"]*)"
@@ -53,23 +53,23 @@ _NO_HOST: Final = (
     rf"(?i)\b({_DATABASE}://(?!\[)[^\s@/:'\"]{{0,256}}:)(?!{re.escape(MASK)}|(?-i:PORT|port)[.:]?(?:[\s/?,;'\")\]}}>]|$)){_NO_PORT}"
     r"(?=[^\s'\"]*(@)|)[^\s'\"]+"
 )
-# A login without a scheme: behind `//`, before a host and its port, and where psycopg, http.client and botocore quote one.
+# A login without a scheme: after `//`, before a host and port, and where psycopg, http.client and botocore quote one.
 _NO_SCHEME: Final = r"(?i)((?<!:)//|(?<![a-z0-9+.-])://)[^\s@/:'\"]{0,128}:([^\s'\"]*)"
 _QUOTED_LOGIN: Final = r"(?i)(missing \\{0,4}\"=\\{0,4}\" after \\{0,4}\"|nonnumeric port: \\{0,4}')([^\s'\"]*)"
 _WITH_PORT: Final = r"(?<![\w:/@.+-])([\w.+-]{1,64}:)([^\s@'\",/]{1,256}+)@(?=[\w.-]{1,255}:\d{2,5}\b)"
 _ENCODED_URL: Final = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,30}%(?:25)?3a%(?:25)?2f%(?:25)?2f[^\s\"'<>`&]+"
-# name=value and name: value, also quoted as in JSON and Python, ('name', 'value') and ['--name', 'value']. It begins at the
-# sensitive word: the part before it is examined only if one was found. Forms number names or put them into
-# brackets: password1=, user[password]=.
+# name=value and name: value, also quoted as in JSON and Python, ('name', 'value') and ['--name', 'value']. A match
+# begins at the sensitive word; the part before it is examined only if one was found. Web forms number names or put
+# them into brackets: password1=, user[password]=.
 _FIELD: Final = (
     rf"(?i)({_SENSITIVE}(?:s|[-_]?(?:key|id|value|hash|string|confirmation))?\d{{0,3}})"
     r"((?:\[\w{0,20}\])?\\{0,8}['\"]?(?:(?:\]|%5d)(?=[ \t]{0,4}=))?[ \t]{0,4}(?:=>?|:(?!//))[ \t]{0,4}|>(?=[^\s<>=])"
     r"|\\{0,8}['\"],[ \t]{0,4}(?=b?\\{0,8}['\"]))"
-    # Quotes that were escaped themselves (a repr of a repr) or never close (a text that was cut): the rest of the line.
+    # Quotes that are escaped (a repr of a repr) or never close (a text that was cut): the rest of the line.
     r"((?:'''|\"\"\").{0,2048}|b?'(?:[^'\\\n]|\\{1,8}+.){0,2048}'|b?\"(?:[^\"\\\n]|\\{1,8}+.){0,2048}\""
     r"|b?\\{0,8}['\"].{1,8192}|\[[^\]\n]{1,2048}\]?|\{[^}\n]{1,2048}\}?|[^\s&,;)}\]'\"]+)"
 )
-# The name in one field and the value in the next: environments of ECS and Kubernetes, parameters of CloudFormation.
+# The name in one field and the value in the next: environments of ECS and Kubernetes, CloudFormation parameters.
 _PAIR: Final = (
     r"(?i)(\b(?:parameter)?(?:name|key)\\{0,8}['\"]?[ \t]{0,4}[:=][ \t]{0,4}\\{0,8}['\"]?"
     rf"[\w.-]{{0,60}}{_SENSITIVE}[\w.-]{{0,30}}"
@@ -82,7 +82,7 @@ _CONSTRAINT: Final = (
     r"(?:.{1,2048}?(?=\) (?:already|is|conflicts)\b)|.{1,8192})"
 )
 _SQL_LOGIN: Final = r"(?i)\b((?:password|identified by)[ \t]{1,4})'[^'\n]{1,2048}'?"
-# The names of errors that end in such a word, as in "ExpiredToken: no".
+# Names of errors that end in a sensitive word, as in "ExpiredToken: no".
 _ERROR_NAME: Final = (
     r"(?:Bad|Denied|Duplicate|Expired|Incorrect|Invalid|Malformed|Missing|No|Partial|Rejected|Revoked|Unexpected|Unknown"
     r"|Unrecognized|Unsupported|Weak|Wrong)[A-Z]\w*"
@@ -91,18 +91,18 @@ _OPTION: Final = (
     rf"(?i)(?<![\w-])(--[a-z0-9-]{{0,40}}{_SENSITIVE}(?:-key|-id)?[ \t]{{1,4}})"
     r"(?!-)('[^'\n]{0,2048}'?|\"[^\"\n]{0,2048}\"?|\S+)"
 )
-# A scheme and what follows it; Digest has several values.
+# An authentication scheme and its values; Digest has several.
 _HEADER: Final = (
     r"(?i)(authorization(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4}\[?(?:b?['\"])?)(?:[a-z][\w-]{0,20}[ \t]{1,4})?"
     r"(?:[^\s'\",]{0,256}=\"[^\"\n]{0,2048}\"|[^\s'\",]+)(?:,[ \t]{0,4}[\w-]{1,40}=(?:\"[^\"\n]{0,2048}\"|[^\s,'\"]+)){0,20}"
 )
-# All of a Cookie or Set-Cookie header: what its parts are called says nothing.
+# All of a Cookie or Set-Cookie header, since the names of its parts do not show what is secret.
 _COOKIE: Final = (
     r"(?i)(cookie(?:['\"]?[ \t]{0,4}[:=]|['\"],)[ \t]{0,4})"
     r"(b?'[^'\n]{0,8192}'?|b?\"[^\"\n]{0,8192}\"?|[^\s'\"][^\n\x1f'\"]{0,8192})"
 )
 _SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]{0,30}"
-# What a URL has after `://` when all of it can be taken apart; a number may be a password without its host, too.
+# What follows `://` in a URL that can be parsed as a whole; a number could also be a password without its host.
 _HOST: Final = (
     r"(?:[^\s/?#]{0,2048}@)?([A-Za-z0-9.-]{1,255}|\[[0-9A-Fa-f:.]{2,64}\])(?::[0-9]{1,5})?(?=[/?#]|$)(?![^?#]*@)"
 )
@@ -111,8 +111,8 @@ _ESCAPED_CHAR: Final = "%([0-9a-fA-F]{2})"
 _DATABASES: Final = frozenset(
     {"redis", "rediss", "postgres", "postgresql", "mysql", "mongodb", "amqp", "amqps", "unix"}
 )
-# Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators; what
-# has no width (Unicode's Default_Ignorable_Code_Point): two keys would look the same.
+# Bidirectional marks, embeddings, overrides and isolates (Unicode standard annex 9); line and paragraph separators;
+# characters without width (Unicode's Default_Ignorable_Code_Point), with which two keys would look the same.
 _UNSAFE: Final = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -120,14 +120,14 @@ _UNSAFE: Final = (
 
 
 def masked(text: str) -> str:
-    """The text without passwords, tokens and signatures; each is `***` instead."""
+    """The text with `***` in place of each password, token and signature."""
     return _masked(text, _NESTED_MAX)
 
 
 def shown_url(url: str) -> str:
-    """A URL as an error about it quotes it: whole where it has no place for a login, else its scheme and host alone.
+    """A URL as an error quotes it: all of it if it has no place for a login, otherwise only its scheme and host.
 
-    A typing error may put the password anywhere, so only the scheme of a URL that cannot be parsed is shown.
+    A typing error can put the password anywhere, so only the scheme is shown of a URL that cannot be parsed.
     """
     scheme, separator, rest = url.partition("://")
     if re.fullmatch(_SCHEME, scheme) is None if separator else ":" in url or "@" in url:
@@ -158,7 +158,7 @@ def _masked(text: str, levels: int) -> str:
 
 
 def _masked_login(found: re.Match[str]) -> str:
-    """What comes before the last `@` of a word."""
+    """A word with everything before its last `@` masked."""
     _, sign, host = found[2].rpartition("@")
     return f"{found[1]}{MASK}@{host}" if sign else found[0]
 
@@ -182,10 +182,10 @@ def _masked_url(found: re.Match[str], levels: int) -> str:
 
 
 def _end_of_login(scheme: str, rest: str) -> int:
-    """Where the host begins; 0 without a login.
+    """Where the host begins; 0 if there is no login.
 
-    A password with a slash in it should be percent-encoded and often is not, so that the last `@` counts where what comes
-    before the slash cannot be a host and its port.
+    A password with a slash should be percent-encoded and often is not, so the last `@` counts if the part before the
+    slash cannot be a host and its port.
     """
     if "://" in rest and "@" in rest:  # a list of URLs, or another one in the path: only the last host is kept
         return rest.rindex("@") + 1
@@ -239,7 +239,7 @@ def _masked_field(found: re.Match[str]) -> str:
     if between[0] == ":" and value[0] not in "'\"" and re.fullmatch(_ERROR_NAME, whole):
         return found[0]
     if "," in between and not whole.startswith("--") and not first.endswith(("('", '("', "(b'", '(b"')):
-        return found[0]  # words of a list, and no pair of a name and its value
+        return found[0]  # words of a list, not a name and its value
     if name[-1] in "sS" and value.isdecimal():
         return found[0]  # tokens=3
     if value.lstrip("b")[:1] in ("'", '"', "\\"):
@@ -249,12 +249,14 @@ def _masked_field(found: re.Match[str]) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether each character of a text can be seen, and none does anything but be seen."""
+    """Whether each character of a text is visible and has no other effect."""
     return text.isprintable() and (text.isascii() or re.search(_UNSAFE, text) is None)
 
 
 def printable(text: str, *, colours: bool = False) -> str:
-    r"""The text with what a terminal or an eye would obey as escapes: `\x1b`, `\x9b`, `\u202e`. Tabs and line ends stay.
+    r"""The text with escapes (`\x1b`, `\x9b`, `\u202e`) for characters that would deceive a terminal or a reader.
+
+    Tabs and line ends stay.
 
     Args:
         colours: sequences that set colours and weight (`ESC [ numbers m`) stay too; for logs of the user's own functions.
@@ -262,18 +264,18 @@ def printable(text: str, *, colours: bool = False) -> str:
     if is_plain(text):
         return text
     if colours:
-        parts = re.split(_COLOUR, text)  # every second one is a colour
+        parts = re.split(_COLOUR, text)  # every second part is a colour
         return "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
     return re.sub(_UNSAFE, _escape, text)
 
 
 def one_line(text: str) -> str:
-    r"""As `printable`, with line ends as `\n`: a name inside of a sentence begins no line of its own."""
+    r"""Like `printable`, with line ends as `\n`, so that a name inside a sentence does not begin a new line."""
     return printable(text).replace("\n", "\\n")
 
 
 def shell_word(text: str) -> str:
-    r"""A text as one word of a shell command that can be read and pasted: `o-17`, `'o 17'`, `$'\u202egnp.exe'`."""
+    r"""A text as one word of a shell command, readable and ready to paste: `o-17`, `'o 17'`, `$'\u202egnp.exe'`."""
     if is_plain(text):
         return shlex.quote(text)
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
@@ -281,7 +283,7 @@ def shell_word(text: str) -> str:
 
 
 def command(words: str, name: str, options: str = "") -> str:
-    """A command about a key, which is none of its options: `onefold why o-17 --json`, `onefold why --json -- --o-17`."""
+    """A command about a key, not mistaken for an option: `onefold why o-17 --json`, `onefold why --json -- --o-17`."""
     word = shell_word(name)
     gap = " " if options else ""
     if name.startswith("-"):
@@ -290,7 +292,7 @@ def command(words: str, name: str, options: str = "") -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""A JSON text with the same characters as JSON's own escapes: it decodes to the same value."""
+    r"""A JSON text with these characters written as JSON's own escapes, so that it decodes to the same value."""
     if is_plain(text):
         return text
     return text.translate(_JsonEscapes())
@@ -304,7 +306,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class _JsonEscapes(dict[int, str]):
-    """For `str.translate`, which asks once for each character that occurs."""
+    """A table for `str.translate`, computed for each character that occurs."""
 
     def __missing__(self, code: int) -> str:
         self[code] = chr(code)

@@ -1,9 +1,9 @@
 """What an app declares, as data: queues, jobs, schedules, map runs, reconciliations, buses, pipes, each by its name.
 
 `App` fills it, a `Runtime` opens an engine for it; workers, handlers and operators read it.
-Never here: options and their checks (`app.py`), engines, clocks, what a declared thing does. The classes of declared things
-belong to higher layers and are named in annotations only.
-Invariant: a message is given to a job only if that job was declared on the message's queue.
+Never here: options and their checks (`app.py`), engines, clocks, behaviour of what is declared. The classes of what is
+declared belong to higher layers and are named only in annotations.
+Invariant: a job gets a message only if it was declared on the message's queue.
 Private: may change with any release.
 """
 
@@ -31,11 +31,11 @@ class Registry:
     """The declarations of one app.
 
     Args:
-        name: of the app; empty where only an engine is known.
+        name: of the app; empty if only an engine is known.
 
     Attributes:
         queues, jobs, schedules, maps, reconcilers, buses, pipes: what was declared, by name.
-        alarms: where they are sent; None: not declared.
+        alarms: where alarms are sent; None: not declared.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,7 +53,7 @@ class Registry:
         """Add a queue; returns the existing one if it was declared before with the same settings.
 
         Raises:
-            ConflictError: declared before with other settings.
+            ConflictError: it was declared before with other settings.
         """
         known = self.queues.setdefault(declared.name, declared)
         if known != declared:
@@ -78,17 +78,17 @@ class Registry:
             )
 
     def queue_settings(self) -> list[QueueSettings]:
-        """The settings of every declared queue, its dead-letter and held queue before it."""
+        """The settings of every declared queue, each after those of its dead-letter and held queue."""
         return [one for queue in self.queues.values() for one in (queue.dead_letter, queue.held, queue.settings)]
 
     def job_of(self, delivery: Delivery) -> Job[Any, Any]:
-        """The job of a message: the one it names, or else the only one on its queue.
+        """The job of a message: the one that it names, or otherwise the only one on its queue.
 
         Permission to send to a queue is permission to run the jobs that are declared on it, and no others.
 
         Raises:
-            NotFoundError: it names a job that is not declared on its queue, or is another app's, or names none and the queue
-                has several or none.
+            NotFoundError: the message is another app's, or names a job that is not declared on its queue, or names none
+                and the queue has several or none.
         """
         attributes = delivery.attributes
         named = attributes.get(JOB_ATTRIBUTE)
@@ -105,16 +105,16 @@ class Registry:
             return on_queue[0]
         raise errors.NotFoundError(
             f"Message {delivery.message_id} on {delivery.queue} names no job, and the queue has {len(on_queue)}.",
-            todo="Give a queue that others send to exactly one job.",
+            todo="Declare exactly one job on a queue that others send to.",
         )
 
     def job_named(self, name: str) -> Job[Any, Any] | None:
-        """The job that has this name, or had it before (`aliases=`); None if there is none."""
+        """The job that has this name, or had it earlier (`aliases=`); None if there is none."""
         found = self.jobs.get(name)
         return found if found is not None else next((job for job in self.jobs.values() if name in job.aliases), None)
 
     def _check_version(self, delivery: Delivery, job: Job[Any, Any]) -> None:
-        """Refuse a payload of a later version: a later release handles it."""
+        """Refuse a payload of a later version, which a later release handles."""
         present = 1 if job.versions is None else job.versions.present
         given = str(delivery.attributes[VERSION_ATTRIBUTE].value) if VERSION_ATTRIBUTE in delivery.attributes else "1"
         if given.isascii() and given.isdecimal() and int(given[:9]) > present:

@@ -1,7 +1,7 @@
-"""Every setting that is not written in code: environment variables, and the options of URLs. One table, as data.
+"""Every setting that is not written in code (environment variables and the options of URLs) in one table, as data.
 
 The reference page of settings is generated from this table, code that reads URL options accepts no others, and a test finds
-every variable that the package reads and this table lacks.
+every variable that the package reads and that is missing here.
 Never here: reading a setting, checking its value. Invariant: a name that is not listed has no effect.
 Private: may change with any release.
 """
@@ -17,11 +17,11 @@ class Setting(Struct, frozen=True):
     """One setting.
 
     Args:
-        name: of the variable.
+        name: of the variable or option.
         meaning: what it changes, in a sentence or two.
-        values: what may be given.
-        default: what holds without it.
-        whose: who defined it: onefold, or another program whose convention we follow.
+        values: which values are allowed.
+        default: what applies without it.
+        whose: who defined it: onefold, or another program whose convention onefold follows.
     """
 
     name: str
@@ -52,20 +52,20 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_SECRET",
-        "Signs on SQS what a message says beside its body. With several, the first signs and all are accepted, so that a "
-        "secret can be replaced.",
-        "32 characters or more each, commas between",
-        "one that is made, and kept beside the records",
+        "The secret that signs the attributes of messages on SQS. Of several, the first signs and all are accepted, so "
+        "that a secret can be replaced.",
+        "32 characters or more each, separated by commas",
+        "one that onefold makes and keeps with the records",
     ),
     Setting(
         "ONEFOLD_UNSIGNED_BEFORE",
-        "Messages that SQS accepted before this instant are trusted although they are not signed: for upgrades.",
-        "an ISO instant with a zone, `2026-12-01T12:00:00+00:00`",
+        "Messages that SQS accepted before this time are trusted although they are not signed; for upgrades.",
+        "an ISO time with a zone, `2026-12-01T12:00:00+00:00`",
         "none do",
     ),
     Setting(
         "ONEFOLD_ERROR_TEXT",
-        "Whether what exceptions say is kept in records, dead letters, logs and events; their class and place always are.",
+        "Whether exceptions' texts are kept in records, dead letters, logs and events; class and location always are.",
         "`on` or `off`",
         "`on`",
     ),
@@ -83,7 +83,7 @@ ENVIRONMENT: Final = (
     ),
     Setting(
         "ONEFOLD_ALARM_SECRET",
-        "Signs what a webhook gets of alarms (docs/alarms.md).",
+        "The secret that signs the alarms sent to a webhook (docs/alarms.md).",
         "text, or where it is stored: `env:NAME`, `file:/PATH`",
         "nothing is signed",
     ),
@@ -93,72 +93,70 @@ ENVIRONMENT: Final = (
         "`smtp://USER:PASSWORD@HOST:587` or `smtps://HOST`, or where it is stored: `env:NAME`, `file:/PATH`",
         "`smtp://localhost:25`",
     ),
-    Setting("ONEFOLD_DEBUG", "The command line shows the traceback of an error.", "`1`", "three lines, no traceback"),
+    Setting("ONEFOLD_DEBUG", "The command line shows an error's traceback.", "`1`", "three lines, no traceback"),
     Setting(
         "ONEFOLD_BUCKET", "The bucket for the package of `onefold deploy`; as `--bucket`.", "a bucket's name", "none"
     ),
     Setting(
         "ONEFOLD_SECRET_KEY",
-        "The secret of `onefold serve --access-key`; as `--secret-key`, but not visible in the list of processes.",
+        "The secret of `onefold serve --access-key`; like `--secret-key`, but not visible in the list of processes.",
         "text",
         "none; any credentials are accepted",
     ),
     Setting(
         "ONEFOLD_ADMIN_TOKEN",
-        "The token that `/_onefold` of `onefold serve` requires; as `--admin-token`.",
+        "The token that `/_onefold` of `onefold serve` requires; like `--admin-token`.",
         "text",
         "none",
     ),
     Setting(
         "ONEFOLD_WEB_TOKEN",
-        "What opens the page of `onefold web`, 16 characters or more; as `--token`.",
+        "The token that opens the page of `onefold web`, 16 characters or more; like `--token`.",
         "text",
-        "one that is drawn at each start and printed",
+        "a random one that is printed at each start",
     ),
     Setting(
         "AWS_REGION",
         "The region of a Lambda handler whose app has no `aws://` URL, of a deployment that names none, and of S3 for map "
-        "runs outside an `aws://` engine; `AWS_DEFAULT_REGION` is asked next.",
+        "runs outside an `aws://` engine; otherwise `AWS_DEFAULT_REGION` is used.",
         "a region",
-        "what boto3 is configured with",
+        "boto3's configuration",
         "AWS",
     ),
     Setting("AWS_DEFAULT_REGION", "As `AWS_REGION`, when that is not set.", "a region", "as above", "AWS"),
     Setting(
         "AWS_ENDPOINT_URL_S3",
-        "Where map runs outside an `aws://` engine find S3; `AWS_ENDPOINT_URL` is asked next.",
+        "The URL of S3 for map runs outside an `aws://` engine; otherwise `AWS_ENDPOINT_URL` is used.",
         "a URL",
         "AWS's own",
         "AWS",
     ),
     Setting("AWS_ENDPOINT_URL", "As `AWS_ENDPOINT_URL_S3`, when that is not set.", "a URL", "AWS's own", "AWS"),
-    Setting("VISUAL", "The editor of `onefold dlq edit`; `EDITOR` is asked next.", "a program", "none", "the shell"),
+    Setting("VISUAL", "The editor of `onefold dlq edit`; if absent, `EDITOR`.", "a program", "none", "the shell"),
     Setting("EDITOR", "As `VISUAL`, when that is not set.", "a program", "none", "the shell"),
     Setting(
         "COLUMNS",
-        "How wide tables are drawn.",
+        "The width of tables.",
         "a number",
-        "the terminal's width; without one, as wide as they need",
+        "the terminal's width; without a terminal, as wide as needed",
         "the shell",
     ),
     Setting(
         "SUDO_USER",
-        "The person that the history names for a command's changes when it runs under sudo.",
+        "The person whom the history names for changes by a command that runs under sudo.",
         "a login",
         "the login of the process",
         "sudo",
     ),
 )
 
-# What follows `?` in a URL, by what the URL names.
+# The options after `?` in a URL, by what the URL names.
 AWS_URL: Final = (
     Setting("table", "The DynamoDB table of records, history and state.", "a table's name", "`onefold`"),
-    Setting("prefix", "Before every queue's name.", "up to 40 of `A-Z a-z 0-9 - _`", "none"),
+    Setting("prefix", "A prefix of every queue's name.", "up to 40 of `A-Z a-z 0-9 - _`", "none"),
+    Setting("payloads", "Where bodies too large for the queue are stored.", "`bucket` or `bucket/folder`", "refused"),
     Setting(
-        "payloads", "Where bodies go that are larger than the queue takes.", "`bucket` or `bucket/folder`", "refused"
-    ),
-    Setting(
-        "records", "Another store for records than DynamoDB.", "a `redis://`, `postgresql://` ... URL, escaped", "none"
+        "records", "A store for records instead of DynamoDB.", "a `redis://`, `postgresql://` ... URL, escaped", "none"
     ),
     Setting(
         "create", "Make the table and queues that are missing: for emulators and development.", "`yes` or `no`", "`no`"
@@ -166,29 +164,29 @@ AWS_URL: Final = (
     Setting("batch", "Use DynamoDB's batch statements; `no` for emulators without them.", "`yes` or `no`", "`yes`"),
     Setting(
         "layout",
-        "How records lie in the table: `1` by tenant, `2` each in a partition of its own, which begins with its job.",
+        "How the table partitions records: `1` by tenant, `2` each in a partition of its own, named by its job first.",
         "`1` or `2`",
         "`1`",
     ),
-    Setting("endpoint", "Where all services are, for emulators.", "an `http://` or `https://` URL", "AWS's own"),
+    Setting("endpoint", "The URL of all services, for emulators.", "an `http://` or `https://` URL", "AWS's own"),
     Setting("later", "The schedule group for messages that are due later than SQS can delay.", "a name", "refused"),
-    Setting("later_role", "The role that its schedules send with.", "an ARN", "refused"),
+    Setting("later_role", "The role with which these schedules send.", "an ARN", "refused"),
     Setting(
         "later_dead",
         "The standard queue for late messages of FIFO queues that EventBridge Scheduler could not deliver.",
-        "a queue's whole name",
+        "a queue's full name",
         "none",
     ),
-    Setting("sqs", "Where SQS is.", "an `http://` or `https://` URL", "`endpoint`"),
-    Setting("dynamodb", "Where DynamoDB is.", "an `http://` or `https://` URL", "`endpoint`"),
-    Setting("s3", "Where S3 is.", "an `http://` or `https://` URL", "`endpoint`"),
-    Setting("scheduler", "Where EventBridge Scheduler is.", "an `http://` or `https://` URL", "`endpoint`"),
+    Setting("sqs", "The URL of SQS.", "an `http://` or `https://` URL", "`endpoint`"),
+    Setting("dynamodb", "The URL of DynamoDB.", "an `http://` or `https://` URL", "`endpoint`"),
+    Setting("s3", "The URL of S3.", "an `http://` or `https://` URL", "`endpoint`"),
+    Setting("scheduler", "The URL of EventBridge Scheduler.", "an `http://` or `https://` URL", "`endpoint`"),
 )
 REDIS_URL: Final = (
-    Setting("prefix", "Before the name of every key.", "text", "`of:`"),
+    Setting("prefix", "A prefix of every key's name.", "text", "`of:`"),
     Setting("cluster", "The server is a cluster.", "`yes`", "a single server"),
 )
 POSTGRES_URL: Final = (
-    Setting("schema", "Of the tables.", "a plain name of `a-z 0-9 _`", "`onefold`"),
-    Setting("create", "Make the schema's tables when they are missing.", "`yes` or `no`", "`no`"),
+    Setting("schema", "The schema of the tables.", "a plain name of `a-z 0-9 _`", "`onefold`"),
+    Setting("create", "Make the schema's tables if they are missing.", "`yes` or `no`", "`no`"),
 )

@@ -5,9 +5,9 @@
         with onefold.sqlalchemy.session(ctx) as session:
             session.get_one(Order, order["id"]).state = "paid"
 
-For sends in the transaction of a Session of one's own nothing is needed from here: `job.send(..., connection=session)`.
-Never here: connections of its own. Invariant: nothing that a Session does ends the run's transaction; its commit and its
-rollback are those of a savepoint.
+To send in the transaction of your own Session you do not need this module: `job.send(..., connection=session)`.
+Never here: connections of its own. Invariant: nothing that a Session does ends the run's transaction; its commit and
+rollback act on a savepoint.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _URLS: Final = {"sqlite3": "sqlite+onefold://", "psycopg": "postgresql+onefold:/
 
 @contextmanager
 def session(ctx: Context, **options: Any) -> Iterator[Session]:
-    """A Session of SQLAlchemy 2 in the run's transaction: its rows are there if, and only if, the run completes.
+    """A Session of SQLAlchemy 2 in the run's transaction: its rows take effect if, and only if, the run completes.
 
     Args:
         ctx: of a job with `effect="transactional"`, on an engine in a file, or with records in PostgreSQL (psycopg).
         options: of the Session, for example `expire_on_commit=False`.
 
-    What was not committed when the block ends is then; where the block raises, it is rolled back. `commit`, `rollback` and
-    `begin_nested` within it work on savepoints.
+    What is not committed at the end of the block is committed then; if the block raises, it is rolled back. `commit`,
+    `rollback` and `begin_nested` within the block act on savepoints.
 
     Raises:
         as `Context.connection`.
@@ -67,28 +67,28 @@ def _engine(driver: str) -> Engine:
 
 
 class _Lent:
-    """A dialect on a connection that belongs to somebody else: it is neither set up, nor committed, nor closed."""
+    """A dialect for a connection that the run owns: it is neither set up, nor committed, nor closed."""
 
     supports_statement_cache = True
 
     def on_connect(self) -> Any:
-        """None: it is not changed."""
+        """None, since the connection is not set up."""
         return None
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """It has begun."""
+        """Do nothing, since the transaction has begun."""
 
     do_commit = do_rollback = do_close = do_terminate = do_begin
 
 
 class SqliteLent(_Lent, SQLiteDialect_pysqlite):
-    """On the engine's file."""
+    """The dialect for the engine's SQLite file."""
 
     supports_statement_cache = True
 
 
 class PsycopgLent(_Lent, PGDialect_psycopg):
-    """On the PostgreSQL with the records."""
+    """The dialect for the PostgreSQL database with the records."""
 
     supports_statement_cache = True
 

@@ -1,7 +1,7 @@
-"""`thread_beside`: a thread that runs while a block does, and whose failure is raised when the block ends.
+"""`thread_beside`: a thread that runs during a block, and whose failure is raised when the block ends.
 
-Never here: what a thread does, how it is woken. Invariant: the block ends only when the thread has ended, or did not do so
-within the time that the caller gives it.
+Never here: what a thread does, how it is woken. Invariant: the block ends only when the thread has ended, or has not
+ended within the time that the caller allows.
 Private: may change with any release.
 """
 
@@ -21,17 +21,17 @@ def thread_beside(
     failed: Callable[[], None] = lambda: None,
     join_s: float | None = None,
 ) -> Iterator[None]:
-    """Run a function in a thread of its own while the block runs.
+    """Run a function in a thread of its own during the block.
 
     Args:
         name: of the thread.
         run: what it does; it returns soon after `stop` was called.
         stop: called when the block ends, by the thread that runs the block.
         failed: called in the thread when `run` has raised.
-        join_s: seconds to wait for the thread after `stop`; it is left alone afterwards. None: until it has ended.
+        join_s: seconds to wait for the thread after `stop`, before it is abandoned. None: until it has ended.
 
     Raises:
-        Whatever ended the thread, when the block ends; unless the block itself raises.
+        Whatever ended the thread, when the block ends, unless the block itself raises.
     """
     raised: list[BaseException] = []
 

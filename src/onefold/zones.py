@@ -1,7 +1,7 @@
-"""Time zones: from the local time of a zone's clocks to instants, and where the clocks jump.
+"""Time zones: converts the local time of a zone to instants, and finds where its clocks jump.
 
-The rules come from the IANA database through `zoneinfo`; nothing here knows one. Instants are whole seconds since 1970.
-Never here: schedules, the machine's own zone. Invariant: a local time that comes twice is its first instant.
+All rules come from the IANA database through `zoneinfo`. Instants are whole seconds since 1970.
+Never here: schedules, the machine's own zone. Invariant: a local time that occurs twice means its first occurrence.
 Private: may change with any release.
 """
 
@@ -21,7 +21,7 @@ from onefold.errors import UsageError
 ZONE_CHARS_MAX: Final = 50  # CreateSchedule, ScheduleExpressionTimezone: 1 to 50
 _ABBREVIATION_CHARS_MAX: Final = 5  # AEST, CEST, MSK
 _OFFSET: Final = re.compile(r"(?:GMT|UTC)? ?([+-])0?([1-9]|1[0-4])(:?00|:?30|:?45)?", re.IGNORECASE)
-_NOT_IANA: Final = ("posix", "right/", "localtime")  # files that lie beside the database's own
+_NOT_IANA: Final = ("posix", "right/", "localtime")  # files in the database's folder that are not zones of its own
 DAY_S: Final = 86_400
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
@@ -30,7 +30,7 @@ def zone_name(zone: object) -> str:
     """The IANA name of a zone that was given as a name, a ZoneInfo, or datetime.UTC.
 
     Raises:
-        UsageError: neither: a fixed offset, a zone made from a file, another value.
+        UsageError: the value is something else: a fixed offset, a zone made from a file, another object.
     """
     if isinstance(zone, str):
         return zone
@@ -51,7 +51,8 @@ def zone_of(name: str) -> tzinfo:
     """The time zone of an IANA name; "UTC" needs no database.
 
     Raises:
-        UsageError: there is none of that name; says a near one, or that this machine has no zones at all.
+        UsageError: there is none of that name; the error proposes a similar one, or says that this machine has no
+            zones.
     """
     if name == "UTC":
         return UTC
@@ -74,7 +75,7 @@ def _no_zone(name: str) -> UsageError:
         word = name.strip().lower().replace(" ", "_")
         near = difflib.get_close_matches(word, [*lower, *cities], n=1, cutoff=0.7)
         if word != name.strip() and name.strip().isupper() and len(word) <= _ABBREVIATION_CHARS_MAX:
-            near = []  # the nearest name may be on another continent
+            near = []  # otherwise the most similar name may be on another continent
         meant = (lower.get(near[0]) or cities[near[0]]) if near else ""
         meaning = f"Did you mean {meant}?" if meant else ""
         todo = "Name it as the IANA database does, for example Europe/London; abbreviations such as BST are not zones."
@@ -82,24 +83,24 @@ def _no_zone(name: str) -> UsageError:
 
 
 def _no_offset(name: str, offset: re.Match[str], there: Collection[str]) -> UsageError:
-    """For "GMT+1": zones such as Etc/GMT+1 have POSIX's sign, so the nearest name is the opposite."""
+    """The error for a name like "GMT+1": zones such as Etc/GMT+1 have POSIX's sign, so the similar name is opposite."""
     sign, hours, minutes = offset.groups()
     fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"
     is_there = fixed in there and (minutes or "00").endswith("00")
     ahead = f"{hours} h {'ahead of' if sign == '+' else 'behind'} UTC"
     return UsageError(
         f"There is no time zone {name!r}.",
-        meaning=f"{fixed} is {ahead}: the sign in these names is the other way round." if is_there else "",
-        todo="A place, for example Europe/Berlin, also follows its clock changes; that is usually what is meant.",
+        meaning=f"{fixed} is {ahead}: the sign in these names is reversed." if is_there else "",
+        todo="Name a place, for example Europe/Berlin, to follow its clock changes too; that is usually what is meant.",
     )
 
 
 def instant_s(zone: tzinfo, local: tuple[int, int, int, int, int, int], *, at_jump: bool) -> int | None:
-    """The instant of a zone's local time, in seconds since 1970: the first one where it comes twice.
+    """The instant of a zone's local time, in seconds since 1970; the first one if the time occurs twice.
 
     Args:
         zone: from `zone_of`. local: year, month, day, hour, minute, second; a date that exists.
-        at_jump: what a time that the clocks jump over means: the instant they jump, or nothing.
+        at_jump: whether a time that the clocks skip means the instant of the jump; otherwise the result is None.
     """
     year, month, day, hour, minute, second = local
     plain = (date(year, month, day).toordinal() - EPOCH_DAY) * DAY_S + hour * 3_600 + minute * 60 + second
@@ -119,12 +120,12 @@ def _offset_s(wall: datetime) -> int:
 
 
 def offset_at_s(zone: tzinfo, at_s: int) -> int:
-    """How far the zone's clocks are ahead of UTC at an instant, in seconds."""
+    """How many seconds the zone's clocks are ahead of UTC at an instant."""
     return _offset_s(datetime.fromtimestamp(at_s, zone))
 
 
 def jump_s(zone: tzinfo, before_s: int, after_s: int) -> int:
-    """The instant the zone's offset changes, after `before_s` and no later than `after_s`."""
+    """The instant at which the zone's offset changes, after `before_s` and no later than `after_s`."""
     old = offset_at_s(zone, before_s)
     while after_s - before_s > 1:
         middle = (before_s + after_s) // 2

@@ -364,7 +364,7 @@ def test_numbers_of_one_hash_are_refused_before_a_set_is_made_of_them(kind: Any,
         return around.format(",".join(form.format(number * step) for number in range(1, 3_001)))
 
     payload = codec.payload_type(kind)
-    with pytest.raises(PayloadError, match="more than 32 different numbers of one hash"):
+    with pytest.raises(PayloadError, match="more than 32 different numbers with one hash"):
         payload.decode(text(_ALIKE))
     payload.decode(text(10**15 + 37))  # as long, and harmless
 

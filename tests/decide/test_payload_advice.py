@@ -123,7 +123,7 @@ def test_a_list_for_a_tuple_is_answered_with_the_tuple() -> None:
 def test_a_decimal_that_is_no_number_is_named_as_such(amount: str) -> None:
     error = refused(payload_type(Charge), Charge("i", Decimal(amount)))
     assert error.what == f"The field $.amount is {Decimal(amount)}, which is not equal to itself."
-    assert error.todo == "Send a number, or None where there is none."
+    assert error.todo == "Send a number, or None if there is none."
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_what_has_fired_in_its_time_may_stay_declared(expression: str) -> None:
 @pytest.mark.parametrize(
     ("zone", "meaning"),
     [
-        ("GMT+1", "Etc/GMT-1 is 1 h ahead of UTC: the sign in these names is the other way round."),
-        ("UTC-05:00", "Etc/GMT+5 is 5 h behind UTC: the sign in these names is the other way round."),
+        ("GMT+1", "Etc/GMT-1 is 1 h ahead of UTC: the sign in these names is reversed."),
+        ("UTC-05:00", "Etc/GMT+5 is 5 h behind UTC: the sign in these names is reversed."),
         ("+05:30", ""),
         *((zone, "") for zone in ("CEST", "EEST", "AEST", "MSK", "WEST", "AKST")),
     ],

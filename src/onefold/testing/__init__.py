@@ -1,4 +1,4 @@
-"""For tests: running jobs `inline`, a local SQS (`sqs`, needs the extra `serve`), clocks, seeded ids, contract suites."""
+"""For tests: jobs run `inline`, a local SQS (`sqs`, with the extra `serve`), clocks and seeded ids, contract suites."""
 
 from __future__ import annotations
 
