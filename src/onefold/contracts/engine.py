@@ -35,7 +35,7 @@ class WakeableWaiter(Protocol):
 
 
 class RenewalMark(Protocol):
-    """Records how far a thread of this process has extended its leases: others see by it if this process is stopped.
+    """Records how far a thread of this process has extended its leases, so that others see if this process is stopped.
 
     Attributes:
         is_busy: returns whether the thread has leases to extend; always True unless the thread sets another function.

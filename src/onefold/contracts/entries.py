@@ -36,7 +36,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     Args:
         body: the text, 1 byte to the queue's maximum in UTF-8, of the characters SQS allows.
         attributes: at most 10, by name.
-        delay_ms: hidden for so long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
+        delay_ms: hidden for this long after sending, 0 to 900,000; None takes the queue's delay. Not on FIFO queues.
         run_at_ms: wall-clock instant before which the message does not enter the queue, however far ahead. Its retention and
             its FIFO position count from that instant, as if it were sent then.
         group: message group id. Required on FIFO; on a standard queue the tenant (fair queues).

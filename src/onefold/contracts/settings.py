@@ -236,7 +236,7 @@ def _days(duration_ms: int) -> str:
 
 
 def check_targets(source: QueueSettings, settings_of: Callable[[str], QueueSettings], *, advised: bool = True) -> None:
-    """As `check_target`, for a queue's dead-letter and held queue; raises what `settings_of` raises for a missing queue."""
+    """`check_target` for a queue's dead-letter and held queue; raises what `settings_of` raises if one is missing."""
     for target in (source.dead_letter, source.held):
         if target is not None:
             check_target(source, settings_of(target), advised=advised)

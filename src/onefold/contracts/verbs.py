@@ -104,7 +104,7 @@ class WaitingQueue(QueueReceiver, Protocol):
     """A queue whose server lets a receive wait for messages (SQS's long polling)."""
 
     def receive_within(self, count_max: int, visible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `receive`; blocks until there is a message, for at most `wait_ms` (0 to 20,000)."""
+        """Like `receive`, but blocks until there is a message, for at most `wait_ms` (0 to 20,000)."""
         ...
 
 

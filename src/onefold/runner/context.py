@@ -298,7 +298,7 @@ class Context:
         if not self._sends:
             raise errors.UsageError(
                 f"ctx.count was used in {self.job}, which is a call of a guarded function.",
-                meaning="A call has no row of history that its counters could be written with.",
+                meaning="A call has no row of history with which its counters could be written.",
                 todo="Count in a job's handler.",
             )
         with _KEEPING:

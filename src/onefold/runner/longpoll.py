@@ -174,7 +174,7 @@ class LongPoll:
                 self._changed.wait()
             return 0
 
-    # -- beside the worker -------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def stop(self, *, give_back: bool = True) -> None:
         """Request nothing more; messages that arrive from now on are returned by their thread.
