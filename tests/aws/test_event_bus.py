@@ -131,7 +131,7 @@ def test_a_bus_is_only_sent_to() -> None:
         lambda: queue.receipt_states([]),
         queue.depth,
     ):
-        with pytest.raises(errors.UsageError, match="only sent to"):
+        with pytest.raises(errors.UsageError, match="can only be sent to"):
             verb()
 
 

@@ -108,7 +108,7 @@ def test_a_role_without_rights_is_told_which(opened: PostgresBackend, url: str) 
             assert effects.open().execute("SELECT current_user").fetchone() == ("clerk",)
             effects.rollback()
         sql(url, "ALTER ROLE clerk SET default_transaction_read_only = on")
-        assert "only reads" in refused(clerk).what
+        assert "is read-only" in refused(clerk).what
     finally:
         sql(url, "DROP OWNED BY clerk; DROP ROLE clerk")
 

@@ -301,7 +301,7 @@ def _inspect(link: Link, server: PostgresServer) -> list[str]:
             "It is a standby." if standby else f"default_transaction_read_only is on for role {role!r} or the database."
         )
         raise errors.StorageError(
-            f"{where} only reads.",
+            f"{where} is read-only.",
             meaning=f"{why} No record can be claimed there.",
             todo="Use the primary: add target_session_attrs=read-write to the URL."
             if standby
